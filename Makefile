@@ -1,0 +1,53 @@
+# Needs Python 3.11, make and a package registry; everything else is fetched into .tools and .venv.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+UV     := .tools/bin/uv
+READY  := .venv/.ready
+CODE   := $(wildcard src tests benchmarks examples)
+
+export UV_PYTHON_DOWNLOADS := never
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock fmt lint types test check bench demo
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## create .venv and install what is missing
+
+lock: $(UV) ## choose newer versions for requirements-dev.txt
+	$(UV) pip compile pyproject.toml --group dev --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --custom-compile-command "make lock" --quiet --output-file requirements-dev.txt
+
+fmt: $(READY) ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+lint: $(READY) ## check style, format and layers
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/lint-imports --no-logo
+
+types: $(READY) ## check types
+	$(BIN)/mypy $(CODE)
+
+test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
+	$(BIN)/pytest -n auto $(ARGS)
+
+check: lint types test ## everything that must hold before a change goes in
+
+bench: $(READY) ## measure durable steps per second
+	$(BIN)/python -m benchmarks.throughput
+
+demo: $(READY) ## watch runs survive crashes
+	$(BIN)/holdfast demo
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --root-user-action ignore --target .tools uv
+
+$(READY): requirements-dev.txt pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements-dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@

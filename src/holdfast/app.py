@@ -1,0 +1,175 @@
+"""The Holdfast object: a URL becomes a store, and registry, engine and workers are wired to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.core.checkpoint import Finish
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ports import Store
+from holdfast.engine.ends import Ends
+from holdfast.engine.engine import Engine
+from holdfast.runner.registry import Registry
+from holdfast.worker.worker import Worker
+
+DEFAULT_URL = "sqlite:///holdfast.db"
+
+
+class Holdfast(Engine):
+    """A durable workflow engine on one store.
+
+    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db` or `memory://`; by default that of
+    `$HOLDFAST_URL`, else `sqlite:///holdfast.db`. Nothing is opened before the first use.
+    """
+
+    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
+        super().__init__(Registry())
+        self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
+        self._store = store or store_for(self.url)
+        self._ends: Ends | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock | None = None
+        self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self.workflow = self.registry.workflow
+        self.task = self.registry.task
+        self.step = self.registry.step
+        self.include: Callable[[Registry], None] = self.registry.include
+
+    # Lifetime
+
+    async def __aenter__(self) -> Self:
+        await self.opened()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def opened(self) -> None:
+        """Open the store, if that has not been done on this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._ends is not None and self._loop is loop:
+            return
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise InvalidRequest(
+                    "this Holdfast is in use on another event loop that still runs; make one for each loop"
+                )
+            # The loop it was used on is gone, as after asyncio.run(): begin anew on this one.
+            self._loop, self._ends, self._opening = loop, None, asyncio.Lock()
+            self.neighbours.clear()
+        assert self._opening is not None
+        async with self._opening:
+            if self._ends is None:
+                await self._store.open()
+                self._ends = self._make_ends()
+
+    def _make_ends(self) -> Ends:
+        return Ends(self._store)
+
+    async def close(self) -> None:
+        """Stop the workers of this object and let go of the store. It may be used again afterwards."""
+        for worker in list(self._workers):
+            await worker.stop()
+        if self._ends is not None and self._loop is asyncio.get_running_loop():
+            await self._ends.close()
+        self._ends = self._loop = None
+        await self._store.close()
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def ends(self) -> Ends:
+        assert self._ends is not None, "used before opened()"
+        return self._ends
+
+    # Working
+
+    def worker(
+        self,
+        types: Sequence[str] | None = None,
+        *,
+        concurrency: int = 200,
+        threads: int = 32,
+        steps: int = 1000,
+        lease_seconds: float = 30,
+        grace_seconds: float = 10,
+        name: str | None = None,
+    ) -> Worker:
+        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`."""
+        return self._hire(
+            types=types,
+            concurrency=concurrency,
+            threads=threads,
+            steps=steps,
+            lease_seconds=lease_seconds,
+            grace_seconds=grace_seconds,
+            name=name,
+        )
+
+    def _hire(self, **options: Any) -> Worker:
+        worker = Worker(
+            self._store,
+            self.registry,
+            on_open=self.opened,
+            on_start=self.neighbours.append,
+            on_stop=self._fire,
+            on_end=self._note_end,
+            **options,
+        )
+        self._workers.add(worker)
+        return worker
+
+    def _note_end(self, run_id: str, end: Finish) -> None:
+        self.ends.note(run_id, end)
+
+    def _fire(self, worker: Worker) -> None:
+        if worker in self.neighbours:
+            self.neighbours.remove(worker)
+        self._workers.discard(worker)
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {scrubbed(self.url)}>"
+
+
+def store_for(url: str) -> Store:
+    """The store a URL names. Its driver is loaded here and nowhere else."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    if parts.scheme == "memory":
+        from holdfast.stores.memory import MemoryStore
+
+        _refuse_options(url, options)
+        return MemoryStore()
+    if parts.scheme == "sqlite":
+        if parts.netloc or len(parts.path) < 2:
+            raise InvalidRequest(
+                f"{url!r}: a SQLite URL is sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
+            )
+        from holdfast.stores.sqlite import SqliteStore
+
+        _refuse_options(url, options)
+        return SqliteStore(unquote(parts.path[1:]))
+    raise InvalidRequest(f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db or memory://")
+
+
+def _refuse_options(url: str, options: dict[str, str]) -> None:
+    if options:
+        raise InvalidRequest(f"{scrubbed(url)!r}: unknown option {', '.join(sorted(options))}")
+
+
+def scrubbed(url: str) -> str:
+    """A URL without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)

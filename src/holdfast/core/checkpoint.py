@@ -1,0 +1,156 @@
+"""A checkpoint: one atomic write of everything a turn gained, and what a store answers.
+
+`next` says what becomes of the run: it stays held, is suspended, ends, is blocked, or is released.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.core.clock import Micros
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Value, Wait
+from holdfast.core.states import RunState
+
+
+class Hold(Value, frozen=True, kw_only=True, tag=True):
+    """The holder goes on."""
+
+
+class Suspend(Value, frozen=True, kw_only=True, tag=True):
+    """Nothing left but to wait; takes effect only if no arrival is newer than the checkpoint's `seen`."""
+
+
+class Finish(Value, frozen=True, kw_only=True, tag=True):
+    """The one end of the run."""
+
+    state: Literal[RunState.SUCCEEDED, RunState.FAILED]
+    result: str | None = None
+    error: ErrorRecord | None = None
+
+
+class Block(Value, frozen=True, kw_only=True, tag=True):
+    """The run cannot go on by itself; it is tried again at `retry_at`, or only after somebody recovers it."""
+
+    error: ErrorRecord
+    retry_at: Micros | None = None
+
+
+class Release(Value, frozen=True, kw_only=True, tag=True):
+    """The holder shuts down and gives the run back at once."""
+
+
+Next = Hold | Suspend | Finish | Block | Release
+
+
+class Checkpoint(Value, frozen=True, kw_only=True):
+    """What one run gained since its last checkpoint. Written whole under a current token, or not at all.
+
+    `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the
+    arrivals that its entries used up. `charged` says that the crashes counted on the run are now in the
+    attempts of its steps.
+    """
+
+    run_id: str
+    token: int
+    seen: int
+    next: Next
+    entries: tuple[Entry, ...] = ()
+    consumed: tuple[int, ...] = ()
+    waits: tuple[Wait, ...] | None = None
+    children: tuple[Intent, ...] = ()
+    messages: tuple[Message, ...] = ()
+    events: tuple[Event, ...] = ()
+    cancels: tuple[str, ...] = ()
+    values: dict[str, str] = {}
+    charged: bool = False
+
+
+class Verdict(Value, frozen=True, kw_only=True):
+    """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen."""
+
+    run_id: str
+    is_lost: bool = False
+    is_held: bool = True
+    arrivals: tuple[Arrival, ...] = ()
+
+
+class Verdicts(Value, frozen=True, kw_only=True):
+    """The answer to a batch: one verdict per run, in order, and the store's time."""
+
+    verdicts: tuple[Verdict, ...]
+    now: Micros
+
+
+class ClaimRequest(Value, frozen=True, kw_only=True):
+    """A worker's wish for work. `id` makes a repeated claim give the same leases.
+
+    `types` are exact names. A run that has crashed twice is a suspect, given only to a worker that holds
+    no other: `may_suspect`.
+    """
+
+    id: str
+    worker: str
+    types: tuple[str, ...]
+    limit: int
+    lease: Micros
+    python: str
+    may_suspect: bool = True
+    is_repeat: bool = False
+
+
+class Claimed(Value, frozen=True, kw_only=True):
+    """The leases a claim won, and when the next run of these types becomes ready (None: not in sight)."""
+
+    leases: tuple[Lease, ...]
+    next_ready_at: Micros | None
+    now: Micros
+
+
+class LeaseRequest(Value, frozen=True, kw_only=True):
+    """Asks that a created run, if it is ready at once, be leased in the same commit."""
+
+    worker: str
+    claim_id: str
+    lease: Micros
+    python: str
+
+
+class CreatedRun(Value, frozen=True, kw_only=True):
+    """What became of one intent. `lease` is set if the run was leased to its creator."""
+
+    run_id: str
+    created: bool
+    lease: Lease | None = None
+
+
+class Created(Value, frozen=True, kw_only=True):
+    """The answer to a batch of intents, in order."""
+
+    runs: tuple[CreatedRun, ...]
+    now: Micros
+
+
+class Cancel(Value, frozen=True, kw_only=True, tag=True):
+    """End the run as cancelled. `id` makes a repeat a no-op."""
+
+    id: str
+    reason: str = ""
+
+
+Control = Cancel
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Something that happened in a store, told to whoever listens. Losing one may only cost latency.
+
+    `is_elsewhere`: something was written by another process; look for yourself.
+    """
+
+    ready: frozenset[str] = frozenset()
+    arrived: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    is_elsewhere: bool = False

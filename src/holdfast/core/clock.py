@@ -1,0 +1,88 @@
+"""Time as holdfast keeps it: whole microseconds since 1970, and clocks that tell it.
+
+A store's clock decides leases and due times. A worker never trusts its own: it takes the
+store's `now` from each answer and adds the monotonic time since, so it is never ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+Micros = int
+"""An instant, or a length of time, in microseconds."""
+
+SECOND: Micros = 1_000_000
+DAY: Micros = 86_400 * SECOND
+
+
+def micros(length: float | timedelta) -> Micros:
+    """A length given by a user, in seconds or as a timedelta, in microseconds."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    return round(seconds * SECOND)
+
+
+def instant(when: datetime) -> Micros:
+    """A moment given by a user; one without a zone is taken as UTC."""
+    aware = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return round((aware - _EPOCH) / timedelta(microseconds=1))
+
+
+def moment(at: Micros) -> datetime:
+    """An instant as users see it."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Timer(Protocol):
+    """What `Clock.call_at` returns: a call that can still be taken back."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Something that tells the time and calls back when it has come."""
+
+    def now(self) -> Micros: ...
+
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
+        """Call back on the running event loop at `when`, never before."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock. It never runs backwards within one process."""
+
+    def __init__(self) -> None:
+        self._latest: Micros = 0
+
+    def now(self) -> Micros:
+        self._latest = max(self._latest, time.time_ns() // 1_000)
+        return self._latest
+
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)
+
+
+class FollowingClock:
+    """A worker's clock: the store's last `now` plus monotonic time since, so never ahead of the store."""
+
+    def __init__(self) -> None:
+        self._told: Micros = 0
+        self._told_at = time.monotonic_ns()
+
+    def told(self, now: Micros) -> None:
+        """Take over the `now` of a store's answer."""
+        if now > self.now():
+            self._told, self._told_at = now, time.monotonic_ns()
+
+    def now(self) -> Micros:
+        return self._told + (time.monotonic_ns() - self._told_at) // 1_000
+
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)

@@ -1,0 +1,275 @@
+"""Every error holdfast raises, as one small tree, and the record an error leaves in a history.
+
+    HoldfastError
+    ├── InvalidRequest             a call that can never work: wrong arguments, bad name, illegal value
+    │   ├── NotSerializable        a value that has no JSON form
+    │   ├── PayloadTooLarge        a value over a size limit
+    │   └── UnknownWorkflow        a type nobody registered here
+    ├── KeyConflict                this key already belongs to a run with another payload
+    ├── RunNotFound                no run with this id or key
+    ├── RunFinished                the run has ended and takes no more
+    ├── RunBusy                    a worker holds the run right now
+    ├── LeaseLost                  somebody else holds the run; what was written is refused
+    ├── StoreUnavailable           the store cannot be reached or written at the moment
+    ├── SchemaOutOfDate            the store was made by another version of holdfast
+    ├── HistoryDiverged            the code no longer fits the recorded history
+    ├── WorkflowViolation          workflow code did what only a step may do
+    ├── RunFailed, RunCancelled    how `run.result()` reports an end that is no success
+    └── WorkflowError              raised inside workflow code, catchable there
+        ├── StepFailed             a step used up its attempts
+        │   └── StepTimeout        ... because an attempt took too long
+        ├── WaitTimeout            a wait reached its time-out (also a TimeoutError)
+        ├── ChildFailed            a child run failed or was cancelled
+        ├── JoinFailed, RaceFailed branches of a join or race failed
+
+    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo what was done).
+
+Errors are stored as data (`ErrorRecord`); classes are never rebuilt from stored names.
+"""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+TRACEBACK_LIMIT_BYTES = 16 * 1024
+MESSAGE_LIMIT_CHARACTERS = 4_000
+
+ErrorKind = type[BaseException]
+
+
+class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as data. `types` are the names of its classes, most specific first."""
+
+    type: str
+    message: str
+    types: tuple[str, ...] = ()
+    traceback: str = ""
+    attempts: int = 0
+    cause: ErrorRecord | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
+        """The record of a live exception. An error that already carries a record keeps it as its cause."""
+        cause = getattr(error, "record", None)
+        return cls(
+            type=type(error).__name__,
+            message=_printable(_message_of(error)),
+            types=tuple(_qualified(kind) for kind in type(error).__mro__ if kind not in (object, BaseException)),
+            traceback=_traceback_of(error),
+            attempts=attempts or getattr(error, "attempts", 0),
+            cause=cause if isinstance(cause, ErrorRecord) else None,
+        )
+
+    def matches(self, kind: ErrorKind) -> bool:
+        """Whether the recorded error was a `kind`, by the names of its classes."""
+        return _qualified(kind) in self.types
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def _qualified(kind: type) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)[:MESSAGE_LIMIT_CHARACTERS]
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may do anything; the record must still be made
+        return f"<no message: {type(broken).__name__} in {type(error).__name__}.__str__>"
+
+
+def _traceback_of(error: BaseException) -> str:
+    text = _printable("".join(tracebacks.format_exception(error)))
+    if len(text.encode()) <= TRACEBACK_LIMIT_BYTES:
+        return text
+    # The end names the line that raised; the beginning is mostly the engine's own frames.
+    return "…" + text.encode()[-TRACEBACK_LIMIT_BYTES + 3 :].decode(errors="ignore")
+
+
+def _printable(text: str) -> str:
+    """Text every store can keep: no lone surrogates, no NUL."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
+class HoldfastError(Exception):
+    """The root of every error holdfast raises."""
+
+
+class InvalidRequest(HoldfastError, ValueError):
+    """A call that can never work as written."""
+
+
+class NotSerializable(InvalidRequest):
+    """A value that cannot be stored as JSON and come back equal."""
+
+
+class PayloadTooLarge(InvalidRequest):
+    """A value whose JSON is larger than the limit that is named in the message."""
+
+
+class UnknownWorkflow(InvalidRequest):
+    """A type, or function, that is not registered here."""
+
+
+class KeyConflict(HoldfastError):
+    """The key is taken by a run with another type or payload; `run_id` is that run."""
+
+    def __init__(self, message: str, *, run_id: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.index = index
+
+
+class RunNotFound(HoldfastError, LookupError):
+    """No run with this id or key."""
+
+
+class RunFinished(HoldfastError):
+    """The run has ended; it takes no messages any more."""
+
+
+class RunBusy(HoldfastError):
+    """A worker holds the run; try again when it does not, or use force."""
+
+
+class LeaseLost(HoldfastError):
+    """Another worker holds the run now; nothing was written."""
+
+
+class StoreUnavailable(HoldfastError):
+    """The store cannot be reached or written right now. Repeating the call is safe."""
+
+
+class SchemaOutOfDate(HoldfastError):
+    """The store's schema is not the one this version of holdfast knows."""
+
+
+class HistoryDiverged(HoldfastError):
+    """The workflow's code no longer fits what was recorded for this run."""
+
+
+class WorkflowViolation(HoldfastError, RuntimeError):
+    """Workflow code tried what only a step may do: I/O, threads, subprocesses, another loop."""
+
+
+class _RecordedError(HoldfastError):
+    """An error that was rebuilt from its record, the same each time."""
+
+    def __init__(self, message: str, record: ErrorRecord) -> None:
+        super().__init__(message)
+        self.record = record
+
+    @property
+    def type(self) -> str:
+        """The class name of the error that was recorded, such as `ValueError`."""
+        return self.record.type
+
+    @property
+    def message(self) -> str:
+        """The text of the error that was recorded."""
+        return self.record.message
+
+    def matches(self, kind: ErrorKind) -> bool:
+        """Whether the recorded error was a `kind`."""
+        return self.record.matches(kind)
+
+
+class RunFailed(_RecordedError):
+    """The run ended as failed; `error` is the record of why."""
+
+    def __init__(self, run_id: str, record: ErrorRecord) -> None:
+        super().__init__(f"run {run_id} failed: {_with_causes(record)}", record)
+        self.run_id = run_id
+
+    @property
+    def error(self) -> ErrorRecord:
+        return self.record
+
+
+class RunCancelled(HoldfastError):
+    """The run ended as cancelled; `reason` is what the canceller said."""
+
+    def __init__(self, run_id: str, reason: str = "") -> None:
+        super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
+        self.run_id = run_id
+        self.reason = reason
+
+
+class WorkflowError(HoldfastError):
+    """What durable operations raise inside workflow code."""
+
+
+class StepFailed(_RecordedError, WorkflowError):
+    """A step failed for good: its attempts are used up, or the error was not worth another."""
+
+    def __init__(self, location: str, record: ErrorRecord) -> None:
+        tries = f"{record.attempts} attempt" + ("" if record.attempts == 1 else "s")
+        super().__init__(f"step {location!r} failed after {tries}: {record}", record)
+        self.location = location
+
+    @property
+    def attempts(self) -> int:
+        return self.record.attempts
+
+
+class StepTimeout(StepFailed):
+    """The last attempt of a step took longer than its time-out."""
+
+
+class WaitTimeout(WorkflowError, TimeoutError):
+    """Nothing came before the wait's time-out."""
+
+
+class ChildFailed(_RecordedError, WorkflowError):
+    """A child run failed or was cancelled: `run_id`, `kind` (`failed` or `cancelled`), `cause`."""
+
+    def __init__(self, run_id: str, kind: str, record: ErrorRecord) -> None:
+        super().__init__(f"child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'}: {record}", record)
+        self.run_id = run_id
+        self.kind = kind
+
+    @property
+    def cause(self) -> ErrorRecord:
+        return self.record
+
+
+class JoinFailed(WorkflowError):
+    """Branches of a join failed: `results` and `errors` by key."""
+
+    def __init__(self, location: str, results: Mapping[str, Any], errors: Mapping[str, BaseException]) -> None:
+        listed = "; ".join(f"{key}: {error}" for key, error in errors.items())
+        super().__init__(f"{len(errors)} of {len(results) + len(errors)} branches of {location!r} failed: {listed}")
+        self.results = dict(results)
+        self.errors = dict(errors)
+
+
+class RaceFailed(WorkflowError):
+    """Every branch of a race failed: `errors` by key."""
+
+    def __init__(self, location: str, errors: Mapping[str, BaseException]) -> None:
+        listed = "; ".join(f"{key}: {error}" for key, error in errors.items())
+        super().__init__(f"all {len(errors)} branches of {location!r} failed: {listed}")
+        self.errors = dict(errors)
+
+
+class Fatal(Exception):
+    """Raise it in a step to fail at once, without another attempt."""
+
+
+class Rollback(Exception):
+    """Raise it in a workflow to undo the finished steps and end the run as failed."""
+
+
+def _with_causes(record: ErrorRecord) -> str:
+    texts = [str(record)]
+    cause = record.cause
+    while cause is not None:
+        if str(cause) not in texts[-1]:
+            texts.append(str(cause))
+        cause = cause.cause
+    return "; caused by ".join(texts)

@@ -1,0 +1,32 @@
+"""Identifiers: time-ordered UUIDs (version 7), made by whoever needs one.
+
+Time order matters: rows of neighbouring runs then share pages, which makes inserts several times cheaper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+
+from holdfast.core.clock import Micros
+
+_RANDOM_BITS = 74
+
+
+def new_id() -> str:
+    """A fresh, time-ordered id."""
+    return _uuid7(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big"))
+
+
+def derived_id(origin: str, at: Micros) -> str:
+    """The same id for the same origin and instant, each time: of a child, from its parent and location."""
+    digest = hashlib.blake2b(origin.encode(), digest_size=10).digest()
+    return _uuid7(at // 1_000, int.from_bytes(digest, "big"))
+
+
+def _uuid7(milliseconds: int, noise: int) -> str:
+    noise &= (1 << _RANDOM_BITS) - 1
+    high, low = noise >> 62, noise & ((1 << 62) - 1)
+    text = f"{(milliseconds << 80) | (7 << 76) | (high << 64) | (2 << 62) | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

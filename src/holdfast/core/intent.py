@@ -1,0 +1,81 @@
+"""Making an intent of what a user asks for, with every mistake found before anything is stored."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from holdfast.core.codec import Codec, encode_any
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.location import NAME_LIMIT, check_name
+from holdfast.core.signature import Signature
+
+KEY_LIMIT = 500
+_ANY: Codec[Any] = Codec(Any)
+
+
+class Described(Protocol):
+    """A decorated function: it knows its type and how its arguments become a payload."""
+
+    type: str
+    signature: Signature
+
+
+def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[Any]]:
+    """Type, payload and result codec of what a user wants to start: a decorated function or a type's name."""
+    if isinstance(workflow, str):
+        payload = args[0] if args else {}
+        if len(args) > 1 or not isinstance(payload, dict):
+            raise InvalidRequest(f"starting {workflow!r} by name takes one payload: a dict of its parameters by name")
+        return check_type(workflow), encode_any(payload, f"payload of {workflow!r}"), _ANY
+    if not isinstance(getattr(workflow, "signature", None), Signature):
+        raise InvalidRequest(f"{workflow!r} is not a workflow or task; decorate it with @hf.workflow or @hf.task")
+    known = cast("Described", workflow)
+    return known.type, known.signature.encode(args, f"payload of {known.type!r}"), known.signature.result
+
+
+def check_type(type: str) -> str:
+    """Return a type name if it is legal: a name for locations, without blanks, commas, quotes and stars."""
+    check_name(type, "type name")
+    if any(character in " ,*'\"" for character in type):
+        raise InvalidRequest(f"a type name has no blanks, commas, quotes or stars: {type!r}")
+    return type
+
+
+def matches_type(type: str, pattern: str) -> bool:
+    """Whether a pattern names a type: exactly, by a dotted prefix such as `billing.*`, or all of them by `*`."""
+    return pattern in (type, "*") or (pattern.endswith(".*") and type.startswith(pattern[:-1]))
+
+
+def check_priority(priority: object) -> int:
+    """Return a priority if it is one: 0 to 255, lower first."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 255:
+        raise InvalidRequest(f"a priority is a whole number from 0 (first) to 255 (last), not {priority!r}")
+    return priority
+
+
+def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
+    """Return a short text that every store can keep and compare: printable, so no NUL and no lone surrogates."""
+    if not isinstance(text, str) or not 1 <= len(text) <= limit or not text.isprintable():
+        shown = repr(text)
+        raise InvalidRequest(f"a {what} is a string of 1 to {limit} printable characters, not {shown[:80]}")
+    return text
+
+
+def check_topic(topic: str) -> str:
+    """Return a topic if it is one."""
+    return check_text(topic, "topic")
+
+
+def check_key(key: str) -> str:
+    """Return an idempotency key if it is one."""
+    return check_text(key, "key", KEY_LIMIT)
+
+
+def check_id(run_id: str) -> str:
+    """Return a run id that a caller made, if it is one."""
+    return check_text(run_id, "run id")
+
+
+def check_tags(tags: dict[str, str]) -> dict[str, str]:
+    """Return tags if they map short strings to short strings."""
+    return {check_text(name, "tag's name"): check_text(value, f"value of tag {name!r}") for name, value in tags.items()}

@@ -1,0 +1,54 @@
+"""A location: the stable path of an operation inside a run.
+
+`charge`, `charge#2`, `+1/charge`: a name, counted per scope, below the scopes that enclose it.
+A location is fixed when the operation is *called*, so that the order in which branches happen
+to start can never renumber them.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.errors import InvalidRequest
+
+NAME_LIMIT = 200
+TIMER_NAME = "~timer"
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """Return `name` if it may stand in a location, else say what is wrong with it."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"a {what} is a string, not {type(name).__name__}: {name!r}")
+    if not 1 <= len(name) <= NAME_LIMIT:
+        raise InvalidRequest(f"a {what} has 1 to {NAME_LIMIT} characters; this one has {len(name)}: {name[:40]!r}")
+    if "/" in name or "#" in name or name[0] in "~+":
+        raise InvalidRequest(f"a {what} has no '/' or '#' and does not begin with '~' or '+': {name!r}")
+    if not name.isprintable():
+        raise InvalidRequest(f"a {what} is made of printable characters: {name!r}")
+    return name
+
+
+def name_from(kind: str, subject: str) -> str:
+    """A legal name for an operation that the user did not name, such as a wait for a topic."""
+    quoted = subject.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
+    return f"{kind}:{quoted}"[:NAME_LIMIT]
+
+
+class Scope:
+    """A place in a run's code that counts its own names: the workflow itself, a task it spawned."""
+
+    __slots__ = ("_names", "_spawned", "path")
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._names: dict[str, int] = {}
+        self._spawned = 0
+
+    def locate(self, name: str) -> str:
+        """The location of the next operation called `name` in this scope."""
+        count = self._names.get(name, 0) + 1
+        self._names[name] = count
+        return self.path + (name if count == 1 else f"{name}#{count}")
+
+    def spawn(self) -> Scope:
+        """The scope of the next task that is spawned here."""
+        self._spawned += 1
+        return Scope(f"{self.path}+{self._spawned}/")

@@ -1,0 +1,170 @@
+"""The store port: the few operations a store must offer, and the rules it keeps.
+
+S1  one key makes at most one run.
+S2  a checkpoint applies wholly under a current token, or not at all.
+S3  a wait satisfied before or while it is written never sleeps.
+S4  claim order is priority (lower first), then ready time, then id; two claimers never share a run.
+S5  an ended run changes only by `recover` or `rewind`.
+S6  a lost answer is safe: any operation may be repeated.
+S7  the store's clock decides leases and due times.
+S8  claim cost does not grow with runs that sleep, wait, are held or have ended, nor with runs of other types.
+
+`holdfast.testing.contract` checks them on any store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, Hint, LeaseRequest, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.intent import matches_type
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, Value, Wait, WorkerInfo
+from holdfast.core.states import RunState
+
+PAGE_LIMIT = 1_000
+
+
+class Query(Value, frozen=True, kw_only=True):
+    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before."""
+
+    states: frozenset[RunState] = frozenset()
+    type: str | None = None
+    key: str | None = None
+    tags: dict[str, str] = {}
+    parent_id: str | None = None
+    id_prefix: str | None = None
+    created_from: Micros | None = None
+    created_until: Micros | None = None
+    before: tuple[Micros, str] | None = None
+    limit: int = 100
+
+    def admits(self, run: Run) -> bool:
+        """Whether a run is one of those asked for."""
+        return (
+            (not self.states or run.state in self.states)
+            and (self.type is None or matches_type(run.type, self.type))
+            and (self.key is None or run.key == self.key)
+            and all(run.tags.get(name) == value for name, value in self.tags.items())
+            and (self.parent_id is None or run.parent_id == self.parent_id)
+            and (self.id_prefix is None or run.id.startswith(self.id_prefix))
+            and (self.created_from is None or run.created_at >= self.created_from)
+            and (self.created_until is None or run.created_at < self.created_until)
+            and (self.before is None or (run.created_at, run.id) < self.before)
+        )
+
+
+class Details(Value, frozen=True, kw_only=True):
+    """Everything about one run that a person asks for."""
+
+    run: Run
+    waits: tuple[Wait, ...] = ()
+    values: dict[str, str] = {}
+
+
+class Sent(Value, frozen=True, kw_only=True):
+    """What became of one message: the run it reached, or why it did not (`unknown`, `finished`)."""
+
+    run_id: str | None
+    refused: str | None = None
+
+
+class SchemaStatus(Value, frozen=True, kw_only=True):
+    """The version a store has, the one this code needs, and the migrations in between."""
+
+    current: int
+    wanted: int
+    pending: tuple[str, ...] = ()
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """Something a store's self-check noticed. `level`: ok, warning or problem."""
+
+    level: str
+    subject: str
+    text: str
+
+
+class Reader(Protocol):
+    """The read side. Nothing here takes a lock that a writer could wait for."""
+
+    async def get(self, run_id: str) -> Details | None: ...
+
+    async def find(self, key: str) -> str | None:
+        """The id of the run that holds a key."""
+        ...
+
+    async def list(self, query: Query) -> Sequence[Details]: ...
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        """Entries in commit order, those that are not settled last."""
+        ...
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]: ...
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        """Those of the runs that have ended."""
+        ...
+
+    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
+        """What a renewal would answer, without renewing."""
+        ...
+
+    async def counts(self) -> dict[str, dict[RunState, int]]:
+        """How many runs there are, by type and state."""
+        ...
+
+    async def workers(self) -> Sequence[WorkerInfo]: ...
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        """Live runs that are neither held, nor ready at some time, nor waiting for something named: there are none."""
+        ...
+
+    async def check(self) -> Sequence[Finding]:
+        """What the store knows about its own health and surroundings."""
+        ...
+
+
+class Store(Reader, Protocol):
+    """Keeps runs safely. Each operation is plural and atomic, and may be repeated after a lost answer."""
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """Make ready for use. An empty store gets its schema; an older one is migrated if allowed."""
+        ...
+
+    async def close(self) -> None: ...
+
+    def schema(self) -> SchemaStatus: ...
+
+    async def now(self) -> Micros: ...
+
+    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        """Make runs, all or none. Raises `KeyConflict` with the index of the intent that was refused."""
+        ...
+
+    async def claim(self, request: ClaimRequest) -> Claimed: ...
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts: ...
+
+    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        """Prolong leases and tell that the worker lives. Blocking and thread-safe: it is the heartbeat's."""
+        ...
+
+    async def retire(self, worker_id: str) -> None:
+        """Forget a worker that has stopped."""
+        ...
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]: ...
+
+    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
+        """Publish; the answer is how many waiting runs each event reached."""
+        ...
+
+    async def control(self, run_id: str, request: Control) -> bool:
+        """Carry out a person's wish. False if there was nothing to change; `RunNotFound` for an unknown run."""
+        ...
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        """Have hints delivered on the running event loop until the returned function is called."""
+        ...

@@ -1,0 +1,252 @@
+"""What follows from what: pure decisions that every store makes in the same way.
+
+A store loads values, asks here what becomes of them, and writes the answer. Nothing in this file
+does I/O or reads a clock; `now` always comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, assert_never
+
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Block, Checkpoint, ClaimRequest, Finish, Hold, LeaseRequest, Release, Suspend
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.codec import same_json
+from holdfast.core.errors import ErrorRecord, KeyConflict
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Intent, Message, Run, Wait, WaitKind
+from holdfast.core.states import RunState, check_move
+
+SUSPECT_CRASHES = 2
+CRASH_LIMIT = 3
+BLOCKED_FIRST_RETRY: Micros = 5 * SECOND
+BLOCKED_LAST_RETRY: Micros = 600 * SECOND
+
+
+# Starting
+
+
+def new_run(intent: Intent, now: Micros) -> Run:
+    """The run an intent becomes."""
+    start_at = max(now, intent.start_at or 0) + intent.delay
+    return Run(
+        id=intent.id,
+        type=intent.type,
+        state=RunState.PENDING,
+        payload=intent.payload,
+        created_at=now,
+        start_at=start_at,
+        updated_at=now,
+        priority=intent.priority,
+        ready_at=start_at,
+        key=intent.key,
+        tags=intent.tags,
+        parent_id=intent.parent_id,
+        parent_location=intent.parent_location,
+        on_close=intent.on_close,
+    )
+
+
+def key_verdict(holder: Run, intent: Intent) -> Literal["free", "same", "conflict"]:
+    """What an intent finds whose key a run already holds: a key it may take over, itself, or a stranger."""
+    if holder.state.is_end and (
+        intent.reuse == "after_end" or (intent.reuse == "after_failure" and holder.state is not RunState.SUCCEEDED)
+    ):
+        return "free"
+    is_same = holder.type == intent.type and same_json(holder.payload, intent.payload)
+    return "same" if is_same else "conflict"
+
+
+def key_conflict(key: str, run_id: str, index: int) -> KeyConflict:
+    """The refusal of an intent, in the same words on every store."""
+    return KeyConflict(
+        f"key {key!r} already belongs to run {run_id}, which has another type or payload; "
+        "use another key, or the same payload to get that run",
+        run_id=run_id,
+        index=index,
+    )
+
+
+# Claiming
+
+
+def is_suspect(run: Run) -> bool:
+    """Whether a claim of this run would find it to have crashed at least twice."""
+    return run.crashes + run.is_held >= SUSPECT_CRASHES
+
+
+def claimed(run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
+    """The run as its new holder has it. Finding a worker on it means that worker died with it."""
+    is_crash = run.is_held
+    state = run.state if run.state is RunState.ROLLING_BACK else check_move(run.state, RunState.RUNNING)
+    return replace(
+        run,
+        state=state,
+        worker=by.worker,
+        claim_id=by.id if isinstance(by, ClaimRequest) else by.claim_id,
+        token=run.token + 1,
+        ready_at=now + by.lease,
+        crashes=run.crashes + is_crash,
+        attempt=run.attempt + (is_crash or run.state is RunState.BLOCKED),
+        first_claimed_at=now if run.first_claimed_at is None else run.first_claimed_at,
+        python=run.python or by.python,
+        updated_at=now,
+    )
+
+
+# Writing
+
+
+def judge(run: Run | None, checkpoint: Checkpoint) -> Literal["apply", "applied", "lost"]:
+    """Whether a checkpoint still has the right to be written.
+
+    Whoever takes a held run away also raises its token; so a run under the same token that nobody holds
+    was let go by this very checkpoint, whose answer got lost.
+    """
+    if run is None or run.token != checkpoint.token:
+        return "lost"
+    return "apply" if run.is_held else "applied"
+
+
+def supersedes(entry: Entry, recorded: Entry) -> bool:
+    """Whether an entry may replace what stands at its location: a settled one never changes again."""
+    return not recorded.is_settled and (entry.is_settled or entry.attempts > recorded.attempts)
+
+
+def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
+    """The run after a checkpoint. To be called last, when all arrivals of the transaction are counted."""
+    crashes = 0 if checkpoint.charged else run.crashes
+    step = checkpoint.next
+    match step:
+        case Hold():
+            return replace(run, crashes=crashes) if crashes != run.crashes else run
+        case Suspend():
+            if run.arrivals > checkpoint.seen:
+                return replace(run, crashes=crashes)
+            free = _let_go(run, RunState.SUSPENDED, now, ready_at=next_deadline(checkpoint.waits or ()))
+            return replace(free, crashes=0, error=None)
+        case Finish():
+            ended = _let_go(run, step.state, now, ready_at=None)
+            return replace(ended, crashes=0, finished_at=now, result=step.result, error=step.error)
+        case Block():
+            blocked = _let_go(run, RunState.BLOCKED, now, ready_at=step.retry_at)
+            return replace(blocked, crashes=crashes, error=step.error)
+        case Release():
+            return replace(_let_go(run, RunState.PENDING, now, ready_at=max(now, run.start_at)), crashes=crashes)
+        case _:
+            assert_never(step)
+
+
+def _let_go(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) -> Run:
+    return replace(
+        run, state=check_move(run.state, state), worker=None, claim_id=None, ready_at=ready_at, updated_at=now
+    )
+
+
+def next_deadline(waits: Iterable[Wait]) -> Micros | None:
+    """The earliest instant at which one of the waits ends by itself."""
+    return min((wait.deadline for wait in waits if wait.deadline is not None), default=None)
+
+
+def blocked_retry(previous: ErrorRecord | None) -> tuple[int, Micros]:
+    """The number of the next block in a row, and how long until the run is tried again."""
+    count = previous.attempts + 1 if previous is not None else 1
+    return count, min(BLOCKED_LAST_RETRY, BLOCKED_FIRST_RETRY * 2 ** min(count - 1, 16))
+
+
+# Arriving
+
+
+def accepts(wait: Wait, arrival: Arrival) -> bool:
+    """Whether an arrival is what a wait waits for."""
+    if wait.kind is not arrival.kind:
+        return False
+    if wait.kind is WaitKind.EVENT and int(arrival.ref or 0) <= wait.after:
+        return False
+    return not wait.names or arrival.name in wait.names
+
+
+def delivered(run: Run, now: Micros, *, is_awaited: bool) -> Run:
+    """The run after something reached it. A held run is never touched but for the count of arrivals."""
+    run = replace(run, arrivals=run.arrivals + 1)
+    if is_awaited and run.state is RunState.SUSPENDED and not run.is_held:
+        return woken(run, now)
+    return run
+
+
+def woken(run: Run, now: Micros) -> Run:
+    """The run, ready now, but never before its own start time. One that is ready already keeps its place."""
+    if run.ready_at is not None and run.ready_at <= now:
+        return run
+    return replace(run, ready_at=max(now, run.start_at), updated_at=now)
+
+
+def child_end(child: Run, number: int, now: Micros) -> Arrival:
+    """The end of a child as its parent gets it."""
+    return Arrival(
+        number=number,
+        kind=WaitKind.CHILD,
+        name=child.id,
+        at=now,
+        payload=child.result,
+        state=child.state,
+        error=child.error,
+    )
+
+
+# Control
+
+
+def cancelled(run: Run, reason: str, now: Micros) -> Run:
+    """The run, ended. The token grows, so that a holder's later writes are refused."""
+    ended = replace(_let_go(run, RunState.CANCELLED, now, ready_at=None), token=run.token + 1)
+    error = ErrorRecord(type="Cancelled", message=reason)
+    return replace(ended, finished_at=now, error=error, crashes=0)
+
+
+# Audit
+
+
+def audit_of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
+    """A claim, and whether it found that a worker had died."""
+    data: dict[str, str | int] = {"worker": after.worker or "", "token": after.token}
+    if after.crashes > before.crashes:
+        data |= {"crashes": after.crashes, "lost": before.worker or ""}
+    return AuditFact(run_id=after.id, event="claimed", at=now, data=data)
+
+
+def audit_of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
+    """The fact of a change of state, if there was one worth telling."""
+    if before.state is after.state and before.is_held == after.is_held:
+        return None
+    data: dict[str, str | int] = {}
+    if after.error is not None:
+        data["error" if after.state is not RunState.CANCELLED else "reason"] = str(after.error)[:500]
+    if after.state is RunState.CANCELLED and after.error is not None:
+        data["reason"] = after.error.message
+    event = "released" if after.state is RunState.PENDING else after.state.value
+    return AuditFact(run_id=after.id, event=event, at=now, data=data)
+
+
+def audit_of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
+    """A failed attempt that will be repeated; other entries are their own record."""
+    if entry.state is not EntryState.RETRYING or entry.error is None:
+        return None
+    data: dict[str, str | int] = {
+        "location": entry.location,
+        "attempt": entry.attempts,
+        "error": str(entry.error)[:500],
+    }
+    return AuditFact(run_id=run_id, event="retried", at=now, data=data)
+
+
+def audit_of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
+    """A suspended run made ready by something that reached it."""
+    return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
+
+
+def audit_of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:
+    """A message that a run sent and nobody took. Its id tells two of them from one that was written twice."""
+    data: dict[str, str | int] = {"id": message.id, "name": message.name, "to": message.run_id or "", "why": why}
+    return AuditFact(run_id=run_id, event="dropped", at=now, data=data)

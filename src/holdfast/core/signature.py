@@ -1,0 +1,128 @@
+"""A signature: a function's parameters as one JSON object, so that any language can start anything."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.core.codec import VALUE_LIMIT_BYTES, Codec, name_of
+from holdfast.core.errors import InvalidRequest
+
+
+class Signature:
+    """The parameters of a function as one JSON object, by name. Build it once per function.
+
+    `skip` leading parameters, such as the context, belong to holdfast and are no part of the object.
+    """
+
+    __slots__ = ("_arguments", "_codec", "_keywords", "_positional", "_required", "name", "names", "result")
+
+    def __init__(self, function: Callable[..., Any], *, skip: int = 0) -> None:
+        self.name = name_of(function)
+        parameters = _own_parameters(function, self.name, skip)
+        hints = _hints(function)
+        self.names = tuple(each.name for each in parameters)
+        self.result: Codec[Any] = result_codec(function)
+        self._positional = {each.name: each.default for each in parameters if each.kind is not each.KEYWORD_ONLY}
+        self._keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        self._required = sum(each.default is each.empty for each in parameters)
+        # UNSET is neither written nor read: it tells an argument left to its default from one that is given.
+        fields: list[Any] = [(each.name, self._hint(each, hints), UNSET) for each in parameters]
+        fields[: self._required] = [(name, hint) for name, hint, _ in fields[: self._required]]
+        self._arguments = msgspec.defstruct(self.name, fields, forbid_unknown_fields=True)
+        self._codec: Codec[Any] = Codec(self._arguments, f"{self.name}({', '.join(self.names)})")
+
+    def encode(self, args: tuple[Any, ...], what: str = "payload", limit: int = VALUE_LIMIT_BYTES) -> str:
+        """The JSON object of positional arguments; those left to their defaults are left out."""
+        if not self._required <= len(args) <= len(self._positional):
+            raise InvalidRequest(self._miscount(len(args)))
+        return self._codec.encode(self._arguments(*args), what, limit)
+
+    def decode(self, text: str, what: str = "payload") -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that a JSON object stands for: the positional ones, and keyword-only ones that are given."""
+        arguments = self._codec.decode(text, what)
+        args = [
+            default if (given := getattr(arguments, name)) is UNSET else given
+            for name, default in self._positional.items()
+        ]
+        kwargs = {name: given for name in self._keywords if (given := getattr(arguments, name)) is not UNSET}
+        return tuple(args), kwargs
+
+    def _hint(self, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is None:  # `x: int = None` is common, and None must pass when it is given
+            hint = typing.Union[hint, None]  # noqa: UP007 - `|` does not take every hint, such as a forward reference
+        try:
+            Codec(hint)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"parameter {parameter.name!r} of {self.name}: {error}") from error
+        return hint
+
+    def _miscount(self, given: int) -> str:
+        names = list(self._positional)
+        if given < self._required:
+            return f"{self.name} misses arguments: {', '.join(names[given : self._required])}"
+        return f"{self.name} takes {len(names)} arguments ({', '.join(names)}), but {given} were given"
+
+
+def result_codec(function: Callable[..., Any]) -> Codec[Any]:
+    """The codec of what `function` returns, by its annotation."""
+    try:
+        return Codec(_hints(function).get("return", Any))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the result of {name_of(function)}: {error}") from error
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations of a function, each resolved on its own; those that cannot be are left out."""
+    if isinstance(function, type):
+        return {**_hints(vars(function).get("__init__")), "return": function}
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    local = {}
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+        try:
+            local[name] = cell.cell_contents
+        except ValueError:  # not assigned yet, such as the function's own name while it is decorated
+            continue
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        alone: Any = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(alone, function.__globals__, local, include_extras=True)
+        except Exception:  # noqa: BLE001, S112 - any text can be an annotation, such as a name only mypy imports
+            continue
+    return hints
+
+
+def _own_parameters(function: Callable[..., Any], name: str, skip: int) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the parameters of {name} cannot be known: {error}") from error
+    for each in parameters:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            stars = "*" if each.kind is each.VAR_POSITIONAL else "**"
+            raise InvalidRequest(
+                f"{name} takes {stars}{each.name}, but its payload is a JSON object of named parameters; "
+                f"name each of them, or take one list or dict"
+            )
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
+            raise InvalidRequest(
+                f"{name} has the keyword-only parameter {each.name!r} without a default, but arguments are "
+                f"given by position; give it a default or move it before the '*'"
+            )
+    if any(each.kind is each.KEYWORD_ONLY for each in parameters[:skip]) or len(parameters) < skip:
+        raise InvalidRequest(f"{name} must first take {skip} positional parameter(s) for holdfast, such as ctx")
+    return parameters[skip:]

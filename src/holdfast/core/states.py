@@ -1,0 +1,77 @@
+"""The states of a run and the one table of moves between them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run stands. Whether a worker holds it is another matter: *held* means `worker` is set."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    PAUSED = "paused"
+    BLOCKED = "blocked"
+    ROLLING_BACK = "rolling_back"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_end(self) -> bool:
+        return self in ENDS
+
+
+ENDS = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
+LIVE = frozenset(RunState) - ENDS
+
+TRANSITIONS: dict[RunState, dict[RunState, str]] = {
+    RunState.PENDING: {
+        RunState.RUNNING: "claimed by a worker",
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.RUNNING: {
+        RunState.RUNNING: "worker lost, claimed again",
+        RunState.PENDING: "released by a worker that shuts down",
+        RunState.SUSPENDED: "nothing left to do but wait",
+        RunState.BLOCKED: "cannot go on: divergence, violation, crash loop",
+        RunState.SUCCEEDED: "the workflow returned",
+        RunState.FAILED: "the workflow raised",
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.SUSPENDED: {
+        RunState.RUNNING: "woken or due, claimed by a worker",
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.BLOCKED: {
+        RunState.RUNNING: "tried again",
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.PAUSED: {
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.ROLLING_BACK: {
+        RunState.CANCELLED: "cancelled by force",
+    },
+    RunState.SUCCEEDED: {},
+    RunState.FAILED: {},
+    RunState.CANCELLED: {},
+}
+"""From each state, where a run may go and what takes it there. Nothing else moves a run."""
+
+
+def check_move(before: RunState, after: RunState) -> RunState:
+    """Return `after` if the table allows the move; a move it does not know is a bug of holdfast."""
+    if after not in TRANSITIONS[before]:
+        raise AssertionError(f"no run moves from {before} to {after}")
+    return after
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the architecture page."""
+    lines = ["stateDiagram-v2", f"    [*] --> {RunState.PENDING}: start"]
+    for before, moves in TRANSITIONS.items():
+        lines += [f"    {before} --> {after}: {why}" for after, why in moves.items()]
+    lines += [f"    {end} --> [*]" for end in RunState if end.is_end]
+    return "\n".join(lines)

@@ -1,0 +1,317 @@
+"""The engine: everything a program can do with runs except execute them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Cancel, Created, LeaseRequest
+from holdfast.core.clock import Micros, instant, micros
+from holdfast.core.codec import Codec, decode_any, encode_any
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ids import new_id
+from holdfast.core.intent import check_id, check_key, check_priority, check_tags, check_topic, described
+from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
+from holdfast.core.ports import PAGE_LIMIT, Query, Store
+from holdfast.core.states import RunState
+from holdfast.engine.ends import Ends
+from holdfast.engine.handle import RunHandle
+from holdfast.engine.info import RunInfo
+from holdfast.runner.context import Context
+from holdfast.runner.registry import Registry
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+
+class StartOptions(TypedDict, total=False):
+    """What can be said about a run to be started.
+
+    `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
+    255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for.
+    """
+
+    key: str | None
+    reuse: Reuse
+    priority: int
+    delay: float | timedelta
+    ready_at: datetime | None
+    tags: Mapping[str, str] | None
+    id: str | None
+
+
+class Neighbour(Protocol):
+    """A worker in the same process, which may take a run at the moment it is created."""
+
+    def offer(self, type: str) -> LeaseRequest | None: ...
+
+    def take(self, leases: Sequence[Lease], now: Micros) -> None: ...
+
+
+class Engine:
+    """Starts, finds, lists and controls runs in one store."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.neighbours: list[Neighbour] = []
+
+    @property
+    def store(self) -> Store:
+        """The store, once it is open."""
+        raise NotImplementedError
+
+    @property
+    def ends(self) -> Ends:
+        """Everybody who waits for an end."""
+        raise NotImplementedError
+
+    async def opened(self) -> None:
+        """Open the store, if that has not been done."""
+        raise NotImplementedError
+
+    # Starting
+
+    @overload
+    async def start(
+        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start(
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[StartOptions]
+    ) -> RunHandle[Any]: ...
+    async def start(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
+        self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
+    ) -> RunHandle[Any]:
+        """Start a run: of a workflow or task with its arguments, or of a type's name with a payload.
+
+        When it returns the run is durable, whether or not a worker exists. `run.created` is False if the key, or
+        id, was known already.
+        """
+        intent, codec = self._intent(workflow, args, options)
+        await self.opened()
+        created = await self._create_one(intent)
+        (run,) = created.runs
+        return RunHandle(self, run.run_id, codec, created=run.created)
+
+    async def _create_one(self, intent: Intent) -> Created:
+        """Create a run; if a worker of this process has nothing better to do, it gets the lease in the same commit."""
+        for neighbour in self.neighbours:
+            request = neighbour.offer(intent.type)
+            if request is not None:
+                created = await self.store.create([intent], request)
+                lease = created.runs[0].lease
+                if lease is not None:
+                    # A plain callback: runs are never driven from inside a task.
+                    asyncio.get_running_loop().call_soon(neighbour.take, [lease], created.now)
+                return created
+        return await self.store.create([intent])
+
+    @overload
+    async def execute(
+        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    async def execute(
+        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    async def execute(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]) -> R: ...
+    @overload
+    async def execute(
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[StartOptions]
+    ) -> Any: ...
+    async def execute(  # type: ignore[misc]  # as above
+        self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
+    ) -> Any:
+        """Start a run and wait for its result. Needs a worker, here or elsewhere."""
+        run: RunHandle[Any] = await self.start(workflow, *args, **options)
+        return await run.result()
+
+    @overload
+    async def start_many(
+        self,
+        workflow: Callable[[Context, *Ts], Awaitable[R]],
+        arguments: Iterable[tuple[*Ts]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: Callable[[*Ts], Awaitable[R]],
+        arguments: Iterable[tuple[*Ts]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: Callable[[*Ts], R],
+        arguments: Iterable[tuple[*Ts]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: str,
+        payloads: Iterable[Mapping[str, Any]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[Any]]: ...
+    async def start_many(
+        self,
+        workflow: Any,
+        arguments: Iterable[Any],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[Any]]:
+        """Start many runs in one round trip, all or none; a `KeyConflict` tells the `index` of the culprit."""
+        if options.get("key") is not None or options.get("id") is not None:
+            raise InvalidRequest("start_many takes keys=[…], one for each run, instead of key= or id=")
+        many = [one if isinstance(one, tuple) else (one,) for one in arguments]
+        if keys is not None and len(keys) != len(many):
+            raise InvalidRequest(f"start_many got {len(many)} sets of arguments and {len(keys)} keys")
+        built = [self._intent(workflow, args, options) for args in many]
+        intents = [intent for intent, _ in built]
+        if keys is not None:
+            intents = [replace(intent, key=check_key(key)) for intent, key in zip(intents, keys, strict=True)]
+        await self.opened()
+        created = await self.store.create(intents)
+        return [
+            RunHandle(self, run.run_id, codec, created=run.created)
+            for run, (_, codec) in zip(created.runs, built, strict=True)
+        ]
+
+    def _intent(self, workflow: Any, args: tuple[Any, ...], options: StartOptions) -> tuple[Intent, Codec[Any]]:
+        if unknown := options.keys() - StartOptions.__annotations__.keys():
+            raise InvalidRequest(
+                f"unknown option {', '.join(sorted(unknown))}; arguments of the workflow are positional, and keywords "
+                f"are options of the run: {', '.join(StartOptions.__annotations__)}"
+            )
+        type, payload, codec = described(workflow, args)
+        known = self.registry.get(type)
+        if known is not None:
+            if isinstance(workflow, str):
+                codec = known.result
+            known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
+        key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
+        delay = micros(options.get("delay", 0))
+        if delay < 0:
+            raise InvalidRequest(f"delay={options.get('delay')!r}: a run cannot start in the past")
+        intent = Intent(
+            id=new_id() if run_id is None else check_id(run_id),
+            type=type,
+            payload=payload,
+            key=None if key is None else check_key(key),
+            reuse=_check_reuse(options.get("reuse", "never")),
+            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+            start_at=None if ready_at is None else instant(ready_at),
+            delay=delay,
+            tags=check_tags(dict(options.get("tags") or {})),
+        )
+        return intent, codec
+
+    # Finding
+
+    def run(self, run_id: str | None = None, /, *, key: str | None = None) -> RunHandle[Any]:
+        """A handle on a run by its id or its key. Whether the run exists shows when the handle is used."""
+        if (run_id is None) == (key is None):
+            raise InvalidRequest("hf.run() takes an id, or key=…, and not both")
+        return RunHandle(self, run_id, _ANY, key=key)
+
+    async def list(
+        self,
+        *,
+        state: RunState | str | Iterable[RunState | str] | None = None,
+        type: str | None = None,
+        key: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        parent_id: str | None = None,
+        since: datetime | timedelta | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[RunInfo]:
+        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
+        await self.opened()
+        created_from = await self._since(since)
+        left = limit
+        query = Query(
+            states=_states(state),
+            type=type,
+            key=key,
+            tags=dict(tags or {}),
+            parent_id=parent_id,
+            created_from=created_from,
+            created_until=None if until is None else instant(until),
+        )
+        while left is None or left > 0:
+            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
+            page = await self.store.list(replace(query, limit=size))
+            for details in page:
+                yield RunInfo.of(details)
+            if len(page) < size:
+                return
+            last = page[-1].run
+            query = replace(query, before=(last.created_at, last.id))
+            left = None if left is None else left - size
+
+    async def _since(self, since: datetime | timedelta | None) -> Micros | None:
+        if isinstance(since, timedelta):
+            return await self.store.now() - micros(since)
+        return None if since is None else instant(since)
+
+    # Telling
+
+    async def emit(self, topic: str, payload: Any = None) -> int:
+        """Publish an event; the answer is how many waiting runs it reached. When it returns it is durable."""
+        event = Event(id=new_id(), topic=check_topic(topic), payload=encode_any(payload, f"payload of event {topic!r}"))
+        await self.opened()
+        (reached,) = await self.store.emit([event])
+        return reached
+
+    async def cancel(self, run_id: str, reason: str = "") -> bool:
+        """End a run as cancelled. False if it had ended already."""
+        await self.opened()
+        return await self.store.control(run_id, Cancel(id=new_id(), reason=decode_any(encode_any(reason, "reason"))))
+
+
+_ANY: Codec[Any] = Codec(Any)
+
+
+def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
+    if state is None:
+        return frozenset()
+    names = [state] if isinstance(state, str) else list(state)
+    try:
+        return frozenset(RunState(name) for name in names)
+    except ValueError as error:
+        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
+
+
+def _check_reuse(reuse: Reuse) -> Reuse:
+    if reuse not in ("never", "after_failure", "after_end"):
+        raise InvalidRequest(f"reuse={reuse!r}: it is 'never', 'after_failure' or 'after_end'")
+    return reuse

@@ -1,0 +1,136 @@
+"""A handle: a run as the program that started it, or looked it up, holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.core.codec import Codec, decode_any, encode_any
+from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound
+from holdfast.core.ids import new_id
+from holdfast.core.intent import check_text
+from holdfast.core.location import check_name
+from holdfast.core.model import Message
+from holdfast.core.ports import Details
+from holdfast.core.states import RunState
+from holdfast.engine.ends import End
+from holdfast.engine.explain import explain
+from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+R = TypeVar("R")
+
+
+class RunHandle(Generic[R]):
+    """One run. `created` tells whether the `start` that gave this handle made it, or found it by key or id."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        run_id: str | None,
+        codec: Codec[Any],
+        *,
+        key: str | None = None,
+        created: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._id = run_id
+        self._key = key
+        self._codec = codec
+        self.created = created
+
+    @property
+    def id(self) -> str:
+        """The run's id. Of a handle by key it is known only after the first answer about the run."""
+        if self._id is None:
+            raise RunNotFound(f"the run with key {self._key!r} has not been looked up yet; await run.info() first")
+        return self._id
+
+    async def result(self, timeout: float | None = None) -> R:
+        """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
+
+        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
+        """
+        run_id = await self._resolve()
+        async with asyncio.timeout(timeout):
+            if not self.created:
+                await self._details()  # an unknown run never ends: say so at once
+            end = await self._engine.ends.wait(run_id, is_fresh=self.created)
+        return self._value_of(run_id, end)
+
+    def _value_of(self, run_id: str, end: End) -> R:
+        if end.state is RunState.CANCELLED:
+            raise RunCancelled(run_id, end.error.message if end.error else "")
+        if end.state is RunState.FAILED:
+            raise RunFailed(run_id, end.error or ErrorRecord(type="Unknown", message=""))
+        result: R = self._codec.decode(end.result or "null", f"result of run {run_id}")
+        return result
+
+    async def info(self) -> RunInfo:
+        """How the run stands."""
+        return RunInfo.of(await self._details())
+
+    async def history(self) -> Sequence[EntryInfo]:
+        """What the run has done, in the order in which it was recorded."""
+        run_id = (await self._details()).run.id
+        return [EntryInfo.of(entry) for entry in await self._engine.store.history(run_id)]
+
+    async def audit(self) -> Sequence[AuditInfo]:
+        """The facts of the run's life, from its creation on."""
+        run = (await self._details()).run
+        created = AuditInfo.created(run)
+        return [created, *(AuditInfo.of(fact) for fact in await self._engine.store.audit(run.id))]
+
+    async def explain(self) -> str:
+        """One sentence saying why the run is where it is."""
+        store = self._engine.store
+        return explain(await self._details(), await store.workers(), await store.now())
+
+    async def cancel(self, reason: str = "") -> bool:
+        """End the run as cancelled. False if it had ended already."""
+        return await self._engine.cancel(await self._resolve(), reason)
+
+    async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
+        await self._engine.opened()
+        message = Message(
+            id=new_id() if id is None else check_text(id, "message id"),
+            name=check_name(name, "message name"),
+            payload=encode_any(payload, f"payload of message {name!r}"),
+            run_id=self._id,
+            key=None if self._id is not None else self._key,
+        )
+        (sent,) = await self._engine.store.send([message])
+        if sent.refused == "unknown":
+            raise self._not_found()
+        if sent.refused == "finished":
+            raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
+
+    async def value(self, name: str, default: Any = None) -> Any:
+        """A value the run has published with `ctx.set_value`, or `default`."""
+        text = (await self._details()).values.get(name)
+        return default if text is None else decode_any(text, f"value {name!r}")
+
+    async def _details(self) -> Details:
+        await self._engine.opened()
+        details = await self._engine.store.get(await self._resolve())
+        if details is None:
+            raise self._not_found()
+        return details
+
+    async def _resolve(self) -> str:
+        await self._engine.opened()
+        if self._id is None and self._key is not None:
+            self._id = await self._engine.store.find(self._key)
+        if self._id is None:
+            raise self._not_found()
+        return self._id
+
+    def _not_found(self) -> RunNotFound:
+        return RunNotFound(f"there is no run {self._id}" if self._id else f"no run has the key {self._key!r}")
+
+    def __repr__(self) -> str:
+        return f"<run {self._id or f'with key {self._key!r}'}>"

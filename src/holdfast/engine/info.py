@@ -1,0 +1,144 @@
+"""What users see of a run: plain values with datetimes, made from what the store keeps."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Micros, moment
+from holdfast.core.codec import decode_any
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import AuditFact, Entry, EntryKind, EntryState, Run, Wait, WaitKind
+from holdfast.core.ports import Details
+from holdfast.core.states import RunState
+
+
+class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a run waits for: `time`, `retry`, `message`, `event` or `child`, and which."""
+
+    location: str
+    kind: WaitKind
+    names: tuple[str, ...]
+    since: datetime
+    deadline: datetime | None
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stood when it was read."""
+
+    id: str
+    type: str
+    state: RunState
+    payload: Any
+    result: Any
+    error: ErrorRecord | None
+    key: str | None
+    priority: int
+    tags: dict[str, str]
+    attempt: int
+    generation: int
+    parent_id: str | None
+    worker: str | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+    ready_at: datetime | None
+    waits: tuple[WaitInfo, ...]
+
+    @classmethod
+    def of(cls, details: Details) -> RunInfo:
+        run = details.run
+        return cls(
+            id=run.id,
+            type=run.type,
+            state=run.state,
+            payload=decode_any(run.payload),
+            result=None if run.result is None else decode_any(run.result),
+            error=run.error,
+            key=run.key,
+            priority=run.priority,
+            tags=run.tags,
+            attempt=run.attempt,
+            generation=run.generation,
+            parent_id=run.parent_id,
+            worker=run.worker,
+            created_at=moment(run.created_at),
+            updated_at=moment(run.updated_at),
+            finished_at=_moment(run.finished_at),
+            ready_at=_moment(run.ready_at),
+            waits=tuple(_wait_info(wait) for wait in details.waits),
+        )
+
+
+class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation in a run's history."""
+
+    location: str
+    kind: EntryKind
+    state: EntryState
+    attempts: int
+    result: Any
+    error: ErrorRecord | None
+    started_at: datetime
+    finished_at: datetime | None
+    retry_at: datetime | None
+    ref: str | None
+
+    @classmethod
+    def of(cls, entry: Entry) -> EntryInfo:
+        return cls(
+            location=entry.location,
+            kind=entry.kind,
+            state=entry.state,
+            attempts=entry.attempts,
+            result=_result(entry),
+            error=entry.error,
+            started_at=moment(entry.started_at),
+            finished_at=_moment(entry.finished_at),
+            retry_at=_moment(entry.retry_at),
+            ref=entry.ref,
+        )
+
+
+class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact of a run's life: what happened, when, and the particulars."""
+
+    event: str
+    at: datetime
+    data: dict[str, str | int]
+
+    @classmethod
+    def created(cls, run: Run) -> AuditInfo:
+        """The first fact, which is read from the run itself."""
+        data: dict[str, str | int] = {"type": run.type}
+        if run.key is not None:
+            data["key"] = run.key
+        return cls(event="created", at=moment(run.created_at), data=data)
+
+    @classmethod
+    def of(cls, fact: AuditFact) -> AuditInfo:
+        return cls(event=fact.event, at=moment(fact.at), data=fact.data)
+
+
+def _wait_info(wait: Wait) -> WaitInfo:
+    return WaitInfo(
+        location=wait.location,
+        kind=wait.kind,
+        names=wait.names,
+        since=moment(wait.since),
+        deadline=_moment(wait.deadline),
+    )
+
+
+def _result(entry: Entry) -> Any:
+    if entry.result is None:
+        return None
+    result = decode_any(entry.result)
+    # A wait records the name with the payload; its user sees the payload.
+    return result[1] if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) else result
+
+
+def _moment(at: Micros | None) -> datetime | None:
+    return None if at is None else moment(at)

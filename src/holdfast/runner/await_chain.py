@@ -1,0 +1,51 @@
+"""The await chain: what a suspended coroutine awaits, what that awaits, and so on to the innermost."""
+
+from __future__ import annotations
+
+import gc
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from typing import Any
+
+# Between a coroutine and what it waits for may stand objects of these private types. They do not tell what they hold,
+# but the collector knows. The first two are a step of an async generator, the others only pass on.
+_STEPS = frozenset({"async_generator_asend", "async_generator_athrow"})
+_OPAQUE = _STEPS | {"anext_awaitable", "coroutine_wrapper"}
+
+
+def await_chain(awaitable: Any) -> list[Any]:
+    """The links that are code and can be thrown into, from `awaitable` down to what waits for a future."""
+    links: list[Any] = []
+    while awaitable is not None:
+        kind = type(awaitable)
+        if kind is CoroutineType:
+            links.append(awaitable)
+            awaitable = awaitable.cr_await
+        elif kind is GeneratorType:  # made into a coroutine by `types.coroutine`
+            links.append(awaitable)
+            awaitable = awaitable.gi_yieldfrom
+        elif kind is AsyncGeneratorType:
+            awaitable = awaitable.ag_await
+        elif kind.__name__ in _OPAQUE:
+            if kind.__name__ in _STEPS:
+                links.append(awaitable)
+            awaitable = _inside(awaitable)
+        else:
+            break
+    return links
+
+
+def frame_of(link: Any) -> FrameType | None:
+    """The frame of a link; None once it has ended."""
+    kind = type(link)
+    if kind is CoroutineType:
+        return link.cr_frame  # type: ignore[no-any-return]
+    if kind is GeneratorType:
+        return link.gi_frame  # type: ignore[no-any-return]
+    return getattr(_inside(link), "ag_frame", None)
+
+
+def _inside(opaque: object) -> object:
+    for held in gc.get_referents(opaque):
+        if type(held) in (CoroutineType, GeneratorType, AsyncGeneratorType) or type(held).__name__ in _OPAQUE:
+            return held
+    return None

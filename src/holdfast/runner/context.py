@@ -1,0 +1,414 @@
+"""The context: what workflow code sees of holdfast. Every operation here is durable and replays alike.
+
+An operation gets its location when it is *called* and is asked for when it is first *awaited*; hence plain
+functions that return coroutines.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros, instant, micros, moment
+from holdfast.core.codec import Codec, encode_any
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ids import derived_id
+from holdfast.core.intent import check_priority, check_tags, check_topic, described
+from holdfast.core.location import check_name, name_from
+from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, OnClose, Run, WaitKind
+from holdfast.core.retry import Retry
+from holdfast.runner.loop import RunLoop
+from holdfast.runner.operation import ChildEnd, Operation, Pause, Reception, StepCall, StepOptions
+
+if TYPE_CHECKING:
+    from holdfast.runner.turn import Turn
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_ANY: Codec[Any] = Codec(Any)
+
+
+class StepKeywords(TypedDict, total=False):
+    """How a step is executed: see `Context.step`."""
+
+    retry: Retry
+    timeout: float | None
+    retry_timeout: bool
+    ephemeral: bool
+
+
+class ChildOptions(TypedDict, total=False):
+    """What can be said about a child run. `name` is its name in the parent's history, by default its type."""
+
+    name: str
+    priority: int
+    delay: float | timedelta
+    tags: Mapping[str, str] | None
+    on_close: OnClose
+
+
+class Done:
+    """The answer of an operation that has nothing to wait for; awaiting it is allowed, not needed."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+class RunView:
+    """What a workflow may know about its own run; the same on every replay."""
+
+    def __init__(self, run: Run) -> None:
+        self.id = run.id
+        self.type = run.type
+        self.key = run.key
+        self.tags = dict(run.tags)
+        self.priority = run.priority
+        self.generation = run.generation
+        self.parent_id = run.parent_id
+        self.created_at = moment(run.created_at)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}>"
+
+
+class Context:
+    """Given to a workflow as its first argument."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        run = turn.run
+        self.run = RunView(run)
+        self.random = random.Random(f"{run.id}:{run.generation}")
+        self._uuids = random.Random(f"{run.id}:{run.generation}:uuid")
+        self.logger = RunLogger(turn)
+
+    @staticmethod
+    def of(loop: RunLoop) -> Context:
+        """The context of the run that lives on a loop."""
+        turn: Turn = loop.host  # type: ignore[assignment]  # the loop of a run is always hosted by its turn
+        return turn.context
+
+    # Steps
+
+    @overload
+    def step(
+        self, name: str, function: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StepKeywords]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self, name: str, function: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StepKeywords]
+    ) -> Coroutine[Any, Any, R]: ...
+    def step(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
+        self, name: str, function: Callable[..., Any], /, *args: Any, **options: Unpack[StepKeywords]
+    ) -> Coroutine[Any, Any, Any]:
+        """Execute a function at least once, record its result exactly once, and give it back ever after.
+
+        An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
+        attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
+        """
+        check_name(name, "step name")
+        declared: StepOptions = getattr(function, "options", None) or StepOptions()
+        chosen = replace(declared, **options) if options else declared
+        plain = getattr(function, "function", function)
+        if not callable(plain):
+            raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
+        return self.run_step(name, plain, args, self._turn.definition.codec_of(plain), chosen)
+
+    def run_step(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
+    ) -> Coroutine[Any, Any, Any]:
+        """What `step` and decorated steps come down to."""
+        return self._perform(StepCall(self._locate(name), function, args, codec, options))
+
+    # Waiting
+
+    def sleep(self, length: float | timedelta) -> Coroutine[Any, Any, None]:
+        """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
+        return self._pause(self._turn.stamp + micros(length))
+
+    def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
+        """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
+        return self._pause(instant(when))
+
+    def _pause(self, deadline: Micros) -> Coroutine[Any, Any, None]:
+        return self._perform(Pause(self._locate("sleep"), deadline=deadline))
+
+    @overload
+    def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def wait_event(
+        self, topic: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    def wait_event(
+        self, topic: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time."""
+        check_topic(topic)
+        location = self._locate(name_from("event", topic))
+        deadline = self._deadline(timeout)
+        return self._perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
+
+    @overload
+    def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def receive(
+        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def receive(
+        self, name: Sequence[str] | None = None, *, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, tuple[str, Any]]: ...
+    def receive(
+        self,
+        name: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """The payload of the next message of this name; of several names, or any, `(name, payload)`.
+
+        Messages are kept, in order, also those sent before the run asked or even started.
+        """
+        if name is None:
+            names: tuple[str, ...] = ()
+        else:
+            names = (name,) if isinstance(name, str) else tuple(name)
+            if not names:
+                raise InvalidRequest("receive([]) could never return; give a name, several, or none for any")
+        for one in names:
+            check_name(one, "message name")
+        location = self._locate(name_from("receive", "|".join(names)) if names else "receive")
+        reception = Reception(
+            location,
+            WaitKind.MESSAGE,
+            names,
+            _codec(type),
+            deadline=self._deadline(timeout),
+            with_name=not isinstance(name, str),
+        )
+        return self._perform(reception)
+
+    # Children
+
+    @overload
+    def start(
+        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[R]]: ...
+    @overload
+    def start(
+        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[R]]: ...
+    @overload
+    def start(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[R]]: ...
+    @overload
+    def start(
+        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[Any]]: ...
+    def start(  # type: ignore[misc]  # as above
+        self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
+    ) -> Any:
+        """Start a child run and go on; the answer is its handle, and awaiting that is awaiting the child's result.
+
+        `on_close` says what becomes of the child when this run ends: `abandon` (default) or `cancel`.
+        """
+        child = self._child(workflow, args, {"on_close": "abandon"} | options)
+        child.create()
+        return _Started(child)
+
+    @overload
+    def call(
+        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+    def call(  # type: ignore[misc]  # as above
+        self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
+    ) -> Any:
+        """Start a child run and wait for its result; `ChildFailed` if it fails or is cancelled.
+
+        The child is cancelled when this run ends, and when the call itself is (by a time-out, say).
+        """
+        return self._call(self._child(workflow, args, {"on_close": "cancel"} | options))
+
+    async def _call(self, child: Child[Any]) -> Any:
+        child.create()
+        return await child.result(cancels=child.intent.on_close == "cancel")
+
+    def _child(self, workflow: Any, args: tuple[Any, ...], options: ChildOptions) -> Child[Any]:
+        if unknown := options.keys() - ChildOptions.__annotations__.keys():
+            known = ", ".join(ChildOptions.__annotations__)
+            raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))} for a child; there are: {known}")
+        type, payload, codec = described(workflow, args)
+        location = self._locate(check_name(options.get("name") or type, "name of a child"))
+        stamp = self._turn.stamp
+        intent = Intent(
+            id=derived_id(f"{self.run.id}:{self.run.generation}:{location}", stamp),
+            type=type,
+            payload=payload,
+            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+            delay=micros(options.get("delay", 0)),
+            tags=check_tags(dict(options.get("tags") or {})),
+            parent_id=self.run.id,
+            parent_location=location,
+            on_close=options.get("on_close", "abandon"),
+        )
+        return Child(self, intent, location, codec)
+
+    # Telling others
+
+    def send(self, run_id: str, name: str, payload: Any = None) -> Done:
+        """Send a message to another run, once, with the next checkpoint. To a run that has ended it is dropped."""
+        check_name(name, "message name")
+        location = self._locate(name_from("send", name))
+        message = Message(
+            id=f"{self.run.id}:{self.run.generation}:{location}",
+            run_id=run_id,
+            name=name,
+            payload=encode_any(payload, f"payload of message {name!r}"),
+        )
+        self._turn.command(EntryKind.SEND, location, ref=run_id, message=message)
+        return Done()
+
+    def emit(self, topic: str, payload: Any = None) -> Done:
+        """Publish an event, once, with the next checkpoint."""
+        check_topic(topic)
+        location = self._locate(name_from("emit", topic))
+        event = Event(
+            id=f"{self.run.id}:{self.run.generation}:{location}",
+            topic=topic,
+            payload=encode_any(payload, f"payload of event {topic!r}"),
+        )
+        self._turn.command(EntryKind.EMIT, location, event=event)
+        return Done()
+
+    def set_value(self, name: str, value: Any) -> Done:
+        """Publish a named value that anyone can read while the run lives, such as its progress."""
+        check_name(name, "name of a value")
+        self._turn.publish(name, encode_any(value, f"value {name!r}"))
+        return Done()
+
+    # The world, made repeatable
+
+    def now(self) -> datetime:
+        """The time, as of the last thing that happened to this run; the same on every replay."""
+        return moment(self._turn.stamp)
+
+    def uuid(self) -> UUID:
+        """A random UUID; the same on every replay."""
+        return UUID(int=self._uuids.getrandbits(128), version=4)
+
+    # Inside
+
+    def _locate(self, name: str) -> str:
+        return self._turn.loop.scope.locate(name)
+
+    def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
+        return None if timeout is None else self._turn.stamp + max(0, micros(timeout))
+
+    async def _perform(self, operation: Operation) -> Any:
+        return await self._turn.perform(operation)
+
+
+class Child(Generic[R]):
+    """A child run, seen from its parent: await it for its result, `cancel` it, `send` it messages."""
+
+    def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
+        self._context = context
+        self._turn = context._turn  # noqa: SLF001 - a handle is part of its context
+        self._location = location
+        self._codec = codec
+        self._awaiting = 0
+        self._end: ChildEnd | None = None
+        self.intent = intent
+        self.id = intent.id
+
+    def create(self) -> None:
+        """Have the child created by the next checkpoint, unless it was in an earlier turn."""
+        recorded = self._turn.command(EntryKind.CHILD, self._location, ref=self.id, child=self.intent)
+        if recorded is not None and recorded.ref is not None:
+            self.id = recorded.ref
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self.result().__await__()
+
+    async def result(self, *, cancels: bool = False) -> R:
+        """The child's result, or `ChildFailed`. `cancels`: being cancelled while waiting cancels the child."""
+        if self._end is None:
+            self._end = ChildEnd(self._location, self.id, self._codec)
+        self._awaiting += 1
+        is_settled = False
+        try:
+            result: R = await self._turn.perform_shared(self._end)
+            is_settled = True
+            return result
+        finally:
+            self._awaiting -= 1
+            if not is_settled and not self._turn.loop.is_evicting and not self._end_is_known():
+                if not self._awaiting:
+                    self._turn.withdraw(self._end)
+                    self._end = None
+                if cancels:
+                    self.cancel()
+
+    def _end_is_known(self) -> bool:
+        future = self._end.future if self._end else None
+        return future is not None and future.done() and not future.cancelled()
+
+    def cancel(self) -> Done:
+        """Cancel the child, with the next checkpoint."""
+        location = self._context._locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))  # noqa: SLF001
+        self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancel=self.id)
+        return Done()
+
+    def send(self, name: str, payload: Any = None) -> Done:
+        """Send the child a message, with the next checkpoint."""
+        return self._context.send(self.id, name, payload)
+
+    def __repr__(self) -> str:
+        return f"<child {self.id} of {self.intent.type}>"
+
+
+class _Started(Generic[R]):
+    """What `ctx.start` returns: await it for the handle. Not awaiting it is fire and forget."""
+
+    def __init__(self, child: Child[R]) -> None:
+        self._child = child
+
+    def __await__(self) -> Generator[Any, None, Child[R]]:
+        yield from ()
+        return self._child
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that is silent while a run is replayed and names the run in each record."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "run_type": turn.run.type})
+        self._turn = turn
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
+        return not self._turn.is_replaying and super().isEnabledFor(level)
+
+
+def _codec(hint: Any) -> Codec[Any]:
+    return _ANY if hint is Any else Codec(hint)

@@ -1,0 +1,112 @@
+"""Eviction: how the coroutines of a run leave memory without finishing.
+
+A suspended coroutine that is merely dropped runs its `finally` blocks when the collector gets to
+it, on whatever loop happens to run then. So each one is closed here, explicitly, on its own loop
+and in its own context: `finally` blocks and `except BaseException` run up to their next await,
+nothing is logged and nothing is asked for.
+
+`GeneratorExit` rather than cancellation: the user cancelled nothing, and code that reports or
+survives a cancellation must not do so because a worker had nothing more to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from asyncio.tasks import _enter_task, _leave_task  # documented under "Extending asyncio"
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.runner.await_chain import await_chain
+
+if TYPE_CHECKING:
+    from holdfast.runner.task import RunTask
+
+# How often a task may await something new instead of ending, before it is dropped as it is.
+ROUND_LIMIT = 20
+
+# Where to look for coroutines that were not awaited yet, and how far.
+_ITERATORS: frozenset[type] = frozenset({type(iter(made)) for made in ([], (), {}.values(), {}.items())})
+_CONTAINERS = frozenset({list, tuple, dict, set}) | _ITERATORS
+_CONTAINER_LIMIT = 1_000
+
+
+def close_task(task: RunTask) -> KeyboardInterrupt | None:
+    """Close the coroutine of an unfinished task; return the Ctrl-C that came meanwhile, to be raised later."""
+    links = await_chain(task.get_coro())
+    unstarted = list(_unstarted(links))
+    interrupt = _unwind(task, links)
+    # Not before: the cleanup may want to await one of them.
+    for coroutine in unstarted:
+        coroutine.close()
+    return interrupt
+
+
+def close_generator(generator: AsyncGenerator[Any, Any], task: RunTask) -> KeyboardInterrupt | None:
+    """Close an async generator that its user left half-way, as if `task` did it."""
+    closing = generator.aclose()
+    return _unwind(task, [closing], begin=lambda: closing.send(None))
+
+
+def release(task: RunTask) -> None:
+    """Cut the links between a closed task and what it awaited, which would otherwise wait for the collector.
+
+    The plain future's `cancel` is used because it settles at once and calls back; that of a task or
+    of a `gather` only asks for it.
+    """
+    waiter: object = getattr(task, "_fut_waiter", None)
+    for future in (task, waiter):
+        if isinstance(future, asyncio.Future) and future.get_loop() is task.get_loop():
+            asyncio.Future.cancel(future)
+
+
+def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | None = None) -> KeyboardInterrupt | None:
+    """End the links of an await chain, all of it as code of `task`, so that cleanup sees what it is used to.
+
+    Innermost first, each by itself. Thrown into the outermost, `GeneratorExit` makes Python close
+    what that awaits, and a close does not put up with an await: cleanup that awaits would reach
+    the code around it as a `RuntimeError`.
+    """
+    loop, run = task.get_loop(), task.run_context.run
+    interrupt: KeyboardInterrupt | None = None
+    rounds = 0
+    _enter_task(loop, task)
+    while links and rounds < ROUND_LIMIT:
+        try:
+            awaited: Any = run(links[-1].throw, GeneratorExit()) if begin is None else run(begin)
+        except KeyboardInterrupt as error:
+            interrupt = error
+            links.pop()
+        except BaseException:  # noqa: BLE001 - it ended, by whatever came out of its cleanup; it has no say any more
+            links.pop()
+        else:
+            # It awaits while it dies. Nobody will wait for that future, so it must not look awaited.
+            if awaited is not None:
+                awaited._asyncio_future_blocking = False  # noqa: SLF001 - what a task does with what it is given
+            rounds += 1
+            links += await_chain(links.pop())
+        begin = None
+    _leave_task(loop, task)
+    return interrupt
+
+
+def _unstarted(links: Iterable[object]) -> Iterator[CoroutineType[Any, Any, Any]]:
+    """Coroutines that are made and not yet awaited, in the variables of a suspended one and of what it awaits.
+
+    Code like `for step in [charge(), pack()]: await step` is no mistake, but Python would warn of
+    what was "never awaited" when it is dropped.
+    """
+    for link in links:
+        # The collector's view also shows what stands in no variable, such as the list of a running `for`.
+        found = gc.get_referents(link)
+        for held in found:  # grows meanwhile
+            kind = type(held)
+            if kind is CoroutineType:
+                if getcoroutinestate(held) == CORO_CREATED:
+                    yield held
+            elif kind in _CONTAINERS and (kind in _ITERATORS or len(held) < _CONTAINER_LIMIT):
+                found += gc.get_referents(held)
+                if len(found) > _CONTAINER_LIMIT:
+                    break

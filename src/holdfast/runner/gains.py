@@ -1,0 +1,48 @@
+"""What a turn gained since its last checkpoint."""
+
+from __future__ import annotations
+
+from holdfast.core.model import Entry, Event, Intent, Message
+
+
+class Gains:
+    """Entries and everything that goes to the store with them.
+
+    A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
+    """
+
+    __slots__ = ("_is_urgent", "cancels", "children", "consumed", "entries", "events", "messages", "values")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.consumed: list[int] = []
+        self.children: list[Intent] = []
+        self.messages: list[Message] = []
+        self.events: list[Event] = []
+        self.cancels: list[str] = []
+        self.values: dict[str, str] = {}
+        self._is_urgent = False
+
+    @property
+    def are_due(self) -> bool:
+        """Whether there is something that must be written now."""
+        return self._is_urgent or bool(self.values)
+
+    def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
+        """Take in an entry; a later one for its location replaces it."""
+        self.entries[entry.location] = entry
+        self._is_urgent = self._is_urgent or not is_lazy
+
+    def command(
+        self, *, child: Intent | None, message: Message | None, event: Event | None, cancel: str | None
+    ) -> None:
+        """Take in something to be done to the world."""
+        if child is not None:
+            self.children.append(child)
+        if message is not None:
+            self.messages.append(message)
+        if event is not None:
+            self.events.append(event)
+        if cancel is not None:
+            self.cancels.append(cancel)
+        self._is_urgent = True

@@ -1,0 +1,142 @@
+"""The inbox of a held run: arrivals not yet consumed, and which awaited operation each of them is for."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, WaitKind
+from holdfast.runner.operation import ChildEnd, Operation, Reception
+
+
+class Inbox:
+    """Pairs arrivals with operations, and yields what is due: arrivals and deadlines, by their instants.
+
+    At one instant an arrival goes before a deadline, as it was there in time.
+    """
+
+    def __init__(self, arrivals: Iterable[Arrival], seen: int) -> None:
+        self.seen = seen
+        self._arrivals: dict[int, Arrival] = {}
+        self._awaited: dict[int, Operation] = {}
+        self._children: dict[str, ChildEnd] = {}
+        self._child_ends: dict[str, Arrival] = {}
+        self._due: list[tuple[Micros, bool, int, int, Arrival | None, Operation]] = []
+        self._pushed = 0
+        self._had: dict[str, int] = {}
+        for arrival in arrivals:
+            self._keep(arrival)
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """What is there and not consumed, in order."""
+        return list(self._arrivals.values())
+
+    def add(self, arrivals: Iterable[Arrival]) -> None:
+        """Take in what a store told of. Hearing of the same arrival twice changes nothing."""
+        for arrival in arrivals:
+            if arrival.number > self.seen:
+                self.seen = arrival.number
+                self._keep(arrival)
+                self._offer(arrival)
+
+    def _keep(self, arrival: Arrival) -> None:
+        self._arrivals[arrival.number] = arrival
+        if arrival.kind is WaitKind.CHILD:
+            self._child_ends[arrival.name] = arrival
+
+    def ask(self, operation: Operation) -> None:
+        """An operation begins to wait."""
+        self._awaited[operation.serial] = operation
+        if operation.deadline is not None:
+            self._push(operation.deadline, None, operation)
+        if isinstance(operation, ChildEnd):
+            self._children[operation.child_id] = operation
+        self._seek(operation)
+
+    def withdraw(self, operation: Operation) -> None:
+        """An operation no longer waits, because it was answered or cancelled."""
+        self._awaited.pop(operation.serial, None)
+        if isinstance(operation, ChildEnd):
+            self._children.pop(operation.child_id, None)
+
+    def consume(self, arrival: Arrival) -> None:
+        """An arrival was fed to an operation."""
+        del self._arrivals[arrival.number]
+
+    def had(self, topic: str) -> int:
+        """The number of the last event of a topic that the run has had."""
+        return self._had.get(topic, 0)
+
+    def note_event(self, topic: str, number: int) -> None:
+        """The run has had this event."""
+        self._had[topic] = max(number, self.had(topic))
+
+    def next_deadline(self) -> Micros | None:
+        """When the next waiting operation is due by itself."""
+        while self._due:
+            at, *_, arrival, operation = self._due[0]
+            if arrival is None and operation.serial in self._awaited:
+                return at
+            if arrival is not None and self._is_pair(arrival, operation):
+                return at
+            self._drop()
+        return None
+
+    def pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
+        """The earliest thing that is due by `now`: an arrival with its operation, or an operation's deadline."""
+        at = self.next_deadline()
+        if at is None or at > now:
+            return None
+        *_, arrival, operation = heapq.heappop(self._due)
+        return arrival, operation
+
+    def _drop(self) -> None:
+        """Discard a pair that is no longer one; whichever half is left may find another."""
+        *_, arrival, operation = heapq.heappop(self._due)
+        if arrival is not None and arrival.number in self._arrivals:
+            self._offer(arrival)
+        elif arrival is not None and operation.serial in self._awaited:
+            self._seek(operation)
+
+    def _offer(self, arrival: Arrival) -> None:
+        """Find the operation that has waited longest for this arrival."""
+        if arrival.kind is WaitKind.CHILD:
+            child = self._children.get(arrival.name)
+            if child is not None:
+                self._push(arrival.at, arrival, child)
+            return
+        for operation in self._awaited.values():
+            if self._fits(arrival, operation):
+                self._push(arrival.at, arrival, operation)
+                return
+
+    def _seek(self, operation: Operation) -> None:
+        """Find the earliest arrival that this operation waits for."""
+        if isinstance(operation, ChildEnd):
+            end = self._child_ends.get(operation.child_id)
+            if end is not None and end.number in self._arrivals:
+                self._push(end.at, end, operation)
+        elif isinstance(operation, Reception):
+            for arrival in self._arrivals.values():
+                if self._fits(arrival, operation):
+                    self._push(arrival.at, arrival, operation)
+                    return
+
+    def _is_pair(self, arrival: Arrival, operation: Operation) -> bool:
+        return arrival.number in self._arrivals and operation.serial in self._awaited and self._fits(arrival, operation)
+
+    def _fits(self, arrival: Arrival, operation: Operation) -> bool:
+        if isinstance(operation, ChildEnd):
+            return arrival.kind is WaitKind.CHILD and arrival.name == operation.child_id
+        if not isinstance(operation, Reception) or arrival.kind is not operation.wait_kind:
+            return False
+        if arrival.kind is WaitKind.EVENT and int(arrival.ref or 0) <= self.had(arrival.name):
+            return False
+        return not operation.names or arrival.name in operation.names
+
+    def _push(self, at: Micros, arrival: Arrival | None, operation: Operation) -> None:
+        order = operation.serial if arrival is None else arrival.number
+        self._pushed += 1  # decides where all else is equal, as operations do not compare
+        heapq.heappush(self._due, (at, arrival is None, order, self._pushed, arrival, operation))

@@ -1,0 +1,450 @@
+"""The run loop: the small deterministic event loop on which the code of one run lives.
+
+It is driven synchronously, one fact at a time: `drive` feeds a fact, runs every ready callback in
+order and returns when the run stands still. Time stands still in between and is set from outside.
+Plain asyncio works on it unchanged and comes out the same on every replay; what reaches beyond the
+run (sockets, threads, other loops) is refused at the call. It knows nothing of stores, steps or
+entries: a `LoopHost` is told of timers, and whoever holds a future settles it inside a drive.
+
+Four things here are not as in asyncio, each because replay needs it:
+
+* tasks and futures hash by creation number, as `TaskGroup` and `asyncio.wait` keep them in sets;
+* the first violation is remembered, whatever user code makes of the exception;
+* unfinished tasks and async generators are held strongly, so that the collector schedules nothing;
+* a run leaves memory only by `evict`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio.events import _get_running_loop
+from asyncio.tasks import current_task
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextvars import Context, copy_context
+from math import isnan
+from sys import _getframe
+from types import FrameType
+from typing import Any, Protocol
+
+from holdfast.core.errors import WorkflowViolation
+from holdfast.core.location import TIMER_NAME, Scope
+from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, release
+from holdfast.runner.takeover import Outside, free_thread, give_back, take_over
+from holdfast.runner.task import (
+    AS_COMPLETED,
+    GATHER_INIT,
+    WAIT_FOR,
+    RunFuture,
+    RunGather,
+    RunTask,
+    asker_of,
+    first_serial,
+)
+from holdfast.runner.timer import LoopHandle, LoopTimer, nothing
+from holdfast.runner.violation import RefusingLoop, explain_foreign, place_of_caller, place_of_coroutine
+
+__all__ = [
+    "CALLBACK_LIMIT",
+    "LoopHandle",
+    "LoopHost",
+    "LoopTimer",
+    "RunFuture",
+    "RunLoop",
+    "RunTask",
+    "current_run_loop",
+    "explain_foreign",
+]
+
+# More callbacks than this without standing still: the run is spinning, as in `while True: await asyncio.sleep(0)`.
+CALLBACK_LIMIT = 100_000
+
+_log = logging.getLogger("holdfast.workflow")
+
+
+def current_run_loop() -> RunLoop | None:
+    """The loop of the run whose code is running right now; None in step bodies, threads and everywhere else."""
+    loop = _get_running_loop()
+    return loop if type(loop) is RunLoop else None
+
+
+class LoopHost(Protocol):
+    """Who drives a loop and owns the run's history: it learns of every timer that workflow code starts."""
+
+    def timer_started(self, timer: LoopTimer) -> None:
+        """Workflow code called `call_at` or `call_later`, by `asyncio.sleep`, `asyncio.timeout` or itself."""
+
+    def timer_cancelled(self, timer: LoopTimer) -> None:
+        """The timer was cancelled before it fired; never said of one that fired."""
+
+
+class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see RefusingLoop
+    """The event loop of one run.
+
+    `violation` is the first thing the code did that only a step may do: a drive that ends with one
+    is worth nothing, whatever the code made of the exception. `system_exit` is the first
+    `sys.exit()` of the code: a failure of this run, never the end of the worker.
+    `on_outside_wake`, if set, is called when something outside woke this run while it was not
+    driven, perhaps on another thread and perhaps inside another run: it may only take note.
+    """
+
+    def __init__(self, run_id: str, host: LoopHost, *, now: float) -> None:
+        self.run_id = run_id
+        self.violation: WorkflowViolation | None = None
+        self.system_exit: SystemExit | None = None
+        self.on_outside_wake: Callable[[], None] | None = None
+        self.is_evicting = False  # from `evict` on, and for ever after
+        self.host = host
+        self._now = now
+        # The queue exists only while the loop is driven (and from `spawn` to the first drive): a run at standstill
+        # does not keep 760 bytes for nothing, no run can see another's, and no queue means "woken from outside".
+        self._ready: deque[LoopHandle] | None = None
+        self._is_running = False
+        self._is_closed = False
+        self._is_quiet = False
+        # In order of creation; finished ones stay until the next pruning. asyncio holds both weakly, and the collector
+        # would decide when the cleanup of a forgotten one runs.
+        self._tasks: list[RunTask] = []
+        self._generators: list[AsyncGenerator[Any, Any]] = []
+        self._prune_tasks_at = self._prune_generators_at = 32
+        self._prepared: list[RunTask] = []
+        self._root: RunTask | None = None
+        self._root_scope = Scope("")
+        self._serial = first_serial(run_id)
+
+    def __repr__(self) -> str:
+        return f"<RunLoop of run {self.run_id}>"
+
+    # What the host does.
+
+    @property
+    def now(self) -> float:
+        """The instant of the last fact, in seconds; what `time()` says. It never decreases."""
+        return self._now
+
+    @now.setter
+    def now(self, instant: float) -> None:
+        if not instant >= self._now:
+            raise ValueError(f"the time of run {self.run_id} would go back from {self._now} to {instant}")
+        self._now = instant
+
+    @property
+    def scope(self) -> Scope:
+        """Where the running code counts its names: the scope of its task, outside of tasks the run's."""
+        task = current_task(self)
+        return task.scope if type(task) is RunTask else self._root_scope
+
+    @property
+    def unfinished(self) -> list[RunTask]:
+        """The tasks that have not ended, in order of creation."""
+        return [task for task in self._tasks if not task.done()]
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> RunTask:
+        """Make the root task, which starts with the next drive.
+
+        Its context is empty, not a copy: a variable of whoever drives would differ on replay.
+        """
+        if self._root is not None or self.is_evicting:
+            raise RuntimeError(f"run {self.run_id} has its root task already, or has left memory")
+        if self._ready is None:
+            self._ready = deque()
+        self._root = self._make_task(coroutine, self._root_scope, None, Context(), {})
+        return self._root
+
+    def drive(self, action: Callable[[], None] | None = None) -> None:
+        """Call `action` as code of the run, then run callbacks in order until the run stands still.
+
+        Drives never nest. `KeyboardInterrupt` goes on up; the run is then good for eviction only.
+        """
+        outside = self._enter()
+        try:
+            if action is not None:
+                action()
+            assert self._ready is not None
+            self._drain(self._ready)
+        finally:
+            self._leave(outside)
+
+    def fire(self, timer: LoopTimer) -> None:
+        """Let a timer's callback run in this drive; to be called in the action of a drive."""
+        if self._ready is None:
+            raise RuntimeError(f"a timer of run {self.run_id} can fire only inside a drive")
+        if not timer.fired and not timer.cancelled():
+            timer.fired = True
+            self._ready.append(timer)
+
+    def evict(self) -> None:
+        """Close everything that has not ended, newest first, and the loop with it. Does nothing the second time.
+
+        Call it when the run suspends and also when it has ended: what it spawned may still be there.
+        Futures and timers of this run are dead afterwards.
+        """
+        if self.is_evicting:
+            return
+        outside = self._enter()
+        self.is_evicting = True
+        self._ready = None
+        # A failure that nobody looked at is worth a word when the run is over, not each time it suspends.
+        self._is_quiet = self._root is None or not self._root.done()
+        try:
+            interrupt = self._close_all()
+        finally:
+            self._is_closed = True
+            self._leave(outside)
+            self.on_outside_wake = None
+            del self.host  # cuts the circle between a loop and who drives it
+        if interrupt is not None:
+            raise interrupt
+
+    def standstill_report(self) -> list[str]:
+        """Where each unfinished task waits, such as `shop.py:12 in checkout`."""
+        return [place_of_coroutine(task.get_coro()) for task in self.unfinished]
+
+    # What user code does, mostly through asyncio.
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> LoopHandle:
+        ready = self._ready
+        if ready is None:
+            return self._stray()
+        # Not `context or ...`: an empty context is falsy.
+        handle = LoopHandle(callback, args, copy_context() if context is None else context)
+        ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(self, *_: object, **__: object) -> LoopHandle:
+        # Workflow code gets the error. A thread that has finished something for this run is outside and innocent.
+        if _get_running_loop() is self:
+            raise self.refuse("loop.call_soon_threadsafe()")
+        return self._stray()
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> LoopTimer:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> LoopTimer:
+        if isnan(when):
+            raise ValueError("a timer needs an instant, not NaN")
+        if self._ready is None:
+            self._stray()
+            return LoopTimer(nothing, (), Context(), owner=self, location="", deadline=when)
+        context = copy_context() if context is None else context
+        location = self.scope.locate(TIMER_NAME)
+        timer = LoopTimer(callback, args, context, owner=self, location=location, deadline=when)
+        self.host.timer_started(timer)
+        return timer
+
+    def timer_cancelled(self, timer: LoopTimer) -> None:
+        """Said by a timer that was cancelled before it fired."""
+        if self._ready is None:
+            self._stray()
+        else:
+            self.host.timer_cancelled(timer)
+
+    def create_future(self) -> RunFuture:
+        future = RunFuture(loop=self)
+        self._serial = future.serial = self._serial + 1
+        return future
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        **options: Any,  # what later versions have: 3.14 passes eager_start
+    ) -> RunTask:
+        asker = asker_of(_getframe(1))
+        if asker.f_code is AS_COMPLETED:
+            return self._next_of_as_completed(asker, coro)
+        # The task that `wait_for` hides in Python 3.11 is no branch: later versions have none.
+        scope = self.scope if asker.f_code is WAIT_FOR else self.scope.spawn()
+        return self._make_task(coro, scope, name, copy_context() if context is None else context, options)
+
+    def get_task_factory(self) -> None:
+        """None: the one question about the loop's set-up that libraries ask in passing (anyio does)."""
+
+    def is_running(self) -> bool:
+        return self._is_running
+
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def get_debug(self) -> bool:
+        # `gather` makes its future out of a private class and without asking the loop, except this: each new future
+        # asks whether to remember where it was made. That is the moment to give it a stable hash like all others.
+        caller = _getframe(1)
+        if caller.f_code is GATHER_INIT:
+            future = caller.f_locals["self"]
+            future.__class__ = RunGather
+            self._serial = future.serial = self._serial + 1
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        # It may only log: it is called from finalizers too, perhaps inside another run's drive or after this run.
+        if not self._is_quiet:
+            message = context.get("message") or "unhandled exception"
+            _log.error("run %s: %s", self.run_id, message, exc_info=context.get("exception"))
+
+    # Violations.
+
+    def refuse(self, call: str) -> WorkflowViolation:
+        """Remember that workflow code made this call; returns the error to raise."""
+        return self._violate(
+            f"workflow code called {call} at {place_of_caller()}: only a step may do that. "
+            f"Move it into one: await ctx.step('name', function)"
+        )
+
+    def _violate(self, text: str) -> WorkflowViolation:
+        violation = WorkflowViolation(f"run {self.run_id}: {text}")
+        if self.violation is None and not self.is_evicting:
+            self.violation = violation
+        return violation
+
+    def _stray(self) -> LoopHandle:
+        """Answer a wake from outside: not with an error, as its caller is innocent, and without waking anything."""
+        if not self.is_evicting:
+            self._violate(
+                f"woken from outside at {place_of_caller()}, by something that does not belong to the run. "
+                f"Wait for it in a step, or use ctx.receive or ctx.wait_event"
+            )
+            if self.on_outside_wake is not None:
+                self.on_outside_wake()
+        return LoopHandle(nothing, (), Context())
+
+    # Inside a drive.
+
+    def _enter(self) -> Outside:
+        if self._is_closed:
+            raise RuntimeError(f"run {self.run_id} has left memory")
+        if self._is_running or current_run_loop() is not None:
+            raise RuntimeError(f"drives do not nest: run {self.run_id} inside {_get_running_loop()!r}")
+        outside = take_over(self, self._hold_generator)
+        if self._ready is None:
+            self._ready = deque()
+        self._is_running = True
+        return outside
+
+    def _leave(self, outside: Outside) -> None:
+        self._ready = None
+        self._is_running = False
+        if _get_running_loop() is not self:
+            self._violate("workflow code replaced the running event loop")
+        if self.violation is not None:
+            free_thread(self)
+        give_back(outside)
+
+    def _drain(self, ready: deque[LoopHandle]) -> None:
+        for _ in range(CALLBACK_LIMIT):
+            if not ready:
+                return
+            handle = ready.popleft()
+            try:
+                handle.context.run(handle.callback, *handle.args)
+            except KeyboardInterrupt:
+                raise
+            except SystemExit as error:
+                self.system_exit = self.system_exit or error
+            except BaseException as error:  # noqa: BLE001 - a callback of the user may raise anything
+                if isinstance(getattr(handle.callback, "__self__", None), asyncio.Task):
+                    # Not user code's error, which ends in its task, but one of stepping the task: it will never move
+                    # again, and to go on would leave a run that waits for ever.
+                    if _get_running_loop() is self:  # else that is what went wrong
+                        self._violate(f"a task cannot go on: {error!r}")
+                    return
+                self.call_exception_handler(
+                    {"message": f"exception in callback {handle.callback!r}", "exception": error}
+                )
+        if ready:
+            task = getattr(ready[0].callback, "__self__", None)
+            place = f" at {place_of_coroutine(task.get_coro())}" if isinstance(task, asyncio.Task) else ""
+            self._violate(f"spinning{place}: {CALLBACK_LIMIT} callbacks ran and it never stood still")
+
+    def _make_task(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        scope: Scope,
+        name: str | None,
+        context: Context,
+        options: dict[str, Any],
+    ) -> RunTask:
+        # Everything before `__init__`, which hashes the task and with eager_start even runs it.
+        task = RunTask.__new__(RunTask)
+        self._serial = task.serial = self._serial + 1
+        task.scope = scope
+        task.run_context = context
+        # Unnamed tasks are called by their scope: asyncio's own numbers go on from run to run and differ on replay.
+        RunTask.__init__(task, coroutine, loop=self, name=name or scope.path[:-1] or "root", context=context, **options)
+        tasks = self._tasks
+        tasks.append(task)
+        if len(tasks) > self._prune_tasks_at:
+            tasks[:] = self.unfinished
+            self._prune_tasks_at = 2 * len(tasks) + 32
+        return task
+
+    def _next_of_as_completed(self, asker: FrameType, coroutine: Coroutine[Any, Any, Any]) -> RunTask:
+        """A task for `as_completed`, which puts what it is given into a set before it starts it, in address order.
+
+        The first time all tasks are made, in the order in which they were given. Which one is handed
+        out does not matter then, as they all end in one set.
+        """
+        if getattr(coroutine, "__name__", "") == "_wrap_awaitable":
+            coroutine.close()  # ours takes its place
+        if not self._prepared:
+            given = asker.f_locals["fs" if "fs" in asker.f_locals else "aws"]
+            if isinstance(given, (Iterator, set, frozenset)):
+                raise self._violate(
+                    f"asyncio.as_completed at {place_of_caller()} starts coroutines in no fixed order. "
+                    f"Give it a list instead of this {type(given).__name__}"
+                )
+            scope, context = self.scope, copy_context()
+            self._prepared = [
+                self._make_task(_as_coroutine(item), scope.spawn(), None, context.copy(), {})
+                for item in dict.fromkeys(given)
+                if not asyncio.isfuture(item)
+            ]
+            self._prepared.reverse()
+        return self._prepared.pop()
+
+    def _hold_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        generators = self._generators
+        generators.append(generator)
+        if len(generators) > self._prune_generators_at:
+            generators[:] = [held for held in generators if getattr(held, "ag_frame", None) is not None]
+            self._prune_generators_at = 2 * len(generators) + 32
+
+    def _close_all(self) -> KeyboardInterrupt | None:
+        """Close tasks and generators in rounds, as cleanup may make new ones; return a Ctrl-C that came meanwhile."""
+        interrupt: KeyboardInterrupt | None = None
+        closed: list[RunTask] = []
+        for _ in range(ROUND_LIMIT):
+            unfinished, generators = self.unfinished, self._generators
+            if self._root is None or not (unfinished or generators):
+                break
+            self._tasks, self._generators = [], []
+            for task in reversed(unfinished):
+                interrupt = close_task(task) or interrupt
+            for generator in reversed(generators):
+                interrupt = close_generator(generator, self._root) or interrupt
+            closed += unfinished
+        # Only now: while cleanup still runs, what it sees of other tasks should be as it was.
+        for task in closed + self.unfinished:
+            release(task)
+        self._tasks, self._generators, self._root = [], [], None
+        return interrupt
+
+
+def _as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    if asyncio.iscoroutine(awaitable):
+        return awaitable
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return wait()

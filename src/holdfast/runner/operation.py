@@ -1,0 +1,202 @@
+"""An operation: something durable that workflow code asked for and whose outcome it awaits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.clock import Micros
+from holdfast.core.codec import Codec
+from holdfast.core.errors import ChildFailed, ErrorRecord, StepFailed, StepTimeout, WaitTimeout
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
+from holdfast.core.retry import Retry
+from holdfast.core.states import RunState
+
+MISSING: Any = object()
+"""No value yet; `None` is a value like any other."""
+
+
+class Operation:
+    """What was asked for, where, and when. `after` counts the facts that must be committed before it may act."""
+
+    kind: EntryKind
+    __slots__ = ("after", "asked_at", "deadline", "future", "location", "serial", "value")
+
+    def __init__(self, location: str, *, deadline: Micros | None = None) -> None:
+        self.location = location
+        self.deadline = deadline
+        self.future: asyncio.Future[Entry] | None = None
+        self.serial = 0
+        self.after = 0
+        self.asked_at: Micros = 0
+        self.value: Any = MISSING
+
+    def outcome(self, entry: Entry) -> Any:
+        """What the entry means to the workflow: a value, or the error it raises."""
+        raise NotImplementedError
+
+    def wait(self, after: int) -> Wait | None:
+        """The reason to be suspended that this operation is, if it is one."""
+        raise NotImplementedError
+
+
+class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step is executed."""
+
+    retry: Retry = Retry()
+    timeout: float | None = None
+    retry_timeout: bool = False
+    ephemeral: bool = False
+
+
+class StepCall(Operation):
+    """A call of a step: the function, its arguments, and how often it was tried."""
+
+    kind = EntryKind.STEP
+    __slots__ = ("args", "attempts", "codec", "function", "is_started", "options", "retry_at", "started_at")
+
+    def __init__(
+        self,
+        location: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        codec: Codec[Any],
+        options: StepOptions,
+    ) -> None:
+        super().__init__(location)
+        self.function = function
+        self.args = args
+        self.codec = codec
+        self.options = options
+        self.attempts = 0
+        self.retry_at: Micros | None = None
+        self.started_at: Micros | None = None
+        self.is_started = False
+
+    def outcome(self, entry: Entry) -> Any:
+        if entry.state is EntryState.DONE:
+            if self.value is not MISSING:
+                return self.value
+            return self.codec.decode(entry.result or "null", f"result of step {self.location!r}")
+        record = entry.error or ErrorRecord(type="Unknown", message="")
+        raise (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
+
+    def wait(self, after: int) -> Wait | None:
+        if self.retry_at is None:
+            return None
+        return Wait(location=self.location, kind=WaitKind.RETRY, since=self.asked_at, deadline=self.retry_at)
+
+
+class Pause(Operation):
+    """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future."""
+
+    kind = EntryKind.TIMER
+    __slots__ = ("fire",)
+
+    def __init__(self, location: str, *, deadline: Micros, fire: Callable[[], None] | None = None) -> None:
+        super().__init__(location, deadline=deadline)
+        self.fire = fire
+
+    def outcome(self, entry: Entry) -> None:
+        return None
+
+    def wait(self, after: int) -> Wait:
+        return Wait(location=self.location, kind=WaitKind.TIME, since=self.asked_at, deadline=self.deadline)
+
+
+class Reception(Operation):
+    """A wait for a message or an event. `names` are message names (none: any) or the one topic."""
+
+    __slots__ = ("codec", "kind", "names", "wait_kind", "with_name")
+
+    def __init__(
+        self,
+        location: str,
+        wait_kind: WaitKind,
+        names: tuple[str, ...],
+        codec: Codec[Any],
+        *,
+        deadline: Micros | None,
+        with_name: bool = False,
+    ) -> None:
+        super().__init__(location, deadline=deadline)
+        self.kind = EntryKind.MESSAGE if wait_kind is WaitKind.MESSAGE else EntryKind.EVENT
+        self.wait_kind = wait_kind
+        self.names = names
+        self.codec = codec
+        self.with_name = with_name
+
+    def outcome(self, entry: Entry) -> Any:
+        if entry.state is EntryState.TIMED_OUT:
+            what = f"{self.wait_kind.value} {' or '.join(self.names) or 'of any name'}"
+            raise WaitTimeout(f"no {what} came in time (waited at {self.location!r})")
+        name, payload = _received.decode(entry.result or "null")
+        value = self.codec.decode(bytes(payload).decode(), f"payload of {self.wait_kind.value} {name!r}")
+        return (name, value) if self.with_name else value
+
+    def wait(self, after: int) -> Wait:
+        return Wait(
+            location=self.location,
+            kind=self.wait_kind,
+            since=self.asked_at,
+            names=self.names,
+            deadline=self.deadline,
+            after=after,
+        )
+
+
+class ChildEnd(Operation):
+    """A wait for the end of a child run."""
+
+    kind = EntryKind.CHILD
+    __slots__ = ("child_id", "codec", "started_at")
+
+    def __init__(self, location: str, child_id: str, codec: Codec[Any]) -> None:
+        super().__init__(location)
+        self.child_id = child_id
+        self.codec = codec
+        self.started_at: Micros = 0
+
+    def outcome(self, entry: Entry) -> Any:
+        if entry.state is EntryState.DONE:
+            return self.codec.decode(entry.result or "null", f"result of child {self.location!r}")
+        record = entry.error or ErrorRecord(type="Unknown", message="")
+        kind = "cancelled" if record.type == "Cancelled" else "failed"
+        raise ChildFailed(self.child_id, kind, record)
+
+    def wait(self, after: int) -> Wait:
+        return Wait(location=self.location, kind=WaitKind.CHILD, since=self.asked_at, names=(self.child_id,))
+
+
+_received = msgspec.json.Decoder(tuple[str, msgspec.Raw])
+
+
+def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stamp: Micros) -> Entry:
+    """The record of an arrival that an operation consumed."""
+    state = EntryState.DONE
+    result = arrival.payload
+    if isinstance(operation, ChildEnd):
+        ref: str | None = operation.child_id
+        started_at = operation.started_at
+        if arrival.state is not RunState.SUCCEEDED:
+            state = EntryState.FAILED
+    else:
+        # The name goes with the payload: a wait for several names must say which one came.
+        result = f"[{msgspec.json.encode(arrival.name).decode()},{arrival.payload or 'null'}]"
+        ref = arrival.ref
+        started_at = operation.asked_at
+    return Entry(
+        location=operation.location,
+        kind=operation.kind,
+        state=state,
+        position=position,
+        attempts=1,
+        result=result,
+        error=arrival.error,
+        started_at=started_at,
+        finished_at=stamp,
+        ref=ref,
+    )

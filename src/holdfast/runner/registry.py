@@ -1,0 +1,287 @@
+"""The registry: which workflows, tasks and steps there are, under which names.
+
+An application has one inside its `Holdfast` object; a larger one declares more of them in its modules and
+includes them. Nothing here is global, so nothing depends on the order of imports.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.core.codec import Codec
+from holdfast.core.errors import InvalidRequest, UnknownWorkflow
+from holdfast.core.intent import check_type
+from holdfast.core.location import check_name
+from holdfast.core.retry import TASK_RETRY, Retry
+from holdfast.core.rules import CRASH_LIMIT
+from holdfast.core.signature import Signature, result_codec
+from holdfast.runner.context import Context
+from holdfast.runner.loop import current_run_loop
+from holdfast.runner.operation import StepOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+D = TypeVar("D", bound="Definition")
+
+
+class Definition:
+    """What a worker needs to run a type: its function, and how payload and result are read and written."""
+
+    def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
+        self.type = check_type(type)
+        self.function = function
+        self.signature = Signature(function, skip=skip)
+        self.crash_limit = crash_limit
+
+        self._codecs: dict[object, Codec[Any]] = {}
+
+    @property
+    def result(self) -> Codec[Any]:
+        return self.signature.result
+
+    def codec_of(self, function: Callable[..., Any]) -> Codec[Any]:
+        """The codec of what a step's function returns; built once, also for a function that is made anew each time."""
+        key = (getattr(function, "__code__", function), str(getattr(function, "__annotations__", {}).get("return")))
+        if key not in self._codecs:
+            self._codecs[key] = result_codec(function)
+        return self._codecs[key]
+
+    @property
+    def is_task(self) -> bool:
+        return False
+
+    def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        """The coroutine of a run. Raises `InvalidRequest` if the payload does not fit the function."""
+        args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
+        coroutine: Coroutine[Any, Any, Any] = self.function(context, *args, **kwargs)
+        return coroutine
+
+
+class Workflow(Definition, Generic[P, R]):
+    """A registered workflow function. Calling it calls the function, as in a unit test."""
+
+    def __init__(
+        self, type: str, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], *, crash_limit: int
+    ) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidRequest(f"workflow {type!r} must be an `async def` function, which {function!r} is not")
+        super().__init__(type, function, skip=1, crash_limit=crash_limit)
+        update_wrapper(self, function)
+
+    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        coroutine: Coroutine[Any, Any, R] = self.function(ctx, *args, **kwargs)
+        return coroutine
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.type}>"
+
+
+class Task(Definition, Generic[P, R]):
+    """A registered plain function, sync or async, that is run durably as one step. Calling it calls the function."""
+
+    def __init__(self, type: str, function: Callable[P, R], *, options: StepOptions, crash_limit: int) -> None:
+        super().__init__(type, function, skip=0, crash_limit=crash_limit)
+        self.options = options
+        update_wrapper(self, function)
+
+    @property
+    def is_task(self) -> bool:
+        return True
+
+    def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
+        function = _with_keywords(self.function, kwargs) if kwargs else self.function
+        return context.run_step(self.type, function, args, self.signature.result, self.options)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<task {self.type}>"
+
+
+class Step(Generic[P, R]):
+    """A function that is durable when workflow code calls it, and a plain function everywhere else.
+
+    `function` is the plain one, for a type checker that should see it as such.
+    """
+
+    def __init__(self, name: str, function: Callable[P, Any], options: StepOptions) -> None:
+        self.name = check_name(name, "step name")
+        self.function = function
+        self.options = options
+        self.codec: Codec[Any] = result_codec(function)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        loop = current_run_loop()
+        if loop is None:
+            result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+            return result
+        context = Context.of(loop)
+        function = _with_keywords(self.function, kwargs) if kwargs else self.function
+        return context.run_step(self.name, function, args, self.codec, self.options)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+def _with_keywords(function: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def called(*args: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        return called
+    return lambda *args: function(*args, **kwargs)
+
+
+class Registry:
+    """Workflows, tasks and steps by name."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, Definition] = {}
+        self._included: list[Registry] = []
+
+    @overload
+    def workflow(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT
+    ) -> Callable[[Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+    def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT) -> Any:
+        """Register an `async def` function, whose first parameter is the context, as a workflow.
+
+        `crash_limit`: so many workers may die with a run, without any progress in between, before it is blocked.
+        """
+
+        def register(function: Callable[..., Any], name: str | None = None) -> Workflow[Any, Any]:
+            return self._add(Workflow(name or _name_of(function), function, crash_limit=crash_limit))
+
+        return register(type) if callable(type) else lambda function: register(function, type)
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        type: str | None = None,
+        /,
+        *,
+        retry: Retry = TASK_RETRY,
+        timeout: float | None = None,
+        retry_timeout: bool = False,
+        crash_limit: int = CRASH_LIMIT,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(
+        self,
+        type: Any = None,
+        /,
+        *,
+        retry: Retry = TASK_RETRY,
+        timeout: float | None = None,
+        retry_timeout: bool = False,
+        crash_limit: int = CRASH_LIMIT,
+    ) -> Any:
+        """Register a plain function, sync or async, as a task: a run with one implicit step."""
+        options = StepOptions(retry=retry, timeout=timeout, retry_timeout=retry_timeout)
+
+        def register(function: Callable[..., Any], name: str | None = None) -> Task[Any, Any]:
+            return self._add(Task(name or _name_of(function), function, options=options, crash_limit=crash_limit))
+
+        return register(type) if callable(type) else lambda function: register(function, type)
+
+    @overload
+    def step(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        retry: Retry = ...,
+        timeout: float | None = None,
+        retry_timeout: bool = False,
+        ephemeral: bool = False,
+    ) -> StepDecorator: ...
+    def step(
+        self,
+        name: Any = None,
+        /,
+        *,
+        retry: Retry = Retry(),  # noqa: B008 - frozen
+        timeout: float | None = None,
+        retry_timeout: bool = False,
+        ephemeral: bool = False,
+    ) -> Any:
+        """Make a function a step: called by workflow code it is durable, elsewhere it is itself."""
+        options = StepOptions(retry=retry, timeout=timeout, retry_timeout=retry_timeout, ephemeral=ephemeral)
+        decorator = StepDecorator(None if callable(name) else name, options)
+        return decorator(name) if callable(name) else decorator
+
+    def include(self, registry: Registry) -> None:
+        """Take in what another registry has, and what it will have."""
+        for type in registry.types():
+            if self.get(type) is not None:
+                raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")
+        self._included.append(registry)
+
+    def get(self, type: str) -> Definition | None:
+        """The definition of a type, if it is registered here."""
+        found = self._definitions.get(type)
+        if found is None:
+            for registry in self._included:
+                if (found := registry.get(type)) is not None:
+                    break
+        return found
+
+    def definition(self, workflow: object) -> Definition:
+        """The definition of a type, or of a decorated function; `UnknownWorkflow` if there is none."""
+        if isinstance(workflow, Definition):
+            return workflow
+        found = self.get(workflow) if isinstance(workflow, str) else None
+        if found is None:
+            known = ", ".join(sorted(self.types())[:10]) or "none"
+            raise UnknownWorkflow(
+                f"{workflow!r} is not a registered workflow or task (known here: {known}); decorate the function "
+                "with @hf.workflow or @hf.task, or include the registry that has it"
+            )
+        return found
+
+    def types(self) -> Iterator[str]:
+        """The names of all workflows and tasks."""
+        yield from self._definitions
+        for registry in self._included:
+            yield from registry.types()
+
+    def _add(self, definition: D) -> D:
+        if self.get(definition.type) is not None:
+            raise InvalidRequest(f"type {definition.type!r} is already registered; a type has one definition")
+        self._definitions[definition.type] = definition
+        return definition
+
+
+class StepDecorator:
+    """What `@hf.step(…)` gives: it makes a step of a function, sync or async."""
+
+    def __init__(self, name: str | None, options: StepOptions) -> None:
+        self._name = name
+        self._options = options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Step[Any, Any]:
+        return Step(self._name or _name_of(function), function, self._options)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name

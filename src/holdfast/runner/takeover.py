@@ -1,0 +1,52 @@
+"""The takeover: what a drive changes about its thread, and how all of it is put back.
+
+While workflow code runs, the thread's running loop and its hooks for async generators are those of
+the run. From Python 3.14 on a thread also has only one current task, whatever its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.tasks import _leave_task, current_task  # the first is documented under "Extending asyncio"
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeAlias
+
+if sys.version_info >= (3, 14):
+    from asyncio.tasks import _swap_current_task
+
+
+# What a drive found on its thread: the running loop, the current task if there is one per thread, the hooks.
+# A plain tuple, because one is made for every fact.
+Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None, Any]
+
+
+def take_over(loop: asyncio.AbstractEventLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]], None]) -> Outside:
+    """Make `loop` the thread's running loop."""
+    outer, outer_task = _get_running_loop(), None
+    if sys.version_info >= (3, 14) and outer is not None:
+        # Else no task of ours could be entered when a drive is started from inside a task.
+        outer_task = _swap_current_task(outer, None)
+    outside = (outer, outer_task, sys.get_asyncgen_hooks())
+    # Without hooks of our own a generator would register with the outer loop, which would close it there.
+    sys.set_asyncgen_hooks(hold_generator, None)
+    _set_running_loop(loop)
+    return outside
+
+
+def give_back(outside: Outside) -> None:
+    """Put back what `take_over` found."""
+    outer, outer_task, hooks = outside
+    _set_running_loop(outer)
+    sys.set_asyncgen_hooks(*hooks)
+    if sys.version_info >= (3, 14) and outer_task is not None:
+        _swap_current_task(outer, outer_task)
+
+
+def free_thread(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave the task of `loop` that could not leave by itself, or no other could be entered (from 3.14 on)."""
+    _set_running_loop(loop)
+    task = current_task(loop)
+    if task is not None:
+        _leave_task(loop, task)

@@ -1,0 +1,556 @@
+"""A turn: one stretch of progress of a run inside a worker. Facts go in, a checkpoint comes out; no I/O.
+
+The workflow's coroutine lives on its own deterministic loop. A turn feeds it one fact at a time (a recorded
+entry, a step's result, an arrival, a due timer), lets it run to a standstill, and gathers what it asked for.
+Whoever drives a turn must keep three rules: execute a step only when `startable` offers it, write checkpoints
+in order, and drop the turn if one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Suspend
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import (
+    ErrorRecord,
+    HistoryDiverged,
+    HoldfastError,
+    InvalidRequest,
+    StepFailed,
+    WorkflowViolation,
+)
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Wait, WaitKind
+from holdfast.core.retry import worker_lost
+from holdfast.core.states import RunState
+from holdfast.runner.context import Context
+from holdfast.runner.gains import Gains
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.loop import LoopTimer, RunLoop
+from holdfast.runner.operation import Operation, Pause, Reception, StepCall, entry_of_arrival
+from holdfast.runner.registry import Definition
+from holdfast.runner.violation import explain_foreign
+
+Outcome = Finish | Block
+
+
+class Turn:
+    """The live side of one held run."""
+
+    def __init__(self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None) -> None:
+        self.run = lease.run
+        self.definition = definition
+        self.stamp: Micros = lease.run.first_claimed_at or lease.run.created_at
+        self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
+        self.context = Context(self)
+        self.inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
+        self.outcome: Outcome | None = None
+        self.abandoned: list[str] = []
+
+        self.token = lease.run.token
+
+        self._history = {entry.location: entry for entry in lease.entries}
+        self._unreached = {e.location for e in lease.entries if e.is_settled or e.state is EntryState.STARTED}
+        self._recorded_last = max((entry.position for entry in lease.entries), default=0)
+        self._position = self._recorded_last
+        self._replayed = 0
+        self._to_replay: list[tuple[int, int, Operation]] = []
+        self._open: dict[str, Operation] = {}
+        self._timers: dict[LoopTimer, Pause] = {}
+        self._serial = 0
+        self._root: asyncio.Task[Any] | None = None
+        self._diverged: HistoryDiverged | None = None
+        self._chance = random.Random()  # jitter need not replay: the delay it gives is stored
+
+        self._gains = Gains()
+        self._fed = 0
+        self._committed = 0
+        self._crashes = lease.run.crashes
+        # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
+        self._registered: tuple[Wait, ...] | None = () if lease.run.token == 1 else None
+
+    # Driving
+
+    def begin(self, now: Micros) -> None:
+        """Start the workflow, replay what is recorded and go on to the first standstill."""
+        if self.run.crashes >= self.definition.crash_limit:
+            message = f"{self.run.crashes} workers in a row died with this run; it is not tried again by itself"
+            self.outcome = Block(error=ErrorRecord(type="CrashLoop", message=message))
+            return
+        try:
+            root = self.definition.begin(self.context, self.run.payload)
+        except InvalidRequest as error:
+            self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+            return
+        self._root = self.loop.spawn(root)
+        self.loop.drive()
+        self.settle(now)
+
+    def settle(self, now: Micros) -> None:
+        """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
+        while self.outcome is None and not self._is_over():
+            if self._to_replay:
+                self._replay_next()
+            elif (due := self.inbox.pop_due(now)) is not None:
+                self._feed_due(*due, now)
+            elif not self._charge_crashes(now):
+                break
+        if self.outcome is None:
+            self.outcome = self._judge(now)
+
+    def feed_result(self, call: StepCall, value: Any, now: Micros) -> None:
+        """An attempt at a step returned."""
+        if not self._is_open(call):
+            return
+        what = f"result of step {call.location!r}"
+        try:
+            text, call.value = call.codec.store(value, what)
+        except HoldfastError as error:
+            self.feed_error(call, error, now)
+            return
+        call.attempts += 1
+        self._settle_step(call, EntryState.DONE, now, result=text)
+
+    def feed_error(self, call: StepCall, error: BaseException, now: Micros) -> None:
+        """An attempt at a step raised: it is tried again later, or the failure becomes the step's outcome."""
+        if self._is_open(call):
+            call.attempts += 1
+            may_retry = call.options.retry.allows(error, call.attempts)
+            self._fail(call, ErrorRecord.of(error, attempts=call.attempts), now, may_retry=may_retry)
+
+    def feed_timeout(self, call: StepCall, now: Micros) -> None:
+        """An attempt at a step took too long. It may still be running, so by default there is no other."""
+        if self._is_open(call):
+            call.attempts += 1
+            message = f"an attempt took longer than {call.options.timeout} s"
+            may_retry = call.options.retry_timeout and call.attempts < call.options.retry.max_attempts
+            record = ErrorRecord(type="StepTimeout", message=message, types=("TimeoutError",), attempts=call.attempts)
+            self._fail(call, record, now, may_retry=may_retry)
+
+    def _fail(self, call: StepCall, record: ErrorRecord, now: Micros, *, may_retry: bool) -> None:
+        if not may_retry:
+            self._settle_step(call, EntryState.FAILED, now, error=record)
+            return
+        call.is_started = False
+        call.retry_at = self._stamp(now) + call.options.retry.pause(call.attempts, self._chance)
+        call.after = self._fed = self._fed + 1
+        self._gains.add(self._attempt_entry(call, record))
+        self.settle(now)
+
+    def _settle_step(self, call: StepCall, state: EntryState, now: Micros, **outcome: Any) -> None:
+        entry = Entry(
+            location=call.location,
+            kind=EntryKind.STEP,
+            state=state,
+            position=self._next_position(),
+            attempts=call.attempts,
+            started_at=call.started_at or call.asked_at,
+            finished_at=self._stamp(now),
+            **outcome,
+        )
+        if not call.options.ephemeral:
+            self._fed += 1
+        self._gains.add(entry, is_lazy=call.options.ephemeral)
+        self._feed(call, entry)
+        self.settle(now)
+
+    def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
+        """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
+        stamp = self._stamp(now)
+        position = self._next_position()
+        if arrival is not None:
+            self.inbox.consume(arrival)
+            self._gains.consumed.append(arrival.number)
+            entry = entry_of_arrival(operation, arrival, position, stamp)
+        else:
+            entry = Entry(
+                location=operation.location,
+                kind=operation.kind,
+                state=EntryState.DONE if isinstance(operation, Pause) else EntryState.TIMED_OUT,
+                position=position,
+                started_at=operation.asked_at,
+                finished_at=stamp,
+            )
+        self._fed += 1
+        self._gains.add(entry)
+        self._feed(operation, entry)
+
+    def _replay_next(self) -> None:
+        _, _, operation = heapq.heappop(self._to_replay)
+        if self._open.get(operation.location) is not operation:
+            return  # cancelled before its turn came, as it was the first time
+        entry = self._history[operation.location]
+        self._replayed = entry.position
+        self.stamp = max(self.stamp, entry.finished_at or 0)
+        self._feed(operation, entry)
+
+    def _feed(self, operation: Operation, entry: Entry) -> None:
+        """Hand one fact to the workflow and let it run until it can go no further."""
+        del self._open[operation.location]
+        self.inbox.withdraw(operation)
+        if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
+            self.inbox.note_event(operation.names[0], int(entry.ref))
+        self.loop.now = self.stamp / SECOND
+        future = operation.future
+        if isinstance(operation, Pause) and operation.fire is not None:
+            self.loop.drive(operation.fire)
+        elif future is not None and not future.done():
+            self.loop.drive(lambda: future.set_result(entry))
+
+    def _stamp(self, now: Micros) -> Micros:
+        """The instant of the next fact: never earlier than the one before."""
+        self.stamp = max(self.stamp, now)
+        return self.stamp
+
+    def _next_position(self) -> int:
+        self._position += 1
+        return self._position
+
+    # Asking: what workflow code calls, from inside the loop
+
+    async def perform(self, operation: Operation) -> Any:
+        """Ask for an operation and wait for its outcome."""
+        future = self._ask(operation)
+        try:
+            entry = await future
+        except asyncio.CancelledError:
+            self.withdraw(operation)
+            raise
+        return operation.outcome(entry)
+
+    async def perform_shared(self, operation: Operation) -> Any:
+        """Like `perform`, for an operation that several tasks may await at once."""
+        if operation.future is None or operation.future.cancelled():
+            self._ask(operation)
+        assert operation.future is not None
+        return operation.outcome(await asyncio.shield(operation.future))
+
+    def _ask(self, operation: Operation) -> asyncio.Future[Entry]:
+        future: asyncio.Future[Entry] = asyncio.Future(loop=self.loop)
+        operation.future = future
+        self._enter(operation)
+        return future
+
+    def _enter(self, operation: Operation) -> None:
+        """Make an operation one of those asked for; what is recorded for it is fed in its turn."""
+        if self.loop.is_evicting:
+            return
+        self._serial += 1
+        operation.serial = self._serial
+        operation.asked_at = self.stamp
+        operation.after = self._fed
+        recorded = self._reach(operation.location, operation.kind)
+        if self._diverged is not None:
+            return
+        self._open[operation.location] = operation
+        if recorded is not None and recorded.is_settled:
+            heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation))
+        elif isinstance(operation, StepCall):
+            if recorded is not None:
+                operation.attempts = recorded.attempts
+                operation.retry_at = recorded.retry_at
+                operation.started_at = recorded.started_at
+        else:
+            self.inbox.ask(operation)
+
+    def _reach(self, location: str, kind: EntryKind) -> Entry | None:
+        """What is recorded at a location that the code has come to."""
+        recorded = self._history.get(location)
+        if recorded is None:
+            return None
+        self._unreached.discard(location)
+        if recorded.kind is not kind:
+            self._diverge(
+                f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}"
+            )
+        return recorded
+
+    def withdraw(self, operation: Operation) -> None:
+        """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
+        if self.loop.is_evicting or self._open.get(operation.location) is not operation:
+            return
+        del self._open[operation.location]
+        self.inbox.withdraw(operation)
+        if isinstance(operation, StepCall):
+            self.abandoned.append(operation.location)
+
+    def command(
+        self,
+        kind: EntryKind,
+        location: str,
+        *,
+        ref: str | None = None,
+        child: Intent | None = None,
+        message: Message | None = None,
+        event: Event | None = None,
+        cancel: str | None = None,
+    ) -> Entry | None:
+        """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
+        if self.loop.is_evicting or self._diverged is not None:
+            return None
+        recorded = self._reach(location, kind)
+        if recorded is not None:
+            self._replayed = max(self._replayed, recorded.position)
+            return recorded
+        self._fed += 1
+        is_open = child is not None
+        entry = Entry(
+            location=location,
+            kind=kind,
+            state=EntryState.STARTED if is_open else EntryState.DONE,
+            position=0 if is_open else self._next_position(),
+            started_at=self.stamp,
+            finished_at=None if is_open else self.stamp,
+            ref=ref,
+        )
+        self._history[location] = entry
+        self._gains.add(entry)
+        self._gains.command(child=child, message=message, event=event, cancel=cancel)
+        return None
+
+    def publish(self, name: str, value: str) -> None:
+        """Set a named value. While replaying it was set already, and may be newer by now."""
+        if not self.is_replaying and not self.loop.is_evicting:
+            self._gains.values[name] = value
+
+    def timer_started(self, timer: LoopTimer) -> None:
+        """Plain asyncio asked for a timer: it is durable like any other."""
+        deadline = round(timer.deadline * SECOND)
+        pause = Pause(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
+        self._timers[timer] = pause
+        self._enter(pause)
+
+    def timer_cancelled(self, timer: LoopTimer) -> None:
+        """Plain asyncio no longer needs a timer."""
+        pause = self._timers.pop(timer, None)
+        if pause is not None:
+            self.withdraw(pause)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the workflow is still being told what happened before."""
+        return self._replayed < self._recorded_last
+
+    # Judging
+
+    def _is_over(self) -> bool:
+        return (
+            self._root is None
+            or self._root.done()
+            or self.loop.system_exit is not None
+            or self.loop.violation is not None
+            or self._diverged is not None
+        )
+
+    def _judge(self, now: Micros) -> Outcome | None:
+        """What has become of the run at a standstill: an end, a block, or None if it goes on."""
+        violation = self.loop.violation or self._diverged
+        if violation is None and self.loop.system_exit is not None:
+            return Finish(state=RunState.FAILED, error=ErrorRecord.of(self.loop.system_exit))
+        if violation is None and self._root is not None and self._root.done():
+            return self._ended(self._root, now)
+        if violation is None and self._unreached and not self._has_steps():
+            violation = self._diverge("the code can only wait now, but the history goes on")
+        if violation is None and not self._open:
+            where = "; ".join(self.loop.standstill_report()) or "nowhere"
+            message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
+            violation = WorkflowViolation(message)
+        return None if violation is None else self._blocked(violation, now)
+
+    def _ended(self, root: asyncio.Task[Any], now: Micros) -> Outcome:
+        if root.cancelled():
+            error: BaseException | None = asyncio.CancelledError("the workflow cancelled itself")
+        else:
+            error = root.exception()
+        if error is not None and (violation := explain_foreign(error)) is not None:
+            return self._blocked(violation, now)
+        if self._unreached:
+            how = "raised" if error is not None else "finished"
+            return self._blocked(self._diverge(f"the code {how}, but the history goes on"), now)
+        if error is None:
+            what = f"result of workflow {self.run.type!r}"
+            try:
+                return Finish(state=RunState.SUCCEEDED, result=self.definition.result.store(root.result(), what)[0])
+            except HoldfastError as refused:
+                error = refused
+        if self.definition.is_task and isinstance(error, StepFailed):
+            return Finish(state=RunState.FAILED, error=error.record)
+        return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+
+    def _blocked(self, error: HoldfastError, now: Micros) -> Block:
+        """Commit nothing of this stretch; a fixed deploy heals the run when it is tried again."""
+        self._gains = Gains()
+        count, pause = rules.blocked_retry(self.run.error)
+        return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
+
+    def _diverge(self, what: str) -> HistoryDiverged:
+        if self._diverged is None:
+            python = f"{sys.version_info.major}.{sys.version_info.minor}"
+            by = f" It was recorded on Python {self.run.python}, this is {python}." if self.run.python != python else ""
+            missing = sorted(self._unreached, key=lambda at: self._history[at].position)[:5]
+            never = f" Recorded but never reached: {', '.join(missing)}." if missing else ""
+            asked = f" Asked for: {', '.join(list(self._open)[:5])}." if self._open else ""
+            self._diverged = HistoryDiverged(
+                f"the code of {self.run.type!r} does not fit this run's history: {what}.{never}{asked}{by} "
+                "Deploy code that fits, or cancel the run"
+            )
+        return self._diverged
+
+    def _has_steps(self) -> bool:
+        return any(isinstance(operation, StepCall) for operation in self._open.values())
+
+    # What is wanted
+
+    def startable(self, now: Micros) -> list[StepCall]:
+        """The steps to execute now: at the frontier, not before their time, and only when what led to them is safe."""
+        if self.outcome is not None or self._to_replay:
+            return []
+        return [
+            operation
+            for operation in self._open.values()
+            if isinstance(operation, StepCall)
+            and not operation.is_started
+            and operation.after <= self._committed
+            and (operation.retry_at is None or operation.retry_at <= now)
+        ]
+
+    def next_deadline(self) -> Micros | None:
+        """When something of this run is due by itself: a timer, a time-out, a retry."""
+        retries = [
+            operation.retry_at
+            for operation in self._open.values()
+            if isinstance(operation, StepCall) and operation.retry_at is not None and not operation.is_started
+        ]
+        deadline = self.inbox.next_deadline()
+        return min([*retries, *([] if deadline is None else [deadline])], default=None)
+
+    def is_waiting(self, now: Micros) -> bool:
+        """Whether nothing of this run executes or could: every step it asked for waits for its next attempt."""
+        return self.outcome is None and not any(
+            isinstance(operation, StepCall)
+            and (operation.is_started or operation.retry_at is None or operation.retry_at <= now)
+            for operation in self._open.values()
+        )
+
+    def needs_checkpoint(self) -> bool:
+        """Whether there is something to write, were the run to go on."""
+        return self.outcome is not None or self._gains.are_due or self._held_waits() != (self._registered or ())
+
+    def take_checkpoint(self, next: Next) -> Checkpoint:
+        """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next."""
+        gains, self._gains = self._gains, Gains()
+        if isinstance(next, Suspend):
+            waits: tuple[Wait, ...] | None = self._waits()
+        elif isinstance(next, Hold):
+            held = self._held_waits()
+            waits = None if held == self._registered else held
+        else:
+            waits = None if isinstance(next, Finish | Release) else ()
+        if waits is not None:
+            self._registered = waits
+        charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
+        if charged:
+            self.run = replace(self.run, crashes=0)
+        return Checkpoint(
+            run_id=self.run.id,
+            token=self.token,
+            seen=self.inbox.seen,
+            next=next,
+            entries=tuple(gains.entries.values()),
+            consumed=tuple(gains.consumed),
+            waits=waits,
+            children=tuple(gains.children),
+            messages=tuple(gains.messages),
+            events=tuple(gains.events),
+            cancels=tuple(gains.cancels),
+            values=gains.values,
+            charged=charged,
+        )
+
+    @property
+    def fed(self) -> int:
+        """How many facts were fed; given back to `committed` when the checkpoint that carries them is."""
+        return self._fed
+
+    def committed(self, fed: int) -> None:
+        """The facts up to this count are safe."""
+        self._committed = fed
+
+    def _held_waits(self) -> tuple[Wait, ...]:
+        """The waits that must be registered while the run is held; its timers are in its holder's memory."""
+        return tuple(wait for wait in self._waits() if wait.kind not in (WaitKind.TIME, WaitKind.RETRY))
+
+    def _waits(self) -> tuple[Wait, ...]:
+        found = []
+        for operation in self._open.values():
+            had = self.inbox.had(operation.names[0]) if isinstance(operation, Reception) and operation.names else 0
+            wait = operation.wait(had)
+            if wait is not None:
+                found.append(wait)
+        return tuple(found)
+
+    # Crashes
+
+    def _charge_crashes(self, now: Micros) -> bool:
+        """Count the workers that died with this run as attempts of the steps at its frontier, once.
+
+        Gives True if that used up a step, whose failure was fed.
+        """
+        if not self._crashes:
+            return False
+        crashes, self._crashes = self._crashes, 0
+        exhausted = []
+        for operation in self._open.values():
+            if isinstance(operation, StepCall):
+                operation.attempts += crashes
+                if operation.attempts >= operation.options.retry.max_attempts:
+                    exhausted.append(operation)
+                else:
+                    self._gains.add(self._attempt_entry(operation, None), is_lazy=True)
+        for call in exhausted:
+            if self._is_open(call):
+                self._settle_step(call, EntryState.FAILED, now, error=worker_lost(call.attempts))
+        return bool(exhausted)
+
+    def _attempt_entry(self, call: StepCall, error: ErrorRecord | None) -> Entry:
+        return Entry(
+            location=call.location,
+            kind=EntryKind.STEP,
+            state=EntryState.RETRYING,
+            attempts=call.attempts,
+            error=error,
+            started_at=call.started_at or call.asked_at,
+            retry_at=call.retry_at,
+        )
+
+    def _is_open(self, call: StepCall) -> bool:
+        return self.outcome is None and self._open.get(call.location) is call
+
+    def open_step(self, location: str) -> StepCall | None:
+        """The step asked for at a location, if it still is."""
+        operation = self._open.get(location)
+        return operation if isinstance(operation, StepCall) else None
+
+    # Leaving
+
+    def drop_gains(self) -> None:
+        """Forget what was gained and not written, as it never will be."""
+        self._gains = Gains()
+
+    def history(self, gained: Sequence[Entry]) -> tuple[Entry, ...]:
+        """The history with what was gained since, for a turn that takes over from this one."""
+        return tuple((self._history | {entry.location: entry for entry in gained}).values())
+
+    def evict(self) -> None:
+        """Leave memory: close every coroutine; nothing they still do counts."""
+        self.loop.evict()
+        self._open.clear()
+        self._timers.clear()

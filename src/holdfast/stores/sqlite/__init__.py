@@ -1,0 +1,9 @@
+"""The SQLite store: one file, several processes, nothing to install. The only package that imports `apsw`.
+
+Only `app` imports it, and only when a `sqlite:` URL is used. Start with `store`, which is the port; `writer`
+runs what is to be written, many callers' wishes in one commit; `desk` is what one such transaction works on.
+"""
+
+from holdfast.stores.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

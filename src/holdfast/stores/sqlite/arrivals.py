@@ -1,0 +1,224 @@
+"""Arrivals: messages and events on their way into the inboxes of runs."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from holdfast.core import rules
+from holdfast.core.clock import Micros
+from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Arrival, Event, Message, Run, Wait, WaitKind
+from holdfast.core.ports import Sent
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.moves import deliver
+
+_BY_KEY = """
+    select id
+    from run
+    where key = ?
+"""  # run_key
+
+_IS_KNOWN = """
+    select 1
+    where exists (select 1 from receipt where run_id = ?1 and message_id = ?2)
+       or exists (select 1 from inbox where run_id = ?1 and ref = ?2 and kind = 'message')
+"""  # the primary key of receipt, inbox_message
+
+_DROP_RECEIPTS = """
+    delete from receipt
+    where run_id = ?
+      and at <= ?
+"""  # receipt_age
+
+_CONSUME = """
+    delete from inbox
+    where run_id = ?
+      and number = ?
+    returning kind, ref
+"""  # by the primary key
+
+_KEEP_RECEIPT = """
+    insert into receipt (run_id, message_id, at)
+    values (?, ?, ?)
+    on conflict (run_id, message_id) do update
+    set at = excluded.at
+"""
+
+_PUBLISHED = """
+    select number, at, reached
+    from event
+    where topic = ?
+      and id = ?
+"""  # event_once
+
+_DROP_EVENT = """
+    delete from event
+    where number = ?
+"""  # by the primary key
+
+_EXPIRED_AT_ONCE = 100
+
+_DROP_EXPIRED = f"""
+    delete from event
+    where number in (
+        select number
+        from event
+        where at <= ?
+        order by at
+        limit {_EXPIRED_AT_ONCE}
+    )
+"""  # event_age
+
+_PUBLISH = """
+    insert into event (topic, id, payload, at, reached)
+    values (?, ?, ?, ?, 0)
+    returning number
+"""
+
+_REACHED = """
+    update event
+    set reached = ?
+    where number = ?
+"""  # by the primary key
+
+_WAITERS = f"""
+    select run_id, {rows.WAIT_COLUMNS}
+    from wait
+    where topic = ?
+    order by run_id, place
+"""  # wait_topic
+
+_UNREAD_EVENTS = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox
+    where run_id = ?
+      and name = ?
+      and kind = 'event'
+"""  # inbox_event
+
+# Later in number is later in time: both are given under the write lock. So the search begins at the instant of
+# the last event the run has had, not at the first one there is.
+_MISSED = """
+    select number, payload, at
+    from event
+    where topic = ?1
+      and at >= max(?2, ifnull((select at from event where number = ?3), ?2))
+      and number > ?3
+    order by at, number
+    limit 1
+"""  # event_topic
+
+
+def send(desk: Desk, messages: Sequence[Message]) -> list[Sent]:
+    now = desk.now()
+    return [send_one(desk, message, now) for message in messages]
+
+
+def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
+    """Deliver a message once, however often it is sent."""
+    run_id = message.run_id if message.key is None else _id_of_key(desk, message.key)
+    run = desk.run(run_id) if run_id is not None else None
+    if run is None:
+        return Sent(run_id=run_id, refused="unknown")
+    if run.state.is_end:
+        return Sent(run_id=run_id, refused="finished")
+    if run.arrivals and _is_known(desk, run.id, message.id, now):
+        return Sent(run_id=run_id)
+    arrival = Arrival(
+        number=run.arrivals + 1,
+        kind=WaitKind.MESSAGE,
+        name=message.name,
+        at=now,
+        payload=message.payload,
+        ref=message.id,
+    )
+    deliver(desk, run, arrival, now)
+    return Sent(run_id=run_id)
+
+
+def consume(desk: Desk, run_id: str, numbers: Sequence[int], now: Micros) -> None:
+    """Take arrivals out of an inbox; the id of a message is remembered for a while."""
+    for number in numbers:
+        taken = desk.one(_CONSUME, run_id, number)
+        if taken is None:
+            continue
+        kind, ref = taken
+        if kind == WaitKind.MESSAGE and ref is not None:
+            desk.connection.execute(_KEEP_RECEIPT, (run_id, ref, now))
+
+
+def emit(desk: Desk, events: Sequence[Event]) -> list[int]:
+    now = desk.now()
+    return [publish(desk, event, now) for event in events]
+
+
+def publish(desk: Desk, event: Event, now: Micros) -> int:
+    """Keep an event and hand it to every run that waits for it now; the answer is their number."""
+    expired_at = now - EVENT_RETENTION
+    known = desk.one(_PUBLISHED, event.topic, event.id)
+    if known is not None:
+        number, at, reached = known
+        if at > expired_at:
+            return int(reached)
+        desk.connection.execute(_DROP_EVENT, (number,))
+    desk.connection.execute(_DROP_EXPIRED, (expired_at,))
+    number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, now)).get
+    reached = 0
+    for run in _waiters(desk, _event_arrival(number, 0, event.topic, event.payload, now)):
+        deliver(desk, run, _event_arrival(number, run.arrivals + 1, event.topic, event.payload, now), now)
+        reached += 1
+    if reached:
+        desk.connection.execute(_REACHED, (reached, number))
+    return reached
+
+
+def collect_missed(desk: Desk, run: Run, waits: Sequence[Wait], now: Micros) -> None:
+    """Hand a run the first event it missed on each topic it has begun to wait for."""
+    for wait in waits:
+        if wait.kind is not WaitKind.EVENT:
+            continue
+        run = desk.run(run.id) or run
+        if _is_satisfied(desk, run, wait):
+            continue
+        topic, oldest = wait.names[0], max(run.created_at, now - EVENT_RETENTION + 1)
+        missed = desk.one(_MISSED, topic, oldest, wait.after)
+        if missed is not None:
+            number, payload, at = missed
+            deliver(desk, run, _event_arrival(number, run.arrivals + 1, topic, payload, at), now)
+
+
+def _id_of_key(desk: Desk, key: str) -> str | None:
+    found = desk.one(_BY_KEY, key)
+    return found[0] if found else None
+
+
+def _is_known(desk: Desk, run_id: str, message_id: str, now: Micros) -> bool:
+    desk.connection.execute(_DROP_RECEIPTS, (run_id, now - RECEIPT_RETENTION))
+    return desk.one(_IS_KNOWN, run_id, message_id) is not None
+
+
+def _waiters(desk: Desk, arrival: Arrival) -> Iterator[Run]:
+    """The runs that wait for an event and have none yet, each once."""
+    waiting = desk.all(_WAITERS, arrival.name)
+    for run_id, of_run in groupby(waiting, key=itemgetter(0)):
+        waits = (rows.wait_of(row[1:]) for row in of_run)
+        accepting = [wait for wait in waits if rules.accepts(wait, arrival)]
+        run = desk.run(run_id) if accepting else None
+        if run is not None and not all(_is_satisfied(desk, run, wait) for wait in accepting):
+            yield run
+
+
+def _is_satisfied(desk: Desk, run: Run, wait: Wait) -> bool:
+    """Whether what an event wait waits for is in the inbox already."""
+    if not run.arrivals:
+        return False
+    unread = map(rows.arrival_of, desk.all(_UNREAD_EVENTS, run.id, wait.names[0]))
+    return any(rules.accepts(wait, arrival) for arrival in unread)
+
+
+def _event_arrival(number: int, arrival_number: int, topic: str, payload: str, at: Micros) -> Arrival:
+    return Arrival(number=arrival_number, kind=WaitKind.EVENT, name=topic, at=at, payload=payload, ref=str(number))

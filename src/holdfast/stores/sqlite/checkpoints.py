@@ -1,0 +1,115 @@
+"""Checkpoints: what a turn gained is written under the run's token, or refused whole."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Checkpoint, Hold, Suspend, Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
+from holdfast.core.model import Run, Wait
+from holdfast.stores.sqlite import arrivals, moves, rows, starts
+from holdfast.stores.sqlite.desk import Desk
+
+_WAIT = f"""
+    insert into wait (run_id, place, {rows.WAIT_COLUMNS}, topic)
+    values (?, ?, {rows.placed(rows.WAIT_COLUMNS)}, ?)
+"""
+
+_SET_VALUE = """
+    insert into value (run_id, name, value)
+    values (?, ?, ?)
+    on conflict (run_id, name) do update
+    set value = excluded.value
+"""
+
+
+def write(desk: Desk, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+    """Write each checkpoint that still has the right to be written."""
+    now = desk.now()
+    return Verdicts(verdicts=tuple(_write_one(desk, one, now) for one in checkpoints), now=now)
+
+
+def control_cancel(desk: Desk, run_id: str, reason: str) -> bool:
+    if desk.run(run_id) is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return moves.cancel(desk, run_id, reason, desk.now())
+
+
+def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    # Hundreds of these share a commit: a step was done and its run goes on. Its row is read but not written.
+    is_plain = _is_plain(checkpoint)
+    run = desk.fence(checkpoint.run_id) if is_plain else desk.run(checkpoint.run_id)
+    verdict = rules.judge(run, checkpoint)
+    if run is None or verdict == "lost":
+        return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
+    if verdict == "applied":
+        return Verdict(run_id=checkpoint.run_id, is_held=False)
+    for entry in checkpoint.entries:
+        desk.record(run.id, run.token, entry, now)
+    if is_plain:
+        return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen))
+
+    arrivals.consume(desk, run.id, checkpoint.consumed, now)
+    if checkpoint.waits is not None:
+        _replace_waits(desk, run.id, checkpoint.waits)
+        arrivals.collect_missed(desk, run, checkpoint.waits, now)
+    _send_out(desk, checkpoint, now)
+    if checkpoint.values:
+        values = [(run.id, name, value) for name, value in checkpoint.values.items()]
+        desk.connection.executemany(_SET_VALUE, values)
+    return _advance(desk, checkpoint, now)
+
+
+def _is_plain(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint brings nothing but entries."""
+    return (
+        type(checkpoint.next) is Hold
+        and checkpoint.waits is None
+        and not checkpoint.charged
+        and not (checkpoint.consumed or checkpoint.children or checkpoint.messages)
+        and not (checkpoint.events or checkpoint.cancels or checkpoint.values)
+    )
+
+
+def _replace_waits(desk: Desk, run_id: str, waits: Sequence[Wait]) -> None:
+    moves.drop_waits(desk, run_id)
+    if waits:
+        desk.connection.executemany(_WAIT, [rows.wait_row(run_id, place, wait) for place, wait in enumerate(waits)])
+
+
+def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
+    """Everything a checkpoint does to other runs."""
+    if checkpoint.children:
+        starts.create_children(desk, checkpoint.children, now)
+    for message in checkpoint.messages:
+        if (refused := arrivals.send_one(desk, message, now).refused) is not None:
+            desk.note_once(rules.audit_of_drop(checkpoint.run_id, message, refused, now))
+    for event in checkpoint.events:
+        arrivals.publish(desk, event, now)
+    for run_id in checkpoint.cancels:
+        moves.cancel(desk, run_id, "cancelled by its parent", now)
+
+
+def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    """Give the run its next state, now that everything that arrived in this transaction is counted."""
+    run = _loaded(desk, checkpoint.run_id)
+    if checkpoint.waits is None and isinstance(checkpoint.next, Suspend):
+        # Waits that did not change have deadlines all the same.
+        checkpoint = replace(checkpoint, waits=tuple(moves.waits_of(desk, run.id)))
+    moves.move(desk, run, rules.advanced(run, checkpoint, now), now)
+    run = _loaded(desk, checkpoint.run_id)
+    if not run.is_held:
+        return Verdict(run_id=run.id, is_held=False)
+    return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen))
+
+
+def _loaded(desk: Desk, run_id: str) -> Run:
+    run = desk.run(run_id)
+    assert run is not None
+    return run

@@ -1,0 +1,232 @@
+"""Claims: which runs a worker gets, by priority, ready time and id, at a cost that only ready runs raise.
+
+Runs nobody holds stand in the index `run_queue` in lanes, one per type and priority. A claim hops from lane
+to lane and reads each from its head; expired leases come from `run_held`. Nothing here walks what sleeps.
+"""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Claimed, ClaimRequest
+from holdfast.core.clock import Micros
+from holdfast.core.model import Entry, Lease, Run
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.desk import Desk
+
+_WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
+
+# A comparison of (type, priority) as one pair would walk the whole lane, so types are hopped by the caller.
+NEXT_LANE = """
+    select priority, ready_at
+    from run indexed by run_queue
+    where type = ?
+      and priority > ?
+      and worker is null
+      and ready_at is not null
+    order by priority, ready_at
+    limit 1
+"""
+
+LANE_HEAD = """
+    select ready_at
+    from run indexed by run_queue
+    where type = ?
+      and priority = ?
+      and worker is null
+      and ready_at is not null
+    order by ready_at
+    limit 1
+"""
+
+DUE_IN_LANE = f"""
+    select {_WHOLE_RUN}
+    from run indexed by run_queue
+    join intent on intent.run_id = run.id
+    where run.type = ?
+      and run.priority = ?
+      and run.worker is null
+      and run.ready_at <= ?
+    order by run.ready_at, run.id
+"""
+
+NEXT_HOLDER = """
+    select worker
+    from run indexed by run_held
+    where worker > ?
+    order by worker
+    limit 1
+"""
+
+EXPIRED = """
+    select priority, ready_at, id
+    from run indexed by run_held
+    where worker = ?
+      and type = ?
+      and ready_at <= ?
+"""
+
+NEXT_EXPIRY = """
+    select ready_at
+    from run indexed by run_held
+    where worker = ?
+      and type = ?
+    order by ready_at
+    limit 1
+"""
+
+BY_ID = f"""
+    select {_WHOLE_RUN}
+    from run
+    join intent on intent.run_id = run.id
+    where run.id = ?
+"""  # by the primary keys
+
+WON_BEFORE = f"""
+    select {_WHOLE_RUN}
+    from run indexed by run_held
+    join intent on intent.run_id = run.id
+    where run.worker = ?
+      and run.claim_id = ?
+      and run.ready_at is not null
+    order by run.rowid
+"""
+
+HISTORY = f"""
+    select {rows.ENTRY_COLUMNS}
+    from entry
+    where run_id = ?
+    order by position = 0, position, location
+"""  # by the primary key
+
+_BEFORE_ALL_PRIORITIES = -(1 << 62)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    priority: int
+    type: str
+    ready_at: Micros
+
+
+def claim(desk: Desk, request: ClaimRequest) -> Claimed:
+    """Lease the first due runs of the given types. A repeated claim gets what it got."""
+    now = desk.now()
+    desk.flush()
+    types = sorted(set(request.types))
+    if request.is_repeat and (won := _won_before(desk, request, types)):
+        return Claimed(leases=tuple(_lease_of(desk, run) for run in won), next_ready_at=now, now=now)
+    lanes = [lane for type in types for lane in _lanes(desk, type)]
+    holders = _holders(desk)
+    chosen = _chosen(_due(desk, lanes, _expired(desk, holders, types, now), now), request)
+    leases = tuple(_lease(desk, run, request, now) for run in chosen)
+    desk.flush()
+    return Claimed(leases=leases, next_ready_at=_next_ready_at(desk, request, types, lanes, holders), now=now)
+
+
+def entries_of(desk: Desk, run_id: str) -> tuple[Entry, ...]:
+    return tuple(map(rows.entry_of, desk.connection.execute(HISTORY, (run_id,))))
+
+
+# Candidates
+
+
+def _won_before(desk: Desk, request: ClaimRequest, types: Sequence[str]) -> list[Run]:
+    won = map(rows.whole_run_of, desk.all(WON_BEFORE, request.worker, request.id))
+    return [run for run in won if run.type in types]
+
+
+def _lanes(desk: Desk, type: str) -> Iterator[_Lane]:
+    """The lanes of a type that hold anything, each with the ready time of its head."""
+    priority = _BEFORE_ALL_PRIORITIES
+    while (found := desk.one(NEXT_LANE, type, priority)) is not None:
+        priority, ready_at = found
+        yield _Lane(priority, type, ready_at)
+
+
+def _holders(desk: Desk) -> list[str]:
+    """The workers that hold runs."""
+    holders: list[str] = []
+    while (found := desk.one(NEXT_HOLDER, holders[-1] if holders else "")) is not None:
+        holders.append(found[0])
+    return holders
+
+
+def _expired(desk: Desk, holders: Sequence[str], types: Sequence[str], now: Micros) -> list[tuple[int, Micros, str]]:
+    """Runs whose lease has run out, in claim order."""
+    return sorted(
+        (priority, ready_at, run_id)
+        for holder in holders
+        for type in types
+        for priority, ready_at, run_id in desk.all(EXPIRED, holder, type, now)
+    )
+
+
+def _due(desk: Desk, lanes: Sequence[_Lane], expired: Sequence[tuple[int, Micros, str]], now: Micros) -> Iterator[Run]:
+    """Every run that may be claimed now, in claim order, read only as far as it is asked for."""
+    due = [lane for lane in lanes if lane.ready_at <= now]
+    for priority in sorted({lane.priority for lane in due} | {priority for priority, _, _ in expired}):
+        heads = [_read_lane(desk, lane, now) for lane in due if lane.priority == priority]
+        lost = (_by_id(desk, run_id) for at, _, run_id in expired if at == priority)
+        yield from merge(*heads, lost, key=attrgetter("ready_at", "id"))
+
+
+def _read_lane(desk: Desk, lane: _Lane, now: Micros) -> Iterator[Run]:
+    with closing(desk.connection.execute(DUE_IN_LANE, (lane.type, lane.priority, now))) as found:
+        for row in found:
+            yield rows.whole_run_of(row)
+
+
+def _by_id(desk: Desk, run_id: str) -> Run:
+    row = desk.one(BY_ID, run_id)
+    assert row is not None
+    return rows.whole_run_of(row)
+
+
+def _chosen(due: Iterator[Run], request: ClaimRequest) -> list[Run]:
+    """As many as were asked for, and of the suspects at most one."""
+    chosen: list[Run] = []
+    may_suspect = request.may_suspect
+    for run in due:
+        if len(chosen) == request.limit:
+            break
+        if rules.is_suspect(run):
+            if not may_suspect:
+                continue
+            may_suspect = False
+        chosen.append(run)
+    return chosen
+
+
+# Leases
+
+
+def _lease(desk: Desk, run: Run, request: ClaimRequest, now: Micros) -> Lease:
+    desk.loaded(run)
+    after = rules.claimed(run, request, now)
+    desk.put(after)
+    desk.note_often(rules.audit_of_claim(run, after, now), after.token)
+    if run.token == 0:  # never held, so it has no history
+        return Lease(run=after, arrivals=desk.newer(after, 0))
+    return _lease_of(desk, after)
+
+
+def _lease_of(desk: Desk, run: Run) -> Lease:
+    return Lease(run=run, entries=entries_of(desk, run.id), arrivals=desk.newer(run, 0))
+
+
+def _next_ready_at(
+    desk: Desk, request: ClaimRequest, types: Sequence[str], lanes: Sequence[_Lane], holders: Sequence[str]
+) -> Micros | None:
+    """When the next run of these types becomes ready that is not the worker's own."""
+    heads = [desk.one(LANE_HEAD, lane.type, lane.priority) for lane in lanes]
+    others = [holder for holder in holders if holder != request.worker]
+    expiries = [desk.one(NEXT_EXPIRY, holder, type) for holder in others for type in types]
+    return min((found[0] for found in (*heads, *expiries) if found is not None), default=None)

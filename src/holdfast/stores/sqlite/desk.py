@@ -1,0 +1,302 @@
+"""The desk: what one write transaction works on.
+
+It loads each run once, remembers what became of it, and writes rows in bulk when somebody is about to read
+them, or at the end. It never begins or ends a transaction, and no desk outlives its own.
+"""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import apsw
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Hint
+from holdfast.core.clock import Clock, Micros
+from holdfast.core.model import Arrival, AuditFact, Entry, Run
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.rows import Row
+
+_LOAD = f"""
+    select {rows.RUN_COLUMNS}
+    from run
+    where id = ?
+"""  # by the primary key
+
+_FENCE = """
+    select token, worker, arrivals
+    from run
+    where id = ?
+"""  # by the primary key
+
+_INSERT_RUN = f"""
+    insert into run ({rows.RUN_COLUMNS})
+    values ({rows.placed(rows.RUN_COLUMNS)})
+"""
+
+_INSERT_INTENT = """
+    insert into intent (run_id, payload, tags)
+    values (?, ?, ?)
+"""
+
+_INSERT_TAG = """
+    insert into tag (name, value, created_at, run_id)
+    values (?, ?, ?, ?)
+"""
+
+_UPDATE_RUN = """
+    update run
+    set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
+        generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?
+    where id = ?
+"""  # by the primary key
+
+_UPDATE_COUNTS = """
+    update run
+    set crashes = ?, arrivals = ?
+    where id = ?
+"""  # by the primary key; touches no index
+
+# `rules.supersedes` in the words of SQL: what is settled never changes again.
+_RECORD = f"""
+    insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
+    values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
+    on conflict (run_id, location) do update
+    set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+        result = excluded.result, error = excluded.error, started_at = excluded.started_at,
+        finished_at = excluded.finished_at, retry_at = excluded.retry_at, ref = excluded.ref, token = excluded.token
+    where entry.position = 0
+      and (excluded.position > 0 or excluded.attempts > entry.attempts)
+"""
+
+_NOTE = f"""
+    insert into audit ({rows.AUDIT_COLUMNS})
+    values ({rows.placed(rows.AUDIT_COLUMNS)})
+"""
+
+_IS_NOTED = """
+    select 1
+    from audit
+    where run_id = ?
+      and event = ?
+      and data = ?
+    limit 1
+"""  # audit_run
+
+AUDIT_KEPT = 100
+AUDIT_ROUTINE = ("claimed", "suspended", "woken")
+_AUDIT_TRIM_EVERY = 50
+
+_TRIM = f"""
+    delete from audit
+    where run_id = ?1
+      and event in {AUDIT_ROUTINE}
+      and number <= (
+        select number
+        from audit
+        where run_id = ?1
+          and event in {AUDIT_ROUTINE}
+        order by number desc
+        limit 1 offset {AUDIT_KEPT}
+      )
+"""  # audit_run, twice
+
+_NEWER = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox
+    where run_id = ?
+      and number > ?
+    order by number
+"""  # by the primary key
+
+
+class Desk:
+    """The runs one transaction has loaded, what it is about to write, and whom to tell of it afterwards."""
+
+    def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
+        self.connection = connection
+        self.now = clock.now
+        self.ready: set[str] = set()
+        self.arrived: set[str] = set()
+        self.ended: set[str] = set()
+        self.taken: set[str] = set()
+        self.after_commit: list[Callable[[], None]] = []
+        self._runs: dict[str, Run] = {}
+        self._stored: dict[str, Run] = {}
+        self._entries: list[Row] = []
+        self._facts: list[Row] = []
+        self._trims: set[str] = set()
+
+    # Reading
+
+    def one(self, statement: str, *bindings: object) -> Row | None:
+        """The only row of an answer."""
+        found = self.connection.execute(statement, bindings).fetchall()
+        return found[0] if found else None
+
+    def all(self, statement: str, *bindings: object) -> list[Row]:
+        return self.connection.execute(statement, bindings).fetchall()
+
+    def run(self, run_id: str) -> Run | None:
+        """A run as this transaction has it, without its payload and tags."""
+        known = self._runs.get(run_id)
+        if known is not None:
+            return known
+        row = self.connection.execute(_LOAD, (run_id,)).get
+        return self.loaded(rows.run_of(row)) if row is not None else None
+
+    def loaded(self, run: Run) -> Run:
+        """Keep a run that another statement has read."""
+        self._runs[run.id] = self._stored[run.id] = run
+        return run
+
+    def fence(self, run_id: str) -> Run | None:
+        """A run of which only id, token, worker and arrivals are true: all that a plain checkpoint asks for."""
+        known = self._runs.get(run_id)
+        if known is not None:
+            return known
+        row = self.connection.execute(_FENCE, (run_id,)).get
+        if row is None:
+            return None
+        token, worker, arrivals = row
+        return Run(
+            id=run_id,
+            type="",
+            state=RunState.RUNNING,
+            payload="",
+            created_at=0,
+            start_at=0,
+            updated_at=0,
+            worker=worker,
+            token=token,
+            arrivals=arrivals,
+        )
+
+    def newer(self, run: Run, seen: int) -> tuple[Arrival, ...]:
+        """What waits in a run's inbox beyond the number `seen`."""
+        if run.arrivals <= seen:
+            return ()
+        return tuple(map(rows.arrival_of, self.connection.execute(_NEWER, (run.id, seen))))
+
+    # Writing
+
+    def add(self, runs: Sequence[Run]) -> None:
+        """Insert new runs with what they were started with."""
+        insert = self.connection.executemany
+        insert(_INSERT_RUN, map(rows.run_row, runs))
+        insert(_INSERT_INTENT, [(run.id, run.payload, rows.tags_text(run.tags)) for run in runs])
+        if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
+            insert(_INSERT_TAG, tags)
+
+    def put(self, run: Run) -> None:
+        """Give a run that was loaded here its next value."""
+        self._runs[run.id] = run
+
+    def record(self, run_id: str, token: int, entry: Entry, now: Micros) -> None:
+        """Write an entry unless a settled one, or one of a later attempt, stands at its location."""
+        fact = rules.audit_of_entry(run_id, entry, now)
+        row = rows.entry_row(run_id, token, entry)
+        if fact is None:
+            self._entries.append(row)
+            return
+        self._flush_entries()  # the earlier ones first: one of them may be of the same location
+        self.connection.execute(_RECORD, row)
+        if self.connection.changes():
+            self.note(fact)
+
+    def note(self, fact: AuditFact | None) -> None:
+        if fact is not None:
+            self._facts.append(rows.fact_row(fact))
+
+    def note_once(self, fact: AuditFact) -> None:
+        """Note a fact unless it stands there already, from an earlier attempt at the same checkpoint."""
+        run_id, event, _, data = row = rows.fact_row(fact)
+        is_pending = any((run_id, event, data) == (known[0], known[1], known[3]) for known in self._facts)
+        if not is_pending and self.one(_IS_NOTED, run_id, event, data) is None:
+            self._facts.append(row)
+
+    def note_often(self, fact: AuditFact, count: int) -> None:
+        """Note what a run does again and again, of which the last ones suffice; now and then clear the rest away."""
+        self._facts.append(rows.fact_row(fact))
+        if count % _AUDIT_TRIM_EVERY == 0:
+            self._trims.add(fact.run_id)
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Drop runs that another statement has changed; they are loaded anew."""
+        for run_id in run_ids:
+            self._runs.pop(run_id, None)
+            self._stored.pop(run_id, None)
+
+    def flush(self) -> None:
+        """Write what has gathered. To be called before a statement that reads runs or entries by other ways."""
+        self._flush_runs()
+        self._flush_entries()
+        if self._facts:
+            self.connection.executemany(_NOTE, self._facts)
+            self._facts.clear()
+        for run_id in self._trims:
+            self.connection.execute(_TRIM, (run_id,))
+        self._trims.clear()
+
+    def _flush_runs(self) -> None:
+        moved: list[Row] = []
+        counted: list[Row] = []
+        for run_id, run in self._runs.items():
+            stored = self._stored[run_id]
+            if run is stored:
+                continue
+            self._stored[run_id] = run
+            if _is_only_counted(stored, run):
+                counted.append((run.crashes, run.arrivals, run_id))
+            else:
+                moved.append(_moved_row(run))
+        if moved:
+            self.connection.executemany(_UPDATE_RUN, moved)
+        if counted:
+            self.connection.executemany(_UPDATE_COUNTS, counted)
+
+    def _flush_entries(self) -> None:
+        if self._entries:
+            self.connection.executemany(_RECORD, self._entries)
+            self._entries.clear()
+
+    def hint(self) -> Hint | None:
+        """What to tell whoever listens, once this is committed."""
+        if not (self.ready or self.arrived or self.ended or self.taken):
+            return None
+        return Hint(frozenset(self.ready), frozenset(self.arrived), frozenset(self.ended), frozenset(self.taken))
+
+
+def _is_only_counted(before: Run, after: Run) -> bool:
+    """Whether nothing but the counts of arrivals and crashes differs, as when something reaches a held run."""
+    return (
+        before.state is after.state
+        and before.token == after.token
+        and before.worker == after.worker
+        and before.ready_at == after.ready_at
+        and before.updated_at == after.updated_at
+    )
+
+
+def _moved_row(run: Run) -> Row:
+    return (
+        run.state.value,
+        run.ready_at,
+        run.worker,
+        run.token,
+        run.claim_id,
+        run.crashes,
+        run.arrivals,
+        run.attempt,
+        run.generation,
+        run.updated_at,
+        run.first_claimed_at,
+        run.finished_at,
+        run.python,
+        run.result,
+        rows.error_text(run.error),
+        run.id,
+    )

@@ -1,0 +1,71 @@
+"""Files: the database and the directory beside it, which holds what its processes tell each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.core.errors import StoreUnavailable
+
+FILE_MODE = 0o644
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+# WAL needs shared memory and locks that these do not give across machines.
+_NETWORK_TYPES = frozenset(
+    {"afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3"}
+    | {"smbfs", "fuse.ceph", "fuse.davfs2", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"}
+)
+
+
+class Files:
+    """The paths of a store."""
+
+    def __init__(self, database: Path) -> None:
+        self.database = database
+        self.side = database.with_name(database.name + "-holdfast")
+        self.turn = self.side / "write.lock"
+        self.hint = self.side / "hint"
+        self.workers = self.side / "workers"
+        self.wal = database.with_name(database.name + "-wal")
+
+    def make(self) -> None:
+        """Make the side directory. Refuses what no SQLite database can live on."""
+        directory = self.database.parent
+        if not directory.is_dir():
+            raise StoreUnavailable(f"cannot open {self.database}: there is no directory {directory}; create it first")
+        if self.database.is_dir():
+            raise StoreUnavailable(f"cannot open {self.database}: it is a directory; name a file")
+        kind = file_system_type(directory)
+        if is_network(kind):
+            raise StoreUnavailable(
+                f"cannot open {self.database}: it lies on a network file system ({kind}), on which SQLite loses data; "
+                "use a local disk, or Postgres for several machines"
+            )
+        try:
+            self.workers.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot open {self.database}: {error.strerror or error} for {self.workers}; "
+                "give this user write permission to the directory of the database"
+            ) from error
+
+
+def file_system_type(directory: Path) -> str | None:
+    """The type of the file system a directory lies on, such as `ext4`; None where it cannot be told."""
+    try:
+        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    place = directory.resolve()
+    found: tuple[int, str] | None = None
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
+        # Of equal mount points the last one covers the others.
+        if place.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
+            found = len(point.parts), after.split(" ")[0]
+    return found[1] if found else None
+
+
+def is_network(kind: str | None) -> bool:
+    return kind in _NETWORK_TYPES

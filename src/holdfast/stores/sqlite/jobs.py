@@ -1,0 +1,128 @@
+"""Jobs: what callers hand to the store's threads, and the way their answers go back.
+
+A caller waits on its own event loop, or blocks its own thread. Answers that become known together travel to
+each loop together, because waking a loop costs more than most of what is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.checkpoint import Hint
+from holdfast.core.errors import StoreUnavailable
+
+ANSWER_SECONDS = 60.0
+
+_Desk = TypeVar("_Desk")
+_Answer = TypeVar("_Answer")
+
+Listener = tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]
+
+
+class Job(Generic[_Desk]):
+    """An operation and the one who waits for its answer. Once he has given up it is not begun any more."""
+
+    __slots__ = ("future", "is_urgent", "operation")
+
+    def __init__(
+        self,
+        operation: Callable[[_Desk], Any],
+        future: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        *,
+        is_urgent: bool = False,
+    ) -> None:
+        self.operation = operation
+        self.future = future
+        self.is_urgent = is_urgent
+
+
+class Outcome:
+    """What became of a job: an answer or an error."""
+
+    __slots__ = ("answer", "error", "job")
+
+    def __init__(self, job: Job[Any], answer: Any = None, error: Exception | None = None) -> None:
+        self.job = job
+        self.answer = answer
+        self.error = error
+
+
+async def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> _Answer:
+    """Hand an operation over and wait for its answer, for a limited time."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Answer] = loop.create_future()
+    limit = loop.call_later(ANSWER_SECONDS, _give_up, future)
+    jobs.put(Job(operation, future))
+    try:
+        return await future
+    finally:
+        limit.cancel()
+
+
+def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> _Answer:
+    """Hand an operation over, ahead of those of `ask`, and block this thread until it is answered."""
+    future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
+    jobs.put(Job(operation, future, is_urgent=True))
+    try:
+        return future.result(ANSWER_SECONDS)
+    except concurrent.futures.TimeoutError:
+        future.cancel()
+        raise _unanswered() from None
+
+
+def tell(outcomes: Iterable[Outcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
+    """Let each event loop know what concerns it, in one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Outcome], list[Callable[[Hint], None]]]] = {}
+    for outcome in outcomes:
+        future = outcome.job.future
+        if isinstance(future, asyncio.Future):
+            by_loop.setdefault(future.get_loop(), ([], []))[0].append(outcome)
+        else:
+            _settle(outcome)
+    if hint is not None:
+        for loop, listener in listeners:
+            by_loop.setdefault(loop, ([], []))[1].append(listener)
+    for loop, (settled, hinted) in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_receive, loop, settled, hint, hinted)
+        except RuntimeError:  # the loop is closed: nobody waits there any more
+            continue
+
+
+def _receive(
+    loop: asyncio.AbstractEventLoop,
+    outcomes: list[Outcome],
+    hint: Hint | None,
+    listeners: list[Callable[[Hint], None]],
+) -> None:
+    for outcome in outcomes:
+        _settle(outcome)
+    if hint is not None:
+        for listener in listeners:
+            loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
+
+
+def _settle(outcome: Outcome) -> None:
+    future = outcome.job.future
+    if future.done():  # its caller was cancelled or has given up
+        return
+    if outcome.error is not None:
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome.answer)
+
+
+def _give_up(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(_unanswered())
+
+
+def _unanswered() -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the database did not answer within {ANSWER_SECONDS:g} s; what was asked for may or may not have happened, "
+        "and may be repeated"
+    )

@@ -1,0 +1,151 @@
+"""Lists of runs, newest first, page by page. Each is read from an index in the order it is shown.
+
+Statements are put together from the fixed clauses of this file; what a user gave is only ever bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+
+import apsw
+
+from holdfast.core.ports import Details, Query
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import reads
+from holdfast.stores.sqlite.rows import Row
+
+# The states that have an index of their own, `run_rare`. Its condition must stand in a statement as it is written
+# there, so these go into the text; they are ours.
+RARE_STATES = (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED, RunState.PAUSED, RunState.ROLLING_BACK)
+
+_LAST_CHARACTER = "\U0010ffff"
+
+_NEXT_TYPE = """
+    select type
+    from run indexed by run_type
+    where type > ?
+      and type < ?
+    order by type
+    limit 1
+"""
+
+_OTHER_TAG = """
+    exists (
+        select 1
+        from tag as other
+        where other.name = ?
+          and other.value = ?
+          and other.created_at = tag.created_at
+          and other.run_id = tag.run_id
+    )
+"""  # by the primary key
+
+Condition = tuple[str, Sequence[object]]
+
+
+def list_runs(connection: apsw.Connection, query: Query) -> list[Details]:
+    """One page of the runs a query asks for."""
+    pages = [
+        connection.execute(*statement(conditions, index, query)).fetchall()
+        for conditions, index in _sources(connection, query)
+    ]
+    newest_first = merge(*pages, key=_age, reverse=True)
+    return reads.details(connection, list(islice(newest_first, query.limit)))
+
+
+def statement(conditions: Sequence[Condition], index: str, query: Query) -> tuple[str, tuple[object, ...]]:
+    """The statement for one source of a list, and what is bound to it."""
+    order = "tag" if query.tags else "run"
+    conditions = [*conditions, *_filters(query)]
+    text = f"""
+        select {reads.WHOLE_RUN}
+        {_from(query, index)}
+        join intent on intent.run_id = run.id
+        where {" and ".join(clause for clause, _ in conditions) or "true"}
+        order by {order}.created_at desc, {"tag.run_id" if query.tags else "run.id"} desc
+        limit ?
+    """
+    return text, (*(value for _, values in conditions for value in values), query.limit)
+
+
+def _from(query: Query, index: str) -> str:
+    if query.tags:
+        return "from tag cross join run on run.id = tag.run_id"
+    return f"from run {index}"
+
+
+def _sources(connection: apsw.Connection, query: Query) -> Iterator[tuple[list[Condition], str]]:
+    """The indexes to read, each with the condition that makes it the right one."""
+    if query.tags:
+        name, value = next(iter(query.tags.items()))
+        yield [("tag.name = ? and tag.value = ?", (name, value)), *_types(query), *_states(query)], ""
+    elif query.key is not None:
+        yield [*_types(query), *_states(query)], "indexed by run_key"
+    elif query.parent_id is not None:
+        yield [*_types(query), *_states(query)], "indexed by run_parent"
+    elif query.id_prefix is not None:
+        yield [*_types(query), *_states(query)], "indexed by sqlite_autoindex_run_1"
+    elif query.states and query.states.issubset(RARE_STATES):
+        for state in query.states:
+            yield [(f"run.state = '{state.value}'", ()), *_types(query)], "indexed by run_rare"
+    elif query.type is not None:
+        for type in _types_of(connection, query.type):
+            yield [("run.type = ?", (type,)), *_states(query)], "indexed by run_type"
+    else:
+        yield _states(query), "indexed by run_created"
+
+
+def _types_of(connection: apsw.Connection, wanted: str) -> Iterator[str]:
+    """The exact names a wish for a type or a family of types stands for, hopping from one to the next."""
+    if not wanted.endswith(".*"):
+        yield wanted
+        return
+    last, end = wanted[:-1], wanted[:-2] + "/"  # the character after the dot
+    while (found := connection.execute(_NEXT_TYPE, (last, end)).get) is not None:
+        last = found
+        yield last
+
+
+def _types(query: Query) -> list[Condition]:
+    if query.type is None:
+        return []
+    if query.type.endswith(".*"):
+        return [("run.type >= ? and run.type < ?", (query.type[:-1], query.type[:-2] + "/"))]
+    return [("run.type = ?", (query.type,))]
+
+
+def _states(query: Query) -> list[Condition]:
+    if not query.states:
+        return []
+    # The unary plus keeps the planner from an index on states, which would not be in the order of the list.
+    return [(f"+run.state in ({', '.join('?' * len(query.states))})", sorted(query.states))]
+
+
+def _filters(query: Query) -> Iterator[Condition]:
+    """What holds for every source, in the order of the fields of `Query`."""
+    if query.key is not None:
+        yield "run.key = ?", (query.key,)
+    for name, value in list(query.tags.items())[1:]:
+        yield _OTHER_TAG, (name, value)
+    if query.parent_id is not None:
+        yield "run.parent_id = ?", (query.parent_id,)
+    if query.id_prefix is not None:
+        yield "run.id >= ? and run.id < ?", (query.id_prefix, query.id_prefix + _LAST_CHARACTER)
+    at = "tag.created_at" if query.tags else "run.created_at"
+    if query.created_from is not None:
+        yield f"{at} >= ?", (query.created_from,)
+    if query.created_until is not None:
+        yield f"{at} < ?", (query.created_until,)
+    if query.before is not None:
+        created_at, run_id = query.before
+        yield f"{at} <= ? and ({at} < ? or run.id < ?)", (created_at, created_at, run_id)
+
+
+def _age(row: Row) -> tuple[int, str]:
+    return row[_CREATED_AT], row[_ID]
+
+
+_ID = 0
+_CREATED_AT = 16

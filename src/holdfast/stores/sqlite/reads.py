@@ -1,0 +1,149 @@
+"""Reads: what people and the engine ask about runs. Nothing here writes."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
+import apsw
+
+from holdfast.core.model import AuditFact, Entry, Run, Wait, WorkerInfo
+from holdfast.core.ports import Details
+from holdfast.core.states import ENDS, RunState
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.claims import HISTORY
+from holdfast.stores.sqlite.desk import AUDIT_KEPT, AUDIT_ROUTINE
+from holdfast.stores.sqlite.rows import Row
+
+WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
+
+_ENDS = tuple(sorted(state.value for state in ENDS))
+_IDS_AT_ONCE = 5_000
+
+_GET = f"""
+    select {WHOLE_RUN}
+    from run
+    join intent on intent.run_id = run.id
+    where run.id = ?
+"""  # by the primary keys
+
+_FIND = """
+    select id
+    from run
+    where key = ?
+"""  # run_key
+
+_WAITS = f"""
+    select run_id, {rows.WAIT_COLUMNS}
+    from wait
+    where run_id in (select value from json_each(?))
+    order by run_id, place
+"""  # by the primary key
+
+_VALUES = """
+    select run_id, name, value
+    from value
+    where run_id in (select value from json_each(?))
+"""  # by the primary key
+
+_AUDIT = f"""
+    select {rows.AUDIT_COLUMNS}
+    from audit
+    where run_id = ?
+    order by number
+"""  # audit_run
+
+_ENDED = f"""
+    select {WHOLE_RUN}
+    from json_each(?) as wanted
+    join run on run.id = wanted.value
+    join intent on intent.run_id = run.id
+    where run.state in {_ENDS}
+    order by wanted.id
+"""  # by the primary keys
+
+_COUNTS = """
+    select type, state, count(*)
+    from run
+    group by type, state
+    order by type
+"""  # reads every run
+
+_WORKERS = f"""
+    select {rows.WORKER_COLUMNS}
+    from worker
+    order by id
+"""
+
+_ORPHANS = f"""
+    select id
+    from run
+    where worker is null
+      and ready_at is null
+      and state not in {(*_ENDS, "blocked", "paused")}
+      and not exists (select 1 from wait where wait.run_id = run.id)
+    order by rowid
+    limit ?
+"""  # reads every run
+
+
+def get(connection: apsw.Connection, run_id: str) -> Details | None:
+    found = connection.execute(_GET, (run_id,)).fetchall()
+    return details(connection, found)[0] if found else None
+
+
+def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
+    """Whole runs with their waits and values, in the order given."""
+    runs = list(map(rows.whole_run_of, found))
+    ids = rows.json_of([run.id for run in runs])
+    waits: dict[str, tuple[Wait, ...]] = {
+        run_id: tuple(rows.wait_of(wait[1:]) for wait in of_run)
+        for run_id, of_run in groupby(connection.execute(_WAITS, (ids,)), key=itemgetter(0))
+    }
+    values: dict[str, dict[str, str]] = {}
+    for run_id, name, value in connection.execute(_VALUES, (ids,)):
+        values.setdefault(run_id, {})[name] = value
+    return [Details(run=run, waits=waits.get(run.id, ()), values=values.get(run.id, {})) for run in runs]
+
+
+def find(connection: apsw.Connection, key: str) -> str | None:
+    run_id: str | None = connection.execute(_FIND, (key,)).get
+    return run_id
+
+
+def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
+    return tuple(map(rows.entry_of, connection.execute(HISTORY, (run_id,))))
+
+
+def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:
+    """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
+    facts = list(map(rows.fact_of, connection.execute(_AUDIT, (run_id,))))
+    routine = [fact for fact in facts if fact.event in AUDIT_ROUTINE]
+    old = set(map(id, routine[:-AUDIT_KEPT]))
+    return tuple(fact for fact in facts if id(fact) not in old)
+
+
+def ends(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Run]:
+    found: list[Run] = []
+    for start in range(0, len(run_ids), _IDS_AT_ONCE):
+        some = rows.json_of(run_ids[start : start + _IDS_AT_ONCE])
+        found += map(rows.whole_run_of, connection.execute(_ENDED, (some,)))
+    return found
+
+
+def counts(connection: apsw.Connection) -> dict[str, dict[RunState, int]]:
+    counted: dict[str, dict[RunState, int]] = {}
+    for type, state, count in connection.execute(_COUNTS):
+        counted.setdefault(type, {})[RunState(state)] = count
+    return counted
+
+
+def workers(connection: apsw.Connection) -> list[WorkerInfo]:
+    return list(map(rows.worker_of, connection.execute(_WORKERS)))
+
+
+def orphans(connection: apsw.Connection, limit: int) -> list[str]:
+    return [run_id for (run_id,) in connection.execute(_ORPHANS, (limit,))]

@@ -1,0 +1,107 @@
+"""The schema: numbered SQL files, applied forward only, each in one transaction."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.core.ports import SchemaStatus
+from holdfast.stores.sqlite.connections import open_for_reading
+
+APPLICATION_ID = 0x484F4C44
+"""Stands in the header of every file of ours: `HOLD`."""
+
+_SET_VERSION = """
+    insert into meta (name, value)
+    values ('schema', ?)
+    on conflict (name) do update
+    set value = excluded.value
+"""
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step from a version to the next."""
+
+    version: int
+    name: str
+    script: str
+
+
+def migrations() -> list[Migration]:
+    """All there are, in order. The file name begins with the version it leads to."""
+    scripts = [file for file in (files(__package__) / "migrations").iterdir() if file.name.endswith(".sql")]
+    found = [
+        Migration(int(file.name.partition("_")[0]), file.name.removesuffix(".sql"), file.read_text("utf-8"))
+        for file in scripts
+    ]
+    return sorted(found, key=lambda migration: migration.version)
+
+
+def status(connection: apsw.Connection, path: Path) -> SchemaStatus:
+    """The version of an open database. Refuses a file that belongs to something else."""
+    known = migrations()
+    current = _version(connection, path)
+    pending = tuple(migration.name for migration in known if migration.version > current)
+    return SchemaStatus(current=current, wanted=known[-1].version, pending=pending)
+
+
+def status_of_file(path: Path) -> SchemaStatus:
+    """The version of a database that may not be open, nor exist."""
+    if not path.exists():
+        known = migrations()
+        return SchemaStatus(current=0, wanted=known[-1].version, pending=tuple(one.name for one in known))
+    connection = open_for_reading(path)
+    try:
+        return status(connection, path)
+    finally:
+        connection.close()
+
+
+def prepare(connection: apsw.Connection, path: Path, *, may_migrate: bool) -> None:
+    """Bring a database to the version this code knows. The caller has the turn to write.
+
+    An empty file gets the schema in any case: there is nothing in it that could be older.
+    """
+    found = status(connection, path)
+    if found.current > found.wanted:
+        raise SchemaOutOfDate(
+            f"{path} has schema version {found.current}, made by a newer holdfast; this one knows {found.wanted}; "
+            "upgrade holdfast"
+        )
+    if found.pending and found.current > 0 and not may_migrate:
+        raise SchemaOutOfDate(
+            f"{path} has schema version {found.current}, this holdfast needs {found.wanted}; run `holdfast migrate`"
+        )
+    for migration in migrations():
+        if migration.version > found.current:
+            _apply(connection, migration)
+
+
+def _apply(connection: apsw.Connection, migration: Migration) -> None:
+    connection.execute("begin immediate")
+    try:
+        connection.execute(migration.script)
+        connection.execute(_SET_VERSION, (str(migration.version),))
+        connection.execute(f"pragma application_id = {APPLICATION_ID}")
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+
+
+def _version(connection: apsw.Connection, path: Path) -> int:
+    if connection.execute("pragma application_id").get != APPLICATION_ID:
+        tables = connection.execute("select name from sqlite_master where type = 'table' limit 1").fetchall()
+        if tables:
+            raise StoreUnavailable(
+                f"{path} is a database of another program (it has a table {tables[0][0]!r}, but is not marked as "
+                "holdfast's); choose another file"
+            )
+        return 0
+    found = connection.execute("select value from meta where name = 'schema'").get
+    return int(found)

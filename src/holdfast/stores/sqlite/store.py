@@ -1,0 +1,185 @@
+"""The store port on SQLite: what callers see. It decides nothing and holds no SQL; it hands work to threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from holdfast.core.checkpoint import (
+    Checkpoint,
+    Claimed,
+    ClaimRequest,
+    Control,
+    Created,
+    Hint,
+    LeaseRequest,
+    Verdicts,
+)
+from holdfast.core.clock import Clock, Micros, SystemClock
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
+from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import arrivals, checkpoints, claims, leases, listing, reads, schema, starts
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.readers import Readers
+from holdfast.stores.sqlite.watch import Others
+from holdfast.stores.sqlite.writer import Writer
+
+_CLOSE_SECONDS = 10.0
+_EXIT_SECONDS = 1.0
+
+
+class SqliteStore:
+    """Runs in one SQLite file, which several processes of one machine may use at once."""
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
+        self._files = Files(Path(path).absolute())
+        self._clock: Clock = clock or SystemClock()
+        self._others = Others(self._files)
+        self._threads: tuple[Writer, Readers] | None = None
+        self._opening = asyncio.Lock()
+        self._pid = os.getpid()
+
+    # Lifetime
+
+    async def open(self, *, migrate: bool = True) -> None:
+        self._check_process()
+        async with self._opening:
+            if self._threads is not None:
+                return
+            self._files.make()
+            self._others.open()
+            writer, readers = Writer(self._files, self._clock, self._others), Readers(self._files)
+            await writer.start(may_migrate=migrate)
+            self._threads = writer, readers
+            self._others.watch(writer.look)
+            weakref.finalize(self, _end_threads, writer, readers, os.getpid())
+
+    async def close(self) -> None:
+        if self._threads is None:
+            return
+        writer, readers = self._threads
+        self._threads = None
+        readers.stop()
+        writer.stop()
+        await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
+        self._others.close()
+
+    def schema(self) -> SchemaStatus:
+        return schema.status_of_file(self._files.database)
+
+    async def now(self) -> Micros:
+        return self._clock.now()
+
+    # Writing
+
+    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        return await self._writer.run(lambda desk: starts.create(desk, intents, lease))
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        return await self._writer.run(lambda desk: claims.claim(desk, request))
+
+    async def checkpoint(self, checkpoints_: Sequence[Checkpoint]) -> Verdicts:
+        return await self._writer.run(lambda desk: checkpoints.write(desk, checkpoints_))
+
+    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        return self._writer.run_blocking(lambda desk: leases.renew(desk, worker, holdings, lease))
+
+    async def retire(self, worker_id: str) -> None:
+        await self._writer.run(lambda desk: leases.retire(desk, worker_id))
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
+        return await self._writer.run(lambda desk: arrivals.send(desk, messages))
+
+    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
+        return await self._writer.run(lambda desk: arrivals.emit(desk, events))
+
+    async def control(self, run_id: str, request: Control) -> bool:
+        return await self._writer.run(lambda desk: checkpoints.control_cancel(desk, run_id, request.reason))
+
+    # Reading
+
+    async def get(self, run_id: str) -> Details | None:
+        return await self._readers.run(lambda connection: reads.get(connection, run_id))
+
+    async def find(self, key: str) -> str | None:
+        return await self._readers.run(lambda connection: reads.find(connection, key))
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return await self._readers.run(lambda connection: listing.list_runs(connection, query))
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return await self._readers.run(lambda connection: reads.history(connection, run_id))
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return await self._readers.run(lambda connection: reads.audit(connection, run_id))
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        return await self._readers.run(lambda connection: reads.ends(connection, run_ids))
+
+    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
+        return await self._readers.run(
+            lambda connection: leases.look(Desk(connection, self._clock), holdings, self._clock.now())
+        )
+
+    async def counts(self) -> dict[str, dict[RunState, int]]:
+        return await self._readers.run(reads.counts)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await self._readers.run(reads.workers)
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        return await self._readers.run(lambda connection: reads.orphans(connection, limit))
+
+    async def check(self) -> Sequence[Finding]:
+        return []
+
+    # Telling
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        leave = self._others.listen(listener)
+        if self._threads is not None:
+            self._others.watch(self._writer.look)
+        return leave
+
+    # Threads
+
+    @property
+    def _writer(self) -> Writer:
+        return self._running()[0]
+
+    @property
+    def _readers(self) -> Readers:
+        return self._running()[1]
+
+    def _running(self) -> tuple[Writer, Readers]:
+        self._check_process()
+        if self._threads is None:
+            raise StoreUnavailable(f"the store {self._files.database} is not open; call open() first")
+        return self._threads
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreUnavailable(
+                f"the store {self._files.database} was made in another process (pid {self._pid}); "
+                "a fork does not take its threads along: make and open the store after the fork"
+            )
+
+
+def _join(writer: Writer, readers: Readers, seconds: float) -> None:
+    readers.join(seconds)
+    writer.join(seconds)
+
+
+def _end_threads(writer: Writer, readers: Readers, pid: int) -> None:
+    """Called when a store was not closed: let its threads end before the interpreter does, but wait for nothing."""
+    if os.getpid() != pid:
+        return
+    readers.stop()
+    writer.stop()
+    _join(writer, readers, _EXIT_SECONDS)

@@ -1,0 +1,276 @@
+"""The writer: one thread with one connection, which runs what all callers ask for and commits it together.
+
+Whatever has gathered while the last commit was on its way goes into the next one. Callers share the commit,
+never a refusal: an operation that fails is found and fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import apsw
+
+from holdfast.core.checkpoint import Hint
+from holdfast.core.clock import Clock
+from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.sqlite import schema
+from holdfast.stores.sqlite.connections import open_for_writing
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.jobs import Job, Outcome, ask, ask_blocking, tell
+from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
+from holdfast.stores.sqlite.turns import TurnLock
+from holdfast.stores.sqlite.watch import Others
+
+WAL_PAGES = 4_000
+_WAL_PAGES_MORE = 1_000
+
+_Answer = TypeVar("_Answer")
+
+
+class _Signal(Enum):
+    STOP = "stop"
+    LOOK = "look"
+
+
+class Writer:
+    """Runs operations, each with the desk of the transaction it shares with others."""
+
+    def __init__(self, files: Files, clock: Clock, others: Others) -> None:
+        self._files = files
+        self._clock = clock
+        self._others = others
+        self._jobs: SimpleQueue[Job[Desk] | _Signal] = SimpleQueue()
+        self._turn = TurnLock(files.turn)
+        self._connection: apsw.Connection | None = None
+        self._inode = 0
+        self._wal_pages = 0
+        self._wal_limit = WAL_PAGES
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+
+    # For callers, from any thread
+
+    async def start(self, *, may_migrate: bool) -> None:
+        """Open the database and begin to serve. Raises if that cannot be done."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+        self._thread = threading.Thread(
+            target=self._serve, args=(opened, may_migrate), name="holdfast-sqlite-writer", daemon=True
+        )
+        self._thread.start()
+        await opened
+
+    async def run(self, operation: Callable[[Desk], _Answer]) -> _Answer:
+        """Run an operation in the next transaction; the answer comes after its commit."""
+        self._check_running()
+        return await ask(self._jobs, operation)
+
+    def run_blocking(self, operation: Callable[[Desk], _Answer]) -> _Answer:
+        """Likewise, for a thread that may block; it goes ahead of the queue."""
+        self._check_running()
+        return ask_blocking(self._jobs, operation)
+
+    def look(self) -> None:
+        """Find out soon whether another process has written."""
+        self._jobs.put(_Signal.LOOK)
+
+    def stop(self) -> None:
+        """Let the thread end once it has done what it was asked for."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._jobs.put(_Signal.STOP)
+
+    def join(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
+
+    # In the thread
+
+    def _serve(self, opened: asyncio.Future[None], may_migrate: bool) -> None:  # noqa: FBT001 - a thread's argument
+        opening: Job[Desk] = Job(lambda _: None, opened)
+        try:
+            self._turn.open()
+            self._connect(may_create=True, may_migrate=may_migrate)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it, and the thread ends
+            self._is_stopped = True
+            self._disconnect()
+            self._turn.close()
+            tell([Outcome(opening, error=self._translated(error))])
+            return
+        tell([Outcome(opening)])
+        while self._serve_next():
+            pass
+        self._finish()
+
+    def _serve_next(self) -> bool:
+        """Do all that has gathered, and what is to be done between two batches. False when told to stop."""
+        jobs, signals = self._take()
+        if jobs:
+            self._run_batch(jobs)
+            self._turn.pause()
+            self._tidy_wal()
+        if _Signal.STOP in signals:
+            return False
+        if self._connection is not None and self._others.is_to_look(is_told=_Signal.LOOK in signals):
+            self._look_around(self._connection)
+        return True
+
+    def _take(self) -> tuple[list[Job[Desk]], list[_Signal]]:
+        """Everything in the queue, renewals first; waits for something, or for the time to look around."""
+        taken: list[Job[Desk] | _Signal] = []
+        try:
+            taken.append(self._jobs.get(timeout=self._others.patience()))
+            while True:
+                taken.append(self._jobs.get_nowait())
+        except Empty:
+            pass
+        jobs = [one for one in taken if isinstance(one, Job) and not one.future.done()]
+        jobs.sort(key=lambda job: not job.is_urgent)
+        return jobs, [one for one in taken if isinstance(one, _Signal)]
+
+    def _run_batch(self, jobs: list[Job[Desk]]) -> None:
+        try:
+            outcomes, hint, after_commit = self._transact(jobs)
+        except Exception as error:  # noqa: BLE001 - an error of any kind belongs to a caller; the thread lives on
+            if needs_reopening(error):
+                self._disconnect()
+            if len(jobs) == 1 or concerns_everybody(error):
+                tell([Outcome(job, error=self._translated(error)) for job in jobs])
+                return
+            for job in jobs:  # in transactions of their own, so that only the culprit fails
+                self._run_batch([job])
+            return
+        for action in after_commit:
+            action()
+        if hint is not None:
+            self._others.touch()
+        tell(outcomes, hint, self._others.listeners)
+
+    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Hint | None, list[Callable[[], None]]]:
+        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all."""
+        connection = self._connected()
+        self._turn.acquire()
+        try:
+            connection.execute("begin immediate")
+            desk = Desk(connection, self._clock)
+            outcomes = [_outcome(job, desk) for job in jobs]
+            desk.flush()
+            connection.execute("commit")
+        except BaseException:
+            # After some errors, a full disk for one, SQLite has rolled back already.
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
+        finally:
+            self._turn.release()
+        return outcomes, desk.hint(), desk.after_commit
+
+    # The connection
+
+    def _connected(self) -> apsw.Connection:
+        if self._connection is not None and self._is_replaced():
+            self._disconnect()
+        if self._connection is None:
+            self._connect(may_create=False, may_migrate=False)
+        assert self._connection is not None
+        return self._connection
+
+    def _connect(self, *, may_create: bool, may_migrate: bool) -> None:
+        path = self._files.database
+        if not may_create and not path.exists():
+            raise StoreUnavailable(f"the database {path} has disappeared; put it back, or restart on a new one")
+        self._turn.acquire()
+        try:
+            connection = open_for_writing(path, may_create=may_create)
+            try:
+                schema.prepare(connection, path, may_migrate=may_migrate)
+            except BaseException:
+                connection.close()
+                raise
+        finally:
+            self._turn.release()
+        connection.set_wal_hook(self._count_wal_pages)
+        self._others.rebase(connection.execute("pragma data_version").get)
+        self._inode = path.stat().st_ino
+        self._connection = connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close(force=True)
+            self._connection = None
+
+    def _is_replaced(self) -> bool:
+        """Whether the path names another file than the one that is open; what is written there would be lost."""
+        try:
+            return os.stat(self._files.database).st_ino != self._inode  # noqa: PTH116 - a third of the time of Path
+        except OSError:
+            return True
+
+    def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _tidy_wal(self) -> None:
+        """Copy the WAL back between two batches, or it would grow for ever. A reader may keep part of it back."""
+        if self._connection is None or self._wal_pages <= self._wal_limit:
+            return
+        try:
+            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:  # nothing is lost; what hinders it will meet the next commit too, and be told then
+            pages, copied = self._wal_pages, 0
+        self._wal_limit = WAL_PAGES if copied == pages else pages + _WAL_PAGES_MORE
+        self._wal_pages = 0
+
+    def _look_around(self, connection: apsw.Connection) -> None:
+        try:
+            version = connection.execute("pragma data_version").get
+        except apsw.Error:  # the next operation will meet it too, and tell its caller
+            return
+        if self._others.have_written(version):
+            tell([], Hint(is_elsewhere=True), self._others.listeners)
+
+    def _finish(self) -> None:
+        """Leave a small file behind if nobody else uses it."""
+        if self._connection is not None:
+            try:
+                self._connection.set_busy_timeout(0)
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error:  # somebody reads; the WAL is as good as the file
+                pass
+            self._disconnect()
+        self._turn.close()
+        closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
+        left = self._take_rest()
+        tell([Outcome(job, error=closed) for job in left])
+
+    def _take_rest(self) -> list[Job[Desk]]:
+        rest: list[Job[Desk]] = []
+        while not self._jobs.empty():
+            one = self._jobs.get_nowait()
+            if isinstance(one, Job):
+                rest.append(one)
+        return rest
+
+    def _translated(self, error: Exception) -> Exception:
+        translated = unavailable(self._files.database, error)
+        if translated is not error:
+            translated.__cause__ = error
+        return translated
+
+
+def _outcome(job: Job[Desk], desk: Desk) -> Outcome:
+    try:
+        return Outcome(job, job.operation(desk))
+    except HoldfastError as refusal:  # raised before anything was written
+        return Outcome(job, error=refusal)

@@ -1,0 +1,58 @@
+"""A clock that stands still until it is told to go on."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from holdfast.core.clock import Micros, instant
+
+
+class VirtualTimer:
+    """A call at a virtual instant, which can still be taken back."""
+
+    __slots__ = ("callback", "is_cancelled", "when")
+
+    def __init__(self, when: Micros, callback: Callable[[], object]) -> None:
+        self.when = when
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class VirtualClock:
+    """Serves as the clock of a store and of its workers at once, so nobody is ahead of anybody."""
+
+    def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
+        self._now = instant(start)
+        self._timers: list[tuple[Micros, int, VirtualTimer]] = []
+        self._count = 0
+
+    def now(self) -> Micros:
+        return self._now
+
+    def told(self, now: Micros) -> None:
+        """A store's answer says what time it is: the same as here."""
+
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> VirtualTimer:
+        timer = VirtualTimer(when, callback)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, timer))
+        return timer
+
+    def next_due(self) -> Micros | None:
+        """When the next timer goes off, if there is one."""
+        while self._timers and self._timers[0][2].is_cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def pass_to(self, when: Micros) -> list[Callable[[], object]]:
+        """Let time pass, and hand out what is to be called by then, in order."""
+        self._now = max(self._now, when)
+        due = []
+        while (at := self.next_due()) is not None and at <= self._now:
+            due.append(heapq.heappop(self._timers)[2].callback)
+        return due

@@ -1,0 +1,74 @@
+"""The store contract: what every store promises, as tests that any store can be put to.
+
+Needs pytest and pytest-asyncio. Subclass `StoreContract` in a test file and give it a fixture `store`: a store
+that is open, empty, and reads its time from the fixture `clock`.
+
+    class TestMyStore(StoreContract):
+        @pytest_asyncio.fixture
+        async def store(self, clock: SettableClock) -> AsyncIterator[Store]:
+            store = MyStore(clock=clock)
+            await store.open()
+            yield store
+            await store.close()
+
+Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
+A store without hints leaves `HintContract` out by subclassing the other parts itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_PARTS = ("child", "checkpoint", "claim", "control", "event", "hint", "message", "read", "renew", "repeat", "start")
+
+# Before they are imported, so that a failed assertion of theirs shows its values.
+pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for part in _PARTS))
+
+from holdfast.testing.contract.checkpoint import CheckpointContract  # noqa: E402
+from holdfast.testing.contract.child import ChildContract  # noqa: E402
+from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
+from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
+from holdfast.testing.contract.control import ControlContract  # noqa: E402
+from holdfast.testing.contract.event import EventContract  # noqa: E402
+from holdfast.testing.contract.hint import HintContract  # noqa: E402
+from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.read import ReadContract  # noqa: E402
+from holdfast.testing.contract.renew import RenewContract  # noqa: E402
+from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.start import StartContract  # noqa: E402
+
+__all__ = [
+    "START",
+    "ArrivalContract",
+    "CheckpointContract",
+    "ChildContract",
+    "ClaimContract",
+    "ControlContract",
+    "EventContract",
+    "HintContract",
+    "MessageContract",
+    "ReadContract",
+    "RenewContract",
+    "RepeatContract",
+    "SettableClock",
+    "StartContract",
+    "StoreContract",
+]
+
+
+class ArrivalContract(MessageContract, EventContract, ChildContract):
+    """What reaches a run from outside: messages, events, the ends of children."""
+
+
+class StoreContract(
+    StartContract,
+    ClaimContract,
+    RenewContract,
+    CheckpointContract,
+    RepeatContract,
+    ArrivalContract,
+    ControlContract,
+    ReadContract,
+    HintContract,
+):
+    """Everything a store promises."""

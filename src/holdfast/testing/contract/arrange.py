@@ -1,0 +1,299 @@
+"""Builders: the shortest way to a run in the state a test needs, with ids that are the same each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from holdfast.core.checkpoint import (
+    Block,
+    Checkpoint,
+    Claimed,
+    ClaimRequest,
+    Finish,
+    Hint,
+    Hold,
+    LeaseRequest,
+    Next,
+    Suspend,
+    Verdict,
+    Verdicts,
+)
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.ids import derived_id, new_id
+from holdfast.core.model import (
+    AuditFact,
+    Entry,
+    EntryKind,
+    EntryState,
+    Event,
+    Holding,
+    Intent,
+    Lease,
+    Message,
+    Run,
+    Wait,
+    WaitKind,
+    WorkerInfo,
+)
+from holdfast.core.ports import Details, Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.clock import START
+
+LEASE: Micros = 30 * SECOND
+TYPE = "contract.flow.v1"
+WORKER = "worker-a"
+OTHER_WORKER = "worker-b"
+PYTHON = "3.11"
+
+HOSTILE = (
+    "it's",
+    'say "hi"',
+    "100%",
+    "100_",
+    "back\\slash",
+    "semi;colon -- drop table run",
+    "{curly}",
+    "[1]",
+    "$.path",
+    ":name ?1",
+    "a*b",
+    "trailing ",
+    "Ünïcödé ☃ 🦊",
+    "tab\tnew\nline",
+)
+"""Text that a store must take as it is."""
+
+
+def an_id(number: int) -> str:
+    """The id of the run with this number. Ids sort as their numbers do."""
+    return derived_id(f"run-{number}", START + number * 1_000)
+
+
+# Starting. Options are passed on to the value that is built, which checks their names.
+
+
+def an_intent(number: int = 1, **options: Any) -> Intent:
+    return Intent(**{"id": an_id(number), "type": TYPE, "payload": "{}", **options})
+
+
+async def start(store: Store, *intents: Intent) -> None:
+    created = await store.create(intents)
+    assert [run.created for run in created.runs] == [True] * len(intents)
+
+
+async def held(store: Store, number: int = 1, *, worker: str = WORKER, **options: Any) -> Lease:
+    """A new run, created and leased in one commit."""
+    request = LeaseRequest(worker=worker, claim_id=new_id(), lease=LEASE, python=PYTHON)
+    (created,) = (await store.create([an_intent(number, **options)], request)).runs
+    assert created.lease is not None
+    return created.lease
+
+
+async def suspended(store: Store, number: int = 1, *waits: Wait, **options: Any) -> Lease:
+    """A run that nobody holds and that waits. The lease is the one it had."""
+    lease = await held(store, number, **options)
+    verdict = await write(store, checkpoint_for(lease, Suspend(), waits=waits))
+    assert not verdict.is_lost
+    assert not verdict.is_held
+    return lease
+
+
+async def ended(store: Store, number: int = 1, state: RunState = RunState.SUCCEEDED, **options: Any) -> Lease:
+    """A run that reached its end by its own code."""
+    lease = await held(store, number, **options)
+    await write(store, checkpoint_for(lease, succeed() if state is RunState.SUCCEEDED else fail()))
+    return lease
+
+
+# Claiming
+
+
+async def claim(
+    store: Store,
+    *,
+    id: str | None = None,
+    worker: str = WORKER,
+    types: Sequence[str] = (TYPE,),
+    limit: int = 10,
+    may_suspect: bool = True,
+    is_repeat: bool = False,
+    python: str = PYTHON,
+) -> Claimed:
+    request = ClaimRequest(
+        id=id or new_id(),
+        worker=worker,
+        types=tuple(types),
+        limit=limit,
+        lease=LEASE,
+        python=python,
+        may_suspect=may_suspect,
+        is_repeat=is_repeat,
+    )
+    return await store.claim(request)
+
+
+async def claim_one(store: Store, *, worker: str = WORKER, type: str = TYPE) -> Lease:
+    claimed = await claim(store, worker=worker, types=[type], limit=1)
+    assert len(claimed.leases) == 1, "there was nothing to claim"
+    return claimed.leases[0]
+
+
+async def claimed_ids(store: Store, **options: Any) -> list[str]:
+    return [lease.run.id for lease in (await claim(store, **options)).leases]
+
+
+def a_worker(id: str = WORKER) -> WorkerInfo:
+    return WorkerInfo(id=id, name=f"{id}-name", host="host", pid=17, types=(TYPE,), concurrency=5)
+
+
+async def renew(store: Store, *holdings: Holding, worker: str = WORKER, lease: Micros = LEASE) -> Verdicts:
+    # In a thread, where the heartbeat lives: it blocks, and a store may need the loop to answer.
+    return await asyncio.to_thread(store.renew, a_worker(worker), holdings, lease)
+
+
+def holding_of(lease: Lease, *, seen: int | None = None) -> Holding:
+    return Holding(run_id=lease.run.id, token=lease.run.token, seen=lease.run.arrivals if seen is None else seen)
+
+
+# Writing
+
+
+def checkpoint_for(lease: Lease, next: Next | None = None, **parts: Any) -> Checkpoint:
+    """What the holder of a lease writes. `seen` is what came with the lease, unless the test knows of more."""
+    run = lease.run
+    return Checkpoint(**{"run_id": run.id, "token": run.token, "seen": run.arrivals, "next": next or Hold(), **parts})
+
+
+async def write(store: Store, checkpoint: Checkpoint) -> Verdict:
+    (verdict,) = (await store.checkpoint([checkpoint])).verdicts
+    assert verdict.run_id == checkpoint.run_id
+    return verdict
+
+
+def name_of(next: Next) -> str:
+    """What a parametrised test is called after."""
+    return type(next).__name__
+
+
+def succeed(result: str = '"done"') -> Finish:
+    return Finish(state=RunState.SUCCEEDED, result=result)
+
+
+def fail(message: str = "no luck") -> Finish:
+    return Finish(state=RunState.FAILED, error=an_error(message))
+
+
+def block(retry_at: Micros | None = None) -> Block:
+    return Block(error=an_error("stuck"), retry_at=retry_at)
+
+
+def an_error(message: str) -> ErrorRecord:
+    return ErrorRecord(type="ValueError", message=message, types=("ValueError", "Exception"))
+
+
+def a_step(location: str = "charge", position: int = 1, result: str | None = '"paid"', **options: Any) -> Entry:
+    return Entry(
+        **{
+            "location": location,
+            "kind": EntryKind.STEP,
+            "state": EntryState.DONE,
+            "position": position,
+            "attempts": 1,
+            "result": result,
+            "started_at": START,
+            "finished_at": START,
+            **options,
+        }
+    )
+
+
+def a_retry(location: str = "charge", attempts: int = 1) -> Entry:
+    return Entry(
+        location=location,
+        kind=EntryKind.STEP,
+        state=EntryState.RETRYING,
+        attempts=attempts,
+        error=an_error(f"attempt {attempts}"),
+        started_at=START,
+        retry_at=START + attempts * SECOND,
+    )
+
+
+# Waiting, and what is waited for
+
+
+def for_message(*names: str, location: str = "receive", deadline: Micros | None = None) -> Wait:
+    return Wait(location=location, kind=WaitKind.MESSAGE, since=START, names=names, deadline=deadline)
+
+
+def for_event(topic: str, *, after: int = 0, location: str = "event", deadline: Micros | None = None) -> Wait:
+    return Wait(location=location, kind=WaitKind.EVENT, since=START, names=(topic,), deadline=deadline, after=after)
+
+
+def for_child(number: int, *, location: str = "child") -> Wait:
+    return Wait(location=location, kind=WaitKind.CHILD, since=START, names=(an_id(number),))
+
+
+def for_time(deadline: Micros, *, location: str = "sleep") -> Wait:
+    return Wait(location=location, kind=WaitKind.TIME, since=START, deadline=deadline)
+
+
+def a_message(number: int = 1, *, id: str = "m1", name: str = "go", payload: str = "1") -> Message:
+    """A message to the run with this number."""
+    return Message(id=id, name=name, payload=payload, run_id=an_id(number))
+
+
+def an_event(id: str = "e1", *, topic: str = "paid", payload: str = "1") -> Event:
+    return Event(id=id, topic=topic, payload=payload)
+
+
+# Looking
+
+
+async def the_run(store: Store, number: int = 1) -> Run:
+    details = await store.get(an_id(number))
+    assert details is not None
+    return details.run
+
+
+async def facts_of(store: Store, number: int = 1) -> list[str]:
+    return [fact.event for fact in await store.audit(an_id(number))]
+
+
+Picture = tuple[Details | None, Sequence[Entry], Sequence[AuditFact]]
+
+
+async def picture_of(store: Store, *numbers: int) -> list[Picture]:
+    """All that can be seen of some runs, to compare before and after."""
+    ids = [an_id(number) for number in numbers]
+    return [
+        (await store.get(run_id), tuple(await store.history(run_id)), tuple(await store.audit(run_id)))
+        for run_id in ids
+    ]
+
+
+class Listening:
+    """Hears hints and waits for the one a test expects."""
+
+    def __init__(self, store: Store) -> None:
+        self._heard: list[Hint] = []
+        self._news = asyncio.Event()
+        self.stop: Callable[[], None] = store.listen(self._hear)
+
+    def _hear(self, hint: Hint) -> None:
+        self._heard.append(hint)
+        self._news.set()
+
+    @property
+    def heard(self) -> Sequence[Hint]:
+        return self._heard
+
+    async def until(self, kind: Literal["ready", "arrived", "ended", "taken"], name: str) -> None:
+        """Return once a hint of this kind has named this run or type. Its order and company do not matter."""
+        async with asyncio.timeout(10):
+            while not any(name in getattr(hint, kind) for hint in self._heard):
+                self._news.clear()
+                await self._news.wait()

@@ -1,0 +1,110 @@
+"""Hints: what a listener hears. Losing one may only cost latency, so a store may also tell nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.core.checkpoint import Cancel, Release
+from holdfast.core.ports import Store
+from holdfast.testing.contract.arrange import (
+    TYPE,
+    Listening,
+    a_message,
+    an_event,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    for_event,
+    for_message,
+    held,
+    start,
+    succeed,
+    suspended,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+
+
+class HintContract(Contract):
+    """Whoever listens hears what happened in this store soon after it was committed."""
+
+    async def test_a_start_tells_that_its_type_is_ready(self, store: Store) -> None:
+        """The port: which types became ready."""
+        listening = Listening(store)
+
+        await start(store, an_intent(1), an_intent(2, type="other"))
+
+        await listening.until("ready", TYPE)
+        await listening.until("ready", "other")
+
+    async def test_a_released_or_woken_run_and_a_child_tell_that_their_types_are_ready(self, store: Store) -> None:
+        """The port: which types became ready."""
+        leases = [await held(store, number, type=f"t{number}") for number in (1, 2)]
+        await suspended(store, 3, for_message("go"), type="t3")
+        listening = Listening(store)
+
+        await write(store, checkpoint_for(leases[0], Release()))
+        await write(store, checkpoint_for(leases[1], children=(an_intent(4, type="t4"),)))
+        await store.send([a_message(3)])
+
+        for type in ("t1", "t3", "t4"):
+            await listening.until("ready", type)
+
+    async def test_an_arrival_at_a_held_run_tells_its_holder(self, store: Store) -> None:
+        """T1: the holder learns of it by a hint: of a message, an event, the end of a child."""
+        for number in (1, 2, 3):
+            lease = await held(store, number)
+            await write(store, checkpoint_for(lease, waits=(for_event("paid"),) if number == 2 else ()))
+        child = await held(store, 4, parent_id=an_id(3))
+        listening = Listening(store)
+
+        await store.send([a_message(1)])
+        await store.emit([an_event()])
+        await write(store, checkpoint_for(child, succeed()))
+
+        for run_id in map(an_id, (1, 2, 3)):
+            await listening.until("arrived", run_id)
+
+    async def test_an_end_is_told(self, store: Store) -> None:
+        """The port: which runs ended, by their own code, by a cancel, or by their parent's end."""
+        parent = await held(store, 1)
+        await start(store, an_intent(2), an_intent(3, parent_id=an_id(1), on_close="cancel"))
+        listening = Listening(store)
+
+        await write(store, checkpoint_for(parent, succeed()))
+        await store.control(an_id(2), Cancel(id="c"))
+
+        for run_id in map(an_id, (1, 2, 3)):
+            await listening.until("ended", run_id)
+
+    async def test_a_holder_is_told_that_its_run_was_taken(self, store: Store) -> None:
+        """SEMANTICS, control: a running holder is told by a hint or its next renewal."""
+        await held(store, 1)
+        listening = Listening(store)
+
+        await store.control(an_id(1), Cancel(id="c"))
+
+        await listening.until("taken", an_id(1))
+
+    async def test_every_listener_hears_on_its_own_loop(self, store: Store) -> None:
+        """The port: delivered on the running event loop, to all who listen."""
+        here, loops = asyncio.get_running_loop(), []
+        store.listen(lambda _: loops.append(asyncio.get_running_loop()))
+        first, second = Listening(store), Listening(store)
+
+        await start(store, an_intent(1))
+
+        await first.until("ready", TYPE)
+        await second.until("ready", TYPE)
+        assert set(loops) == {here}
+
+    async def test_who_stopped_listening_hears_nothing(self, store: Store) -> None:
+        """The port: until the returned function is called, which may be called again."""
+        gone, still = Listening(store), Listening(store)
+        gone.stop()
+        gone.stop()
+
+        await start(store, an_intent(1))
+
+        await still.until("ready", TYPE)
+        assert list(gone.heard) == []

@@ -1,0 +1,340 @@
+"""Messages: what `send` promises, and what becomes of a message in the inbox."""
+
+from __future__ import annotations
+
+from holdfast.core.checkpoint import Cancel, Release, Suspend
+from holdfast.core.clock import DAY, SECOND
+from holdfast.core.model import Arrival, Message, WaitKind
+from holdfast.core.ports import Sent, Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    HOSTILE,
+    LEASE,
+    a_message,
+    a_step,
+    an_event,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim_one,
+    claimed_ids,
+    ended,
+    facts_of,
+    for_event,
+    for_message,
+    for_time,
+    held,
+    start,
+    suspended,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+
+class MessageContract(Contract):
+    """A message is kept, in order, and consumed once."""
+
+    async def test_a_message_to_a_run_that_has_not_started_waits_for_it(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, waiting: kept even before the run asks or starts. It starts no run early."""
+        await start(store, an_intent(1, delay=SECOND))
+
+        assert await store.send([a_message(id="m1", name="go", payload='{"a":1}')]) == [Sent(run_id=an_id(1))]
+
+        assert await claimed_ids(store) == []
+        clock.advance(SECOND)
+        assert (await claim_one(store)).arrivals == (
+            Arrival(number=1, kind=WaitKind.MESSAGE, name="go", at=START, payload='{"a":1}', ref="m1"),
+        )
+
+    async def test_a_message_to_a_held_run_changes_nothing_but_its_inbox(self, store: Store) -> None:
+        """T1: a sender never touches `ready_at`, token or state of a held run."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, waits=(for_message("go"),)))
+        before = await the_run(store)
+
+        await store.send([a_message()])
+
+        after = await the_run(store)
+        assert (after.state, after.ready_at, after.token, after.worker) == (
+            before.state,
+            before.ready_at,
+            before.token,
+            before.worker,
+        )
+        assert after.arrivals == 1
+        assert await facts_of(store) == ["claimed"]
+        assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1"]
+
+    async def test_an_awaited_message_wakes_a_suspended_run(self, store: Store, clock: SettableClock) -> None:
+        """T1: if the run is suspended on a matching wait, it is ready now."""
+        await suspended(store, 1, for_message("go"))
+        clock.advance(SECOND)
+
+        await store.send([a_message(name="go")])
+
+        run = await the_run(store)
+        assert (run.state, run.ready_at) == (RunState.SUSPENDED, START + SECOND)
+        fact = (await store.audit(an_id(1)))[-1]
+        assert (fact.event, fact.at, fact.data) == ("woken", START + SECOND, {"by": "message", "name": "go"})
+        assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
+
+    async def test_a_message_nobody_waits_for_wakes_nobody(self, store: Store) -> None:
+        """T1: only a matching wait; the deadline stays as it was."""
+        await suspended(store, 1, for_message("go", deadline=START + 9 * SECOND), for_event("other"))
+        await suspended(store, 2, for_message("go"))
+
+        await store.send([a_message(1, name="other"), a_message(2, name="gone"), a_message(2, id="m2", name="Go")])
+
+        assert [(await the_run(store, number)).ready_at for number in (1, 2)] == [START + 9 * SECOND, None]
+        assert await facts_of(store, 1) == ["claimed", "suspended"]
+
+    async def test_a_wait_may_name_several_messages_or_any(self, store: Store) -> None:
+        """SEMANTICS, waiting: `receive([a, b])`, `receive()`."""
+        await suspended(store, 1, for_message("a", "b"))
+        await suspended(store, 2, for_message())
+
+        await store.send([a_message(1, name="b"), a_message(2, name="whatever")])
+
+        assert await claimed_ids(store) == [an_id(1), an_id(2)]
+
+    async def test_a_wait_for_any_message_is_no_wait_for_events(self, store: Store) -> None:
+        """T1: kinds do not mix."""
+        await suspended(store, 1, for_message())
+        await suspended(store, 2, for_event("go"))
+
+        reached = await store.emit([an_event(topic="other")])
+        await store.send([a_message(2, name="go")])
+
+        assert reached == [0]
+        assert await claimed_ids(store) == []
+
+    async def test_a_message_does_not_wake_what_is_blocked_or_released(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """T1, T5: only a suspended run is woken; a blocked one keeps the time of its next try."""
+        await write(store, checkpoint_for(await held(store, 1), block(), waits=(for_message("go"),)))
+        await write(store, checkpoint_for(await held(store, 2), Release(), waits=(for_message("go"),)))
+        clock.advance(SECOND)
+
+        await store.send([a_message(1), a_message(2)])
+
+        assert [(await the_run(store, number)).ready_at for number in (1, 2)] == [None, START]
+
+    async def test_a_run_that_is_ready_already_keeps_its_place(self, store: Store, clock: SettableClock) -> None:
+        """S4: wake-ups coalesce, and further ones do not send a run back to the end of the queue."""
+        await suspended(store, 1, for_message("go"))
+        await store.send([a_message(id="m1")])
+        clock.advance(SECOND)
+
+        await store.send([a_message(id="m2")])
+
+        assert (await the_run(store)).ready_at == START
+        assert await facts_of(store) == ["claimed", "suspended", "woken"]
+
+    async def test_a_deadline_that_passed_is_not_moved_by_a_message(self, store: Store, clock: SettableClock) -> None:
+        """S4, T5: a run that is due keeps its place."""
+        await suspended(store, 1, for_time(START + SECOND), for_message("go"))
+        clock.advance(2 * SECOND)
+
+        await store.send([a_message()])
+
+        assert (await the_run(store)).ready_at == START + SECOND
+
+    async def test_messages_arrive_in_order_under_growing_numbers(self, store: Store, clock: SettableClock) -> None:
+        """T1: the run's next arrival number. SEMANTICS, waiting: FIFO."""
+        await start(store, an_intent(1))
+        await store.send([a_message(id="z"), a_message(id="a", name="other")])
+        clock.advance(SECOND)
+        await store.send([a_message(id="m")])
+
+        arrivals = (await claim_one(store)).arrivals
+
+        assert [(arrival.number, arrival.ref, arrival.at) for arrival in arrivals] == [
+            (1, "z", START),
+            (2, "a", START),
+            (3, "m", START + SECOND),
+        ]
+
+    async def test_names_ids_and_payloads_are_taken_literally(self, store: Store) -> None:
+        """PROMISES: returned equal on every store."""
+        await suspended(store, 1, for_message("%"), for_message("100", "it", "a*", location="other"))
+        messages = [a_message(id=text, name=text, payload=f'"{index}☃"') for index, text in enumerate(HOSTILE)]
+        await store.send(messages)
+        assert await claimed_ids(store) == []
+
+        await store.send([a_message(id="%", name="%")])
+
+        arrivals = (await claim_one(store)).arrivals
+        assert [(arrival.ref, arrival.name, arrival.payload) for arrival in arrivals[:-1]] == [
+            (message.id, message.name, message.payload) for message in messages
+        ]
+
+    # Consuming
+
+    async def test_a_consumed_message_does_not_come_back(self, store: Store) -> None:
+        """PROMISES 5: a message is consumed by at most one receive."""
+        await start(store, an_intent(1))
+        await store.send([a_message(id="m1"), a_message(id="m2"), a_message(id="m3")])
+        lease = await claim_one(store)
+
+        verdict = await write(store, checkpoint_for(lease, Release(), consumed=(2,), entries=(a_step(),)))
+
+        assert verdict.arrivals == ()
+        again = await claim_one(store)
+        assert [(arrival.number, arrival.ref) for arrival in again.arrivals] == [(1, "m1"), (3, "m3")]
+        assert again.run.arrivals == 3
+
+    async def test_numbers_are_not_used_again(self, store: Store) -> None:
+        """T1, T4: `seen` can only mean one arrival."""
+        lease = await held(store)
+        await store.send([a_message(id="m1")])
+        await write(store, checkpoint_for(lease, seen=1, consumed=(1,)))
+        await store.send([a_message(id="m2")])
+
+        verdict = await write(store, checkpoint_for(lease, Suspend(), seen=1, waits=(for_message("go"),)))
+
+        assert verdict.is_held
+        assert [(arrival.number, arrival.ref) for arrival in verdict.arrivals] == [(2, "m2")]
+
+    async def test_a_withdrawn_wait_swallows_nothing(self, store: Store) -> None:
+        """SEMANTICS, waiting: an abandoned wait swallows nothing later."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, waits=(for_message("go"),)))
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START + LEASE),)))
+
+        await store.send([a_message(name="go")])
+
+        assert (await the_run(store)).ready_at == START + LEASE
+        assert await facts_of(store) == ["claimed", "suspended"]
+
+    # Repeats
+
+    async def test_a_message_sent_twice_is_one_message(self, store: Store) -> None:
+        """S6, SEMANTICS: a repeated send is no second message, whatever else it says."""
+        lease = await held(store)
+
+        sent = [
+            *(await store.send([a_message(id="m1"), a_message(id="m1", payload="2")])),
+            *(await store.send([a_message(id="m1", name="other")])),
+        ]
+
+        assert sent == [Sent(run_id=an_id(1))] * 3
+        verdict = await write(store, checkpoint_for(lease))
+        assert [(arrival.number, arrival.payload) for arrival in verdict.arrivals] == [(1, "1")]
+
+    async def test_a_consumed_id_is_remembered_for_a_day(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, waiting: a consumed id is remembered for a day."""
+        lease = await held(store)
+        await store.send([a_message(id="m1")])
+        await write(store, checkpoint_for(lease, seen=1, consumed=(1,)))
+
+        clock.advance(DAY - 1)
+        await store.send([a_message(id="m1")])
+        assert (await the_run(store)).arrivals == 1
+        clock.advance(1)
+        await store.send([a_message(id="m1")])
+        assert (await the_run(store)).arrivals == 2
+
+    async def test_an_unread_message_is_remembered_for_as_long_as_it_is_unread(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, waiting: the day counts from its consumption."""
+        await start(store, an_intent(1))
+        await store.send([a_message(id="m1")])
+        clock.advance(2 * DAY)
+        await store.send([a_message(id="m1")])
+
+        lease = await claim_one(store)
+        await write(store, checkpoint_for(lease, consumed=(1,)))
+        clock.advance(DAY - 1)
+        await store.send([a_message(id="m1")])
+
+        assert (await the_run(store)).arrivals == 1
+
+    async def test_ids_belong_to_one_run_and_to_messages(self, store: Store) -> None:
+        """SEMANTICS, waiting: your own ids may be anything; another run's, or an event's number, is no repeat."""
+        leases = [await held(store, number) for number in (1, 2)]
+        await store.emit([an_event("e1")])
+        verdict = await write(store, checkpoint_for(leases[0], waits=(for_event("paid"),)))
+        number = verdict.arrivals[0].ref
+        assert number is not None
+
+        await store.send([a_message(1, id=number), a_message(2, id=number)])
+
+        assert [(await the_run(store, run)).arrivals for run in (1, 2)] == [2, 1]
+
+    # Addresses
+
+    async def test_a_message_may_be_sent_by_key(self, store: Store) -> None:
+        """SEMANTICS, starting: a run can be looked up and sent to by key."""
+        await suspended(store, 1, for_message("go"), key="order's %17")
+
+        sent = await store.send([Message(id="m1", name="go", payload="1", key="order's %17")])
+
+        assert sent == [Sent(run_id=an_id(1))]
+        assert await claimed_ids(store) == [an_id(1)]
+
+    async def test_sending_to_nobody_is_refused(self, store: Store) -> None:
+        """SEMANTICS, waiting: to an unknown run, `RunNotFound`."""
+        sent = await store.send([a_message(9), Message(id="m1", name="go", payload="1", key="nobody's")])
+
+        assert sent == [Sent(run_id=an_id(9), refused="unknown"), Sent(run_id=None, refused="unknown")]
+
+    async def test_sending_to_an_ended_run_is_refused(self, store: Store) -> None:
+        """SEMANTICS, waiting: to a finished one, `RunFinished`. S5: it does not change."""
+        await ended(store, 1, key="k")
+        await start(store, an_intent(2))
+        await store.control(an_id(2), Cancel(id="c"))
+        before = [await the_run(store, number) for number in (1, 2)]
+
+        sent = await store.send([a_message(1), a_message(2), Message(id="m2", name="go", payload="1", key="k")])
+
+        assert sent == [Sent(run_id=an_id(number), refused="finished") for number in (1, 2, 1)]
+        assert [await the_run(store, number) for number in (1, 2)] == before
+
+    async def test_one_refused_message_does_not_hinder_the_others(self, store: Store) -> None:
+        """The port: one answer per message, in order."""
+        await start(store, an_intent(1), an_intent(2))
+
+        sent = await store.send([a_message(2), a_message(9), a_message(1)])
+
+        assert [one.refused for one in sent] == [None, "unknown", None]
+        assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 1]
+
+    async def test_sending_nothing_is_answered_with_nothing(self, store: Store) -> None:
+        """The port: each operation is plural."""
+        assert list(await store.send([])) == []
+
+    # From a checkpoint
+
+    async def test_a_run_sends_with_its_checkpoint(self, store: Store) -> None:
+        """SEMANTICS, waiting: `ctx.send` goes with the checkpoint, by id or by key, also to itself."""
+        await suspended(store, 2, for_message("go"))
+        await start(store, an_intent(3, key="k"))
+        lease = await held(store, 1, type="sender")
+        messages = (a_message(2), Message(id="m2", name="x", payload="2", key="k"), a_message(1, id="m3"))
+
+        verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),), messages=messages))
+
+        assert (verdict.is_held, [arrival.ref for arrival in verdict.arrivals]) == (True, ["m3"])
+        assert await facts_of(store, 2) == ["claimed", "suspended", "woken"]
+        assert [(await the_run(store, number)).arrivals for number in (1, 2, 3)] == [1, 1, 1]
+
+    async def test_what_a_run_sends_to_nobody_is_dropped_and_audited(self, store: Store) -> None:
+        """SEMANTICS, waiting: to a run that has ended they are dropped and audited."""
+        await ended(store, 2)
+        lease = await held(store, 1)
+
+        verdict = await write(store, checkpoint_for(lease, messages=(a_message(2, id="m1"), a_message(9, id="m2"))))
+
+        assert not verdict.is_lost
+        facts = [fact.data for fact in await store.audit(an_id(1)) if fact.event == "dropped"]
+        assert [(fact["to"], fact["name"], fact["why"]) for fact in facts] == [
+            (an_id(2), "go", "finished"),
+            (an_id(9), "go", "unknown"),
+        ]

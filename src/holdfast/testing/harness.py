@@ -1,0 +1,175 @@
+"""The harness: your workflows on a memory store and a virtual clock. A thirty-day sleep takes no time.
+
+    async with Harness(hf) as h:
+        assert await h.execute(checkout, order) == "paid"
+
+Time passes only while something waits for a run to end, and then straight to whatever is due next; or when
+you say so with `advance`. Steps can be replaced by `stub`. With `always_replay` a run is forgotten and
+replayed after each of its checkpoints, which finds code that does not repeat itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.app import Holdfast
+from holdfast.core.clock import micros, moment
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ports import Store
+from holdfast.engine.ends import End, Ends
+from holdfast.runner.operation import StepCall
+from holdfast.runner.registry import Registry
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import VirtualClock
+from holdfast.worker.worker import Worker
+
+_QUIET_ROUNDS = 8
+_STUCK_SECONDS = 0.005
+
+
+class Harness(Holdfast):
+    """A whole holdfast in memory: everything of `Holdfast`, plus control over time and steps."""
+
+    def __init__(
+        self,
+        source: Holdfast | Registry | None = None,
+        *,
+        always_replay: bool = False,
+        start: datetime = datetime(2030, 1, 1, tzinfo=UTC),
+        clock: VirtualClock | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.clock = clock or VirtualClock(start)
+        super().__init__("memory://", store=store or MemoryStore(clock=self.clock))
+        if source is not None:
+            self.include(source.registry if isinstance(source, Holdfast) else source)
+        self._always_replay = always_replay
+        self._stubs: dict[str, Callable[..., Any]] = {}
+        self._worker: Worker | None = None
+        self.executed: list[str] = []
+        """The locations of all step bodies that were executed, in order."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self.start_worker()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            await self._worker.stop(grace_seconds=0)
+        await super().__aexit__(kind, error, traceback)
+
+    # Steps
+
+    def stub(
+        self,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        *,
+        returns: Any = None,
+        raises: BaseException | None = None,
+    ) -> None:
+        """Have every step of this name do something else: call a function, return a value, or raise."""
+        if function is not None and (returns is not None or raises is not None):
+            raise InvalidRequest(f"stub({name!r}) takes a function, or returns=, or raises=, and only one of them")
+
+        def give(*args: Any) -> Any:
+            if raises is not None:
+                raise raises
+            return returns
+
+        self._stubs[name] = function or give
+
+    def _body(self, call: StepCall) -> Callable[..., Any]:
+        self.executed.append(call.location)
+        name = call.location.rsplit("/", 1)[-1].split("#", 1)[0]
+        return self._stubs.get(name, call.function)
+
+    # Time
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return moment(self.clock.now())
+
+    async def advance(self, length: float | timedelta) -> None:
+        """Let so many seconds pass, and everything happen that is due by then."""
+        until = self.clock.now() + micros(length)
+        await self.settle()
+        while (due := self.clock.next_due()) is not None and due <= until:
+            await self._pass_to(due)
+        await self._pass_to(until)
+
+    async def settle(self) -> None:
+        """Wait until nothing more happens by itself, short of time passing."""
+        rounds = 0
+        while rounds < _QUIET_ROUNDS:
+            await asyncio.sleep(0)
+            is_quiet = self._worker is None or self._worker.is_quiet
+            rounds = rounds + 1 if is_quiet else 0
+            if not is_quiet:
+                await asyncio.sleep(0.0002)
+
+    async def _pass_to(self, when: int) -> None:
+        loop = asyncio.get_running_loop()
+        for callback in self.clock.pass_to(when):
+            loop.call_soon(callback)
+        await self.settle()
+
+    async def skip(self) -> bool:
+        """Let time pass to whatever is due next. False if nothing is."""
+        due = self.clock.next_due()
+        if due is None:
+            return False
+        await self._pass_to(due)
+        return True
+
+    def _make_ends(self) -> Ends:
+        return _ImpatientEnds(self)
+
+    # The worker
+
+    async def start_worker(self) -> Worker:
+        """Start a worker; entering the harness has done that once."""
+        self._worker = self._hire(
+            clock=self.clock, poll=None, has_heart=False, always_replay=self._always_replay, body_of=self._body
+        )
+        await self._worker.start()
+        return self._worker
+
+    async def crash_worker(self) -> None:
+        """Let the worker vanish without a word, as a killed process; the runs it held wait for their leases to end."""
+        if self._worker is not None:
+            await self._worker.kill()
+            self._worker = None
+
+    async def stop_worker(self) -> None:
+        """Stop the worker in an orderly way, as on a deploy."""
+        if self._worker is not None:
+            await self._worker.stop()
+            self._worker = None
+
+
+class _ImpatientEnds(Ends):
+    """Makes time pass while somebody waits for an end."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness.store)
+        self._harness = harness
+
+    async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
+        waiting = asyncio.ensure_future(super().wait(run_id, is_fresh=is_fresh))
+        try:
+            while not waiting.done():
+                await self._harness.settle()
+                if not waiting.done() and not await self._harness.skip():
+                    await asyncio.wait([waiting], timeout=_STUCK_SECONDS)
+            return waiting.result()
+        finally:
+            waiting.cancel()

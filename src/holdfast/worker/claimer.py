@@ -1,0 +1,172 @@
+"""The claimer: asks the store for work when there is room for it and reason to believe there is some."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Claimed, ClaimRequest
+from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import new_id
+from holdfast.core.ports import Store
+
+BATCH_LIMIT = 200
+POLL: Micros = 5 * SECOND
+_OUTAGE_PAUSE: Micros = SECOND
+_AGAIN_PAUSE: Micros = SECOND // 50
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Room(Protocol):
+    """What the claimer asks of its worker."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def free(self) -> int:
+        """How many more runs could be held."""
+        ...
+
+    def holds_suspect(self) -> bool: ...
+
+    async def renew_if_late(self) -> None:
+        """After an outage leases are renewed before anything is claimed."""
+        ...
+
+
+class Claimer:
+    """Claims in batches, one claim at a time. Sleeps until the next run is ready, a hint comes, or the poll is due."""
+
+    def __init__(
+        self,
+        store: Store,
+        room: Room,
+        *,
+        worker_id: str,
+        types: tuple[str, ...],
+        lease: Micros,
+        poll: Micros | None,
+        take: Callable[[Claimed], None],
+    ) -> None:
+        self._store = store
+        self._room = room
+        self._worker_id = worker_id
+        self._types = types
+        self._lease = lease
+        self._poll = poll
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Claimed | None] | None = None
+        self._timer: Timer | None = None
+        self._timer_at: Micros | None = None
+        self._repeat: ClaimRequest | None = None
+        self._is_wanted = True
+        self._is_stopped = False
+        self._is_failing = False
+        self.was_short = False
+        """Whether the last claim found less than there was room for: the queue was empty."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last claim found nothing, and nothing has happened since."""
+        return self._task is None and not self._is_wanted
+
+    def wake(self) -> None:
+        """Something may be ready."""
+        self._is_wanted = True
+        self.claim()
+
+    def wake_by(self, when: Micros) -> None:
+        """A run will be ready at this instant: be awake by then."""
+        self._sleep_until(when)
+
+    def claim(self) -> None:
+        """Claim if there is room and reason."""
+        if self._is_stopped or self._task is not None or not self._is_wanted or not self._types:
+            return
+        if self._room.free() <= 0:
+            return
+        self._is_wanted = False
+        self._disarm()
+        self._task = self._loop.create_task(self._ask())
+        self._task.add_done_callback(self._answered)
+
+    async def stop(self) -> None:
+        """Claim no more; a claim under way is still taken."""
+        self._is_stopped = True
+        self._disarm()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _ask(self) -> Claimed | None:
+        try:
+            await self._room.renew_if_late()
+            request = self._repeat or ClaimRequest(
+                id=new_id(),
+                worker=self._worker_id,
+                types=self._types,
+                limit=min(max(1, self._room.free()), BATCH_LIMIT),
+                lease=self._lease,
+                python=PYTHON,
+                may_suspect=not self._room.holds_suspect(),
+            )
+            # If the answer gets lost, the same claim is made again and gives the same leases.
+            self._repeat = replace(request, is_repeat=True)
+            claimed = await self._store.claim(request)
+        except StoreUnavailable as error:
+            if not self._is_failing:
+                _log.warning("cannot claim; trying again: %s", error)
+            self._is_failing = True
+            return None
+        if self._is_failing:
+            _log.warning("claiming works again")
+        self._is_failing = False
+        self._repeat = None
+        self.was_short = len(claimed.leases) < request.limit
+        return claimed
+
+    def _answered(self, task: asyncio.Task[Claimed | None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        claimed = task.result()
+        if claimed is None:
+            self._sleep_until(self._room.clock.now() + _OUTAGE_PAUSE)
+            return
+        if not self.was_short:
+            self._is_wanted = True
+        self._take(claimed)
+        if self._is_wanted:
+            self.claim()
+        else:
+            polled = None if self._poll is None else claimed.now + self._poll
+            # What is ready and was not given (a suspect, say) is asked for again, but not at once.
+            ready = None if claimed.next_ready_at is None else max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
+            times = [at for at in (ready, polled) if at is not None]
+            self._sleep_until(min(times, default=None))
+
+    def _sleep_until(self, when: Micros | None) -> None:
+        """Wake at this instant, or earlier if that was the plan already."""
+        if when is None or self._is_stopped or (self._timer_at is not None and self._timer_at <= when):
+            return
+        self._disarm()
+        self._timer_at = when
+        self._timer = self._room.clock.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = self._timer_at = None
+        self.wake()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timer_at = None

@@ -1,0 +1,142 @@
+"""The executor: runs step bodies, async ones on the worker's loop, sync ones in threads.
+
+It knows nothing of runs. A body that nobody waits for any more is abandoned: cancelled if it can be,
+and whatever it still does is not reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any
+
+from holdfast.runner.operation import StepCall
+from holdfast.runner.step_info import StepInfo, current_step
+from holdfast.worker.threads import Threads, attempt
+
+Report = Callable[["Body"], None]
+
+
+class Body:
+    """One attempt at a step, being executed. `is_timed_out`, `error` and `value` tell how it went."""
+
+    __slots__ = ("call", "context", "error", "is_abandoned", "is_timed_out", "report", "task", "timer", "value")
+
+    def __init__(self, call: StepCall, report: Report) -> None:
+        self.call = call
+        self.report = report
+        self.context: Context = copy_context()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.is_timed_out = False
+        self.is_abandoned = False
+        self.task: asyncio.Task[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_abandoned = True
+        if self.task is not None:
+            self.task.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class Executor:
+    """Executes up to `steps` bodies at once, up to `threads` of them in threads; more of them wait their turn."""
+
+    def __init__(self, *, steps: int, threads: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._steps = steps
+        self._threads = Threads(threads, self._loop)
+        self._running: set[Body] = set()
+        self._queue: deque[Body] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
+    def start(self, call: StepCall, run_id: str, generation: int, report: Report) -> Body:
+        """Execute a step; `report` is called, from a plain callback of the loop, when it has ended or timed out."""
+        body = Body(call, report)
+        info = StepInfo(run_id, generation, call.location, call.attempts + 1, lambda: body.is_abandoned)
+        body.context.run(current_step.set, info)
+        if len(self._running) < self._steps:
+            self._launch(body)
+        else:
+            self._queue.append(body)
+        return body
+
+    def close(self) -> None:
+        """Abandon what still runs."""
+        for body in [*self._running, *self._queue]:
+            body.abandon()
+        self._threads.close()
+
+    def _launch(self, body: Body) -> None:
+        self._running.add(body)
+        call = body.call
+        if call.options.timeout is not None:
+            body.timer = self._loop.call_later(call.options.timeout, self._time_out, body)
+        if _is_async(call.function):
+            outcome = body.context.run(attempt, call.function, call.args)
+            self._go_on(body, *outcome)
+        else:
+            self._threads.submit(lambda: self._run_in_thread(body))
+
+    def _run_in_thread(self, body: Body) -> Callable[[], None]:
+        outcome = body.context.run(attempt, body.call.function, body.call.args)
+        return lambda: self._go_on(body, *outcome)
+
+    def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
+        """A function returned: with a result, or with something still to be awaited."""
+        if error is None and inspect.isawaitable(value) and not body.is_abandoned:
+            body.task = self._loop.create_task(_awaited(value), context=body.context)
+            body.task.add_done_callback(lambda task: self._task_done(body, task))
+        else:
+            self._end(body, value, error)
+
+    def _task_done(self, body: Body, task: asyncio.Task[Any]) -> None:
+        body.task = None
+        if task.cancelled():
+            # Not by us (then nobody listens): the body's own cancellation is its error like any other.
+            self._end(body, None, asyncio.CancelledError("the step's body was cancelled"))
+        else:
+            error = task.exception()
+            self._end(body, None if error is not None else task.result(), error)
+
+    def _time_out(self, body: Body) -> None:
+        body.timer = None
+        if not body.is_abandoned:
+            body.is_timed_out = True
+            body.abandon()
+            body.report(body)
+
+    def _end(self, body: Body, value: Any, error: BaseException | None) -> None:
+        self._running.discard(body)
+        if body.timer is not None:
+            body.timer.cancel()
+        while self._queue and len(self._running) < self._steps:
+            waiting = self._queue.popleft()
+            if not waiting.is_abandoned:
+                self._launch(waiting)
+        if not body.is_abandoned:
+            body.value, body.error = value, error
+            body.report(body)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _awaited(value: Any) -> Coroutine[Any, Any, Any]:
+    if inspect.iscoroutine(value):
+        return value
+
+    async def await_it() -> Any:
+        return await value
+
+    return await_it()

@@ -1,0 +1,87 @@
+"""The heart: renews leases from its own thread, so that a busy event loop does not lose its runs.
+
+A loop that has been silent for several leases is dead, though, and loses them: somebody else must go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.core.checkpoint import Verdicts
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import HoldfastError
+from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.ports import Store
+
+BEATS_PER_LEASE = 3
+SILENT_LEASES = 4
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Heart:
+    """Beats until stopped; every answer of the store is handed to the loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        info: WorkerInfo,
+        lease: Micros,
+        holdings: Callable[[], Sequence[Holding]],
+        renewed: Callable[[Verdicts], None],
+    ) -> None:
+        self._store = store
+        self._info = info
+        self._lease = lease
+        self._holdings = holdings
+        self._renewed = renewed
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._pulse = time.monotonic()
+        self._is_failing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread = threading.Thread(target=self._beat_on, name="holdfast-heart", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop beating, and wait for a beat under way."""
+        self._stopping.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 5.0)
+
+    def _beat_on(self) -> None:
+        seconds = self._lease / SECOND / BEATS_PER_LEASE
+        while not self._stopping.wait(seconds):
+            try:
+                self._loop.call_soon_threadsafe(self._feel)
+            except RuntimeError:
+                return  # the loop is closed
+            if time.monotonic() - self._pulse > SILENT_LEASES * self._lease / SECOND:
+                _log.error("the event loop has been silent for %d leases; its runs are left to others", SILENT_LEASES)
+                continue
+            self._beat()
+
+    def _feel(self) -> None:
+        self._pulse = time.monotonic()
+
+    def _beat(self) -> None:
+        try:
+            answer = self._store.renew(self._info, self._holdings(), self._lease)
+            self._loop.call_soon_threadsafe(self._renewed, answer)
+        except HoldfastError as error:
+            if not self._is_failing:
+                _log.warning("cannot renew leases; trying again: %s", error)
+            self._is_failing = True
+        except RuntimeError:
+            return  # the loop was closed between the beat and its answer
+        else:
+            if self._is_failing:
+                _log.warning("renewing leases works again")
+            self._is_failing = False

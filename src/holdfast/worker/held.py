@@ -1,0 +1,289 @@
+"""A held run: one run in a worker's hands, between its turn, its step bodies and the committer.
+
+All methods are called from plain callbacks of the worker's loop, never from inside a task.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Suspend, Verdict
+from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import Entry, Holding, Lease
+from holdfast.core.rules import next_deadline
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.operation import StepCall
+from holdfast.runner.registry import Definition
+from holdfast.runner.turn import Turn
+from holdfast.worker.committer import Committer
+from holdfast.worker.executor import Body, Executor
+
+LINGER: Micros = SECOND
+"""A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
+
+SLOW_SECONDS = 0.1
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Holder(Protocol):
+    """What a held run needs of its worker."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    committer: Committer
+    executor: Executor
+    is_draining: bool
+    always_replay: bool
+    body_of: Callable[[StepCall], Callable[..., Any]] | None
+
+    def is_crowded(self) -> bool:
+        """Whether somebody else needs the place of a run that only waits."""
+        ...
+
+    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
+        """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
+        ...
+
+
+class HeldRun:
+    """Drives one run: feeds its turn, starts its steps, sends its checkpoints, and lets go of it at last."""
+
+    def __init__(self, lease: Lease, definition: Definition, holder: Holder) -> None:
+        self.id = lease.run.id
+        self.token = lease.run.token
+        self.crashes = lease.run.crashes
+        self._lease = lease
+        self._definition = definition
+        self._holder = holder
+        self._turn = Turn(lease, definition)
+        self._bodies: dict[str, Body] = {}
+        self._sent: tuple[Checkpoint, int] | None = None
+        self._refusal: Block | None = None
+        self._timer: Timer | None = None
+        self._timer_at: Micros | None = None
+        self._is_gone = False
+
+    @property
+    def holding(self) -> Holding:
+        """What the heartbeat says of this run."""
+        return Holding(run_id=self.id, token=self.token, seen=self._turn.inbox.seen)
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether it only waits for something near, and could make place."""
+        return not self._bodies and self._sent is None and self._turn.is_waiting(self._holder.clock.now())
+
+    @property
+    def is_executing(self) -> bool:
+        return bool(self._bodies)
+
+    def begin(self) -> None:
+        """Start or resume the workflow."""
+        self._drive(self._turn.begin)
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on as far as possible: feed what is due, start what may start, write what there is to write."""
+        if self._is_gone or self._is_leaving():
+            return
+        self._drive(self._turn.settle)
+        now = self._holder.clock.now()
+        self._abandon(self._turn.abandoned)
+        if not self._holder.is_draining:
+            for call in self._turn.startable(now):
+                self._execute(call, now)
+        if self._sent is None and self._next(now) is not None:
+            self._holder.committer.add(self)
+        self._arm()
+
+    def look(self, verdict: Verdict) -> None:
+        """A heartbeat or a look at the store told how the run stands."""
+        if self._is_gone:
+            return
+        if verdict.is_lost:
+            # A checkpoint that lets go may be committed and its answer still on the way; that answer decides.
+            if not self._is_leaving():
+                self._leave()
+            return
+        self._turn.inbox.add(verdict.arrivals)
+        self.advance()
+
+    def stop(self) -> None:
+        """Give the run back now: whatever executes is abandoned, and recorded as nothing."""
+        self._abandon(list(self._bodies))
+        self.advance()
+
+    def drop(self) -> None:
+        """Forget the run without a word to the store, as a process that dies would."""
+        self._leave()
+
+    # Steps
+
+    def _execute(self, call: StepCall, now: Micros) -> None:
+        call.is_started = True
+        call.started_at = call.started_at or now
+        if call.location in self._bodies:
+            self._bodies[call.location].call = call  # a new turn asks for what is being executed already
+        else:
+            if self._holder.body_of is not None:
+                call.function = self._holder.body_of(call)
+            executor = self._holder.executor
+            self._bodies[call.location] = executor.start(call, self.id, self._lease.run.generation, self._step_done)
+
+    def _step_done(self, body: Body) -> None:
+        call = body.call
+        if self._is_gone or self._bodies.pop(call.location, None) is None:
+            return
+        if body.is_timed_out:
+            self._drive(lambda now: self._turn.feed_timeout(call, now))
+        elif body.error is not None:
+            error = body.error
+            self._drive(lambda now: self._turn.feed_error(call, error, now))
+        else:
+            self._drive(lambda now: self._turn.feed_result(call, body.value, now))
+        self.advance()
+
+    def _abandon(self, locations: list[str]) -> None:
+        for location in locations:
+            body = self._bodies.pop(location, None)
+            if body is not None:
+                body.abandon()
+        self._turn.abandoned.clear()
+
+    # Checkpoints
+
+    def _is_leaving(self) -> bool:
+        return self._sent is not None and not isinstance(self._sent[0].next, Hold)
+
+    def _next(self, now: Micros) -> Next | None:
+        """What the next checkpoint would do with the run; None if none is needed."""
+        turn = self._turn
+        if self._refusal is not None:
+            return self._refusal
+        if turn.outcome is not None:
+            return turn.outcome
+        if not self._bodies and turn.is_waiting(now) and not self._lingers(now):
+            return Suspend()
+        if not self._bodies and self._holder.is_draining:
+            return Release()
+        return Hold() if turn.needs_checkpoint() else None
+
+    def _lingers(self, now: Micros) -> bool:
+        deadline = self._turn.next_deadline()
+        is_near = deadline is not None and deadline - now <= LINGER
+        return is_near and not self._holder.is_draining and not self._holder.is_crowded()
+
+    def take_checkpoint(self) -> Checkpoint | None:
+        """For the committer: what is to be written now."""
+        if self._is_gone or self._sent is not None:
+            return None
+        next = self._next(self._holder.clock.now())
+        if next is None:
+            return None
+        checkpoint = self._turn.take_checkpoint(next)
+        self._sent = (checkpoint, self._turn.fed)
+        if not isinstance(next, Hold):
+            self._disarm()
+        return checkpoint
+
+    def written(self, verdict: Verdict) -> None:
+        """For the committer: the store's answer."""
+        if self._is_gone or self._sent is None:
+            return
+        (checkpoint, fed), self._sent = self._sent, None
+        if verdict.is_lost:
+            _log.info("run %s was taken away; what was done here since is dropped", self.id)
+            self._leave()
+        elif not verdict.is_held:
+            self._leave_by(checkpoint)
+        else:
+            self._turn.committed(fed)
+            self._turn.inbox.add(verdict.arrivals)
+            if self._holder.always_replay:
+                self._forget(checkpoint.entries)
+            self.advance()
+
+    def refused(self, error: Exception) -> None:
+        """For the committer: the store will never take this checkpoint. Block the run; others go on."""
+        self._sent = None
+        _log.error("the store refuses what run %s has to write: %s", self.id, error)
+        self._abandon(list(self._bodies))
+        self._refusal = Block(error=ErrorRecord.of(error))
+        self._turn.drop_gains()
+        self.advance()
+
+    def _forget(self, gained: Sequence[Entry]) -> None:
+        """For tests: go on from what is recorded, as another worker would."""
+        old = self._turn
+        if old.needs_checkpoint():
+            return  # something newer is not recorded yet; the next checkpoint gives the next chance
+        run = replace(old.run, token=max(2, old.run.token))
+        self._lease = Lease(run=run, entries=old.history(gained), arrivals=tuple(old.inbox.arrivals))
+        old.evict()
+        self._turn = Turn(self._lease, self._definition, inbox=Inbox(self._lease.arrivals, old.inbox.seen))
+        self._turn.token = self.token
+        self._drive(self._turn.begin)
+
+    # Time
+
+    def _arm(self) -> None:
+        """Be called back when something of this run is due by itself."""
+        deadline = None if self._is_leaving() or self._is_gone else self._turn.next_deadline()
+        if deadline == self._timer_at:
+            return
+        self._disarm()
+        if deadline is not None:
+            self._timer_at = deadline
+            self._timer = self._holder.clock.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = self._timer_at = None
+        self.advance()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._timer_at = None
+
+    # Driving and leaving
+
+    def _drive(self, action: Callable[[Micros], None]) -> None:
+        started = time.perf_counter()
+        action(self._holder.clock.now())
+        took = time.perf_counter() - started
+        if took > SLOW_SECONDS:
+            _log.warning(
+                "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
+                self.id,
+                self._lease.run.type,
+                took * 1000,
+            )
+
+    def _leave_by(self, checkpoint: Checkpoint) -> None:
+        """The store has let go of the run as this checkpoint asked."""
+        next = checkpoint.next
+        if isinstance(next, Finish):
+            self._leave(next)
+        elif isinstance(next, Block):
+            self._leave(ready_at=next.retry_at)
+        else:
+            self._leave(ready_at=next_deadline(checkpoint.waits or ()))
+
+    def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:
+        if self._is_gone:
+            return
+        self._is_gone = True
+        self._disarm()
+        self._abandon(list(self._bodies))
+        if end is not None and (left := len(self._turn.loop.unfinished)):
+            _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
+        self._turn.evict()
+        self._holder.let_go(self, end, ready_at)

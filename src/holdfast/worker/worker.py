@@ -1,0 +1,378 @@
+"""The worker: claims runs and executes them, many at once in one process.
+
+`async with` runs it beside your own code, `run()` until SIGTERM or SIGINT, `run_until_idle()` until there is
+nothing left to do right now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from holdfast.core.checkpoint import Claimed, Finish, Hint, LeaseRequest, Verdicts
+from holdfast.core.clock import Clock, FollowingClock, Micros, micros
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.ids import new_id
+from holdfast.core.intent import matches_type
+from holdfast.core.model import Holding, Lease, WorkerInfo
+from holdfast.core.ports import Store
+from holdfast.core.rules import SUSPECT_CRASHES
+from holdfast.runner.operation import StepCall
+from holdfast.runner.registry import Registry
+from holdfast.worker.claimer import POLL, PYTHON, Claimer
+from holdfast.worker.committer import Committer
+from holdfast.worker.executor import Executor
+from holdfast.worker.heart import BEATS_PER_LEASE, Heart
+from holdfast.worker.held import HeldRun
+
+_LOOK_PAUSE_SECONDS = 0.02
+_RELEASE_SECONDS = 5.0
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class WorkerClock(Clock, Protocol):
+    """A clock that follows the store's."""
+
+    def told(self, now: Micros) -> None: ...
+
+
+class Worker:
+    """Executes the runs of one registry on one store.
+
+    `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
+    `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        *,
+        types: Sequence[str] | None = None,
+        concurrency: int = 200,
+        threads: int = 32,
+        steps: int = 1000,
+        lease_seconds: float = 30,
+        grace_seconds: float = 10,
+        name: str | None = None,
+        clock: WorkerClock | None = None,
+        poll: Micros | None = POLL,
+        has_heart: bool = True,
+        always_replay: bool = False,
+        body_of: Callable[[StepCall], Callable[..., Any]] | None = None,
+        on_open: Callable[[], Awaitable[None]] | None = None,
+        on_start: Callable[[Worker], None] | None = None,
+        on_stop: Callable[[Worker], None] | None = None,
+        on_end: Callable[[str, Finish], None] | None = None,
+    ) -> None:
+        for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
+            if number < 1:
+                raise InvalidRequest(f"worker({what}={number}): at least 1 is needed")
+        if lease_seconds <= 0 or grace_seconds < 0:
+            raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
+        self.id = new_id()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.clock: WorkerClock = clock or FollowingClock()
+        self.is_draining = False
+        self.always_replay = always_replay
+        self.body_of = body_of
+        self.committer: Committer
+        self.executor: Executor
+        self._store = store
+        self._registry = registry
+        self._patterns = None if types is None else tuple(types)
+        self._types: tuple[str, ...] = ()
+        self._concurrency = concurrency
+        self._threads = threads
+        self._steps = steps
+        self._lease = micros(lease_seconds)
+        self._grace_seconds = grace_seconds
+        self._poll = poll
+        self._has_heart = has_heart
+        self._on_open = on_open or store.open
+        self._on_start = on_start
+        self._on_stop = on_stop
+        self._on_end = on_end
+        self._held: dict[str, HeldRun] = {}
+        self._renewed_at: Micros = 0
+        self._changed = asyncio.Event()
+        self._heart: Heart | None = None
+        self._claimer: Claimer
+        self._unlisten: Callable[[], None] | None = None
+        self._looks: asyncio.Task[None] | None = None
+        self._must_look = False
+        self._look_pause = 0.0
+        self._is_started = False
+
+    # Lifetime
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Register with the store and begin to claim."""
+        if self._is_started:
+            raise InvalidRequest("this worker was started already; make another with hf.worker()")
+        self._is_started = True
+        self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
+        if not self._types:
+            wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
+            _log.warning("worker %s has no registered type%s; it will never claim anything", self.name, wanted)
+        await self._on_open()
+        self.committer = Committer(self._store, self.clock.told)
+        self.executor = Executor(steps=self._steps, threads=self._threads)
+        self._claimer = Claimer(
+            self._store,
+            self,
+            worker_id=self.id,
+            types=self._types,
+            lease=self._lease,
+            poll=self._poll,
+            take=self._take_claimed,
+        )
+        await self._renew()
+        if self._has_heart:
+            self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
+            self._heart.start()
+        self._unlisten = self._store.listen(self._hear)
+        self._claimer.wake()
+        if self._on_start is not None:
+            self._on_start(self)
+        _log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
+
+    async def stop(self, grace_seconds: float | None = None) -> None:
+        """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself."""
+        if not self._is_started or self.is_draining:
+            return
+        await self._claimer.stop()
+        self.is_draining = True
+        for held in list(self._held.values()):
+            held.advance()
+        grace = self._grace_seconds if grace_seconds is None else grace_seconds
+        await self._until(lambda: not any(held.is_executing for held in self._held.values()), grace)
+        for held in list(self._held.values()):
+            held.stop()
+        if not await self._until(lambda: not self._held, _RELEASE_SECONDS):
+            _log.warning("%d runs could not be given back; others take them when their leases end", len(self._held))
+        await self._let_go_of_everything()
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.retire(self.id)
+        _log.info("worker %s stopped", self.name)
+
+    async def kill(self) -> None:
+        """Vanish without a word to the store, as a process that dies. For tests."""
+        self.is_draining = True
+        await self._let_go_of_everything()
+
+    async def run(self) -> None:
+        """Work until SIGTERM or SIGINT; the second signal ends the grace at once."""
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        installed = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, stopping.set)
+                installed.append(number)
+        try:
+            await self.start()
+            await stopping.wait()
+            _log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
+            stopping.clear()
+            drain = asyncio.create_task(self.stop())
+            hurry = asyncio.create_task(stopping.wait())
+            await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
+            if not drain.done():
+                for held in list(self._held.values()):
+                    held.stop()
+            hurry.cancel()
+            await drain
+        finally:
+            for number in installed:
+                loop.remove_signal_handler(number)
+
+    async def run_until_idle(self) -> None:
+        """Work until nothing of its types is held here or due; sleeping and waiting runs do not count."""
+        is_guest = self._is_started
+        if not is_guest:
+            await self.start()
+        try:
+            await self._until(lambda: self.is_idle, None)
+        finally:
+            if not is_guest:
+                await self.stop()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing, and the last look at the queue found nothing due."""
+        return not self._held and self._claimer.is_idle and self.committer.is_idle
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing happens until some time passes or something arrives."""
+        return (
+            self._claimer.is_idle
+            and self.committer.is_idle
+            and self._looks is None
+            and not any(held.is_executing for held in self._held.values())
+        )
+
+    async def _until(self, is_reached: Callable[[], bool], seconds: float | None) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_reached():
+                    self._changed.clear()
+                    await self._changed.wait()
+        return is_reached()
+
+    async def _let_go_of_everything(self) -> None:
+        if self._on_stop is not None:
+            self._on_stop(self)
+        if self._unlisten is not None:
+            self._unlisten()
+        if self._heart is not None:
+            await self._heart.stop()
+        if self._looks is not None:
+            self._looks.cancel()
+        await self._claimer.stop()
+        await self.committer.close()
+        for held in list(self._held.values()):
+            held.drop()
+        self.executor.close()
+
+    def _is_mine(self, type: str) -> bool:
+        return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
+
+    # Claiming
+
+    def free(self) -> int:
+        """How many more runs could be held; one that only waits for something near makes place."""
+        return self._concurrency - sum(not held.is_lingering for held in self._held.values())
+
+    def holds_suspect(self) -> bool:
+        """Whether a run is held that has crashed often enough to be kept apart from its like."""
+        return any(held.crashes >= SUSPECT_CRASHES for held in self._held.values())
+
+    def is_crowded(self) -> bool:
+        """Whether more runs are held than should be."""
+        return len(self._held) > self._concurrency
+
+    def offer(self, type: str) -> LeaseRequest | None:
+        """Ask that a run about to be created be leased to this worker at once, if it has nothing better to do."""
+        is_free = self._claimer.was_short and self._claimer.is_idle and len(self._held) < self._concurrency
+        if self.is_draining or not is_free or type not in self._types:
+            return None
+        return LeaseRequest(worker=self.id, claim_id=new_id(), lease=self._lease, python=PYTHON)
+
+    def take(self, leases: Sequence[Lease], now: Micros) -> None:
+        """Hold runs that were leased to this worker. Called from a plain callback."""
+        self.clock.told(now)
+        taken = []
+        for lease in leases:
+            definition = self._registry.get(lease.run.type)
+            assert definition is not None, f"claimed {lease.run.type}, which is not registered"
+            if (stale := self._held.pop(lease.run.id, None)) is not None:
+                stale.drop()  # its lease ran out unnoticed; the new one counts
+            held = HeldRun(lease, definition, self)
+            self._held[held.id] = held
+            taken.append(held)
+        for held in taken:
+            held.begin()
+        if self.is_crowded():
+            for held in [held for held in self._held.values() if held.is_lingering]:
+                held.advance()
+        self._changed.set()
+
+    def _take_claimed(self, claimed: Claimed) -> None:
+        self.take(claimed.leases, claimed.now)
+
+    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
+        """A run is no longer held here."""
+        if ready_at is not None:
+            self._claimer.wake_by(ready_at)
+        if self._held.get(held.id) is held:
+            del self._held[held.id]
+        if end is not None and self._on_end is not None:
+            self._on_end(held.id, end)
+        self._changed.set()
+        self._claimer.claim()
+
+    # Hearing
+
+    def _hear(self, hint: Hint) -> None:
+        if self.is_draining:
+            return
+        if hint.is_elsewhere or not hint.ready.isdisjoint(self._types):
+            self._claimer.wake()
+        told = hint.arrived | hint.taken
+        if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
+            self._must_look = True
+            # Hints from elsewhere tell nothing but that something happened, and may come in a stream.
+            self._look_pause = _LOOK_PAUSE_SECONDS if hint.is_elsewhere else 0.0
+            if self._looks is None:
+                self._looks = asyncio.get_running_loop().create_task(self._look())
+                self._looks.add_done_callback(self._looked)
+
+    async def _look(self) -> None:
+        """Ask how the held runs stand, at most so many times a second."""
+        while self._must_look:
+            self._must_look = False
+            with contextlib.suppress(StoreUnavailable):
+                answer = await self._store.look(self._holdings())
+                asyncio.get_running_loop().call_soon(self._renewed, answer)
+            await asyncio.sleep(self._look_pause)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._looks = None
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("looking at held runs failed", exc_info=error)
+
+    # Leases
+
+    @property
+    def _info(self) -> WorkerInfo:
+        return WorkerInfo(
+            id=self.id,
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            types=self._types,
+            concurrency=self._concurrency,
+        )
+
+    def _holdings(self) -> list[Holding]:
+        return [held.holding for held in list(self._held.values())]
+
+    def _renewed(self, answer: Verdicts) -> None:
+        self.clock.told(answer.now)
+        self._renewed_at = answer.now
+        for verdict in answer.verdicts:
+            held = self._held.get(verdict.run_id)
+            if held is not None:
+                held.look(verdict)
+        self._changed.set()
+
+    async def renew_if_late(self) -> None:
+        """Renew before claiming if the heart has missed its beats, so that nobody takes what is still ours."""
+        if self._held and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        answer = await asyncio.to_thread(self._store.renew, self._info, self._holdings(), self._lease)
+        asyncio.get_running_loop().call_soon(self._renewed, answer)
+        self.clock.told(answer.now)
+        self._renewed_at = answer.now

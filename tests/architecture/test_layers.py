@@ -1,0 +1,42 @@
+"""The shape of the source: its layers, the size of its files, their names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+SOURCE = PROJECT / "src" / "holdfast"
+
+LINE_LIMIT = 500
+VAGUE_NAMES = {"common", "helper", "helpers", "util", "utils"}
+
+
+def test_imports_point_down_only() -> None:
+    linter = subprocess.run(
+        # Without its cache, which runs in parallel would share.
+        [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert linter.returncode == 0, linter.stdout + linter.stderr
+
+
+def test_no_source_file_is_longer_than_one_sitting() -> None:
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
+
+    assert {_shown(path): count for path, count in lines.items() if count > LINE_LIMIT} == {}
+
+
+def test_every_source_file_is_named_after_what_it_holds() -> None:
+    vague = [path for path in SOURCE.rglob("*") if path.stem.strip("_") in VAGUE_NAMES]
+
+    assert [_shown(path) for path in vague] == []
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(PROJECT))

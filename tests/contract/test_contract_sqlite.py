@@ -1,0 +1,23 @@
+"""The SQLite store keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from holdfast.core.ports import Store
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.contract import SettableClock, StoreContract
+
+
+class TestSqliteStore(StoreContract):
+    """Every sentence of the contract, said of the SQLite store."""
+
+    @pytest_asyncio.fixture
+    async def store(self, clock: SettableClock, tmp_path: Path) -> AsyncIterator[Store]:
+        store = SqliteStore(tmp_path / "runs.db", clock=clock)
+        await store.open()
+        yield store
+        await store.close()

@@ -1,0 +1,491 @@
+"""Leaving memory: every coroutine is closed, its cleanup runs up to the next await, and nobody hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+
+from holdfast.runner.eviction import ROUND_LIMIT
+from tests.unit.runner.loop_rig import Rig, Workflow, evict_runs, run
+
+__all__ = ["evict_runs"]  # a fixture that is used by being here
+
+
+@pytest.fixture(autouse=True)
+def silence(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No eviction says a word: no log line, no warning, nothing that Python ignored."""
+    caplog.set_level(logging.DEBUG)
+    ignored: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, ignored.append
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    sys.unraisablehook = hook
+    assert caplog.records == []
+    assert [str(warning.message) for warning in warned] == []
+    assert [str(error.exc_value) for error in ignored] == []
+
+
+def test_finally_runs_up_to_its_next_await_and_asks_for_nothing_that_counts() -> None:
+    async def workflow(rig: Rig) -> None:
+        try:
+            await rig.step("work")
+        except asyncio.CancelledError:
+            rig.note("was told that it was cancelled")
+        except Exception:  # noqa: BLE001 - the point is that it is not reached
+            rig.note("was told that something failed")
+        finally:
+            rig.note("cleanup", asyncio.get_running_loop() is rig.loop, asyncio.current_task() is rig.root)
+            await rig.step("undo")
+            rig.note("never reached")
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.trace == [("cleanup", True, True)]
+    assert rig.pending == {}
+    assert rig.loop.is_closed()
+    assert rig.loop.unfinished == []
+
+
+def test_cleanup_that_awaits_does_not_look_like_an_error_to_the_code_around_it() -> None:
+    @asynccontextmanager
+    async def managed(rig: Rig) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            rig.note("manager")
+            await rig.step("undo manager")
+
+    async def inner(rig: Rig) -> None:
+        try:
+            await rig.step("work")
+        finally:
+            rig.note("inner")
+            await rig.step("undo")
+
+    async def workflow(rig: Rig) -> None:
+        try:
+            async with managed(rig):
+                await inner(rig)
+        except Exception:  # noqa: BLE001 - the point is that it is not reached
+            rig.note("was told that something failed")
+        finally:
+            rig.note("outer")
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.trace == ["inner", "manager", "outer"]
+
+
+def test_code_behind_awaitable_objects_is_closed_too() -> None:
+    class Handle:
+        def __init__(self, rig: Rig) -> None:
+            self.rig = rig
+
+        def __await__(self) -> Generator[Any, None, Any]:
+            return self.wait().__await__()
+
+        async def wait(self) -> None:
+            try:
+                await self.rig.step("work")
+            finally:
+                self.rig.note("handle")
+                await self.rig.step("undo")
+
+    async def workflow(rig: Rig) -> None:
+        try:
+            await Handle(rig)
+        except Exception:  # noqa: BLE001 - the point is that it is not reached
+            rig.note("was told that something failed")
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.trace == ["handle"]
+
+
+def test_tasks_are_closed_newest_first() -> None:
+    async def branch(rig: Rig, name: str) -> None:
+        try:
+            await rig.step(name)
+        finally:
+            rig.note(name)
+
+    async def workflow(rig: Rig) -> None:
+        try:
+            await asyncio.gather(*[branch(rig, name) for name in "abc"])
+        finally:
+            rig.note("root")
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.trace == ["c", "b", "a", "root"]
+
+
+def test_task_group_timeout_and_nested_cleanup() -> None:
+    async def branch(rig: Rig, name: str) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await rig.step(name)
+        finally:
+            async with asyncio.timeout(5):
+                rig.note(name)
+                await rig.step("undo")
+
+    async def workflow(rig: Rig) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name in "ab":
+                group.create_task(branch(rig, name))
+            await branch(rig, "body")
+
+    rig = Rig(workflow).start()
+    started = list(rig.timers)
+    rig.loop.evict()
+
+    assert rig.trace == ["b", "a", "body"]
+    assert list(rig.timers) == started, "the host hears nothing of timers that start or end in an eviction"
+    assert rig.cancelled_timers == []
+
+
+def test_body_that_swallows_everything_is_given_up(silence: None) -> None:
+    rounds: list[bool] = []
+
+    async def workflow(rig: Rig) -> None:
+        while len(rounds) < 10 * ROUND_LIMIT:
+            try:
+                await rig.step("work")
+            except BaseException:  # noqa: BLE001 - as the worst code does
+                rounds.append(rig.loop.is_evicting)
+
+    ignored: list[Any] = []
+    hook, sys.unraisablehook = sys.unraisablehook, ignored.append
+    rig = Rig(workflow).start()
+    Rig.made.clear()
+    rig.loop.evict()
+    del rig
+    gc.collect()
+    sys.unraisablehook = hook
+
+    assert ROUND_LIMIT <= len(rounds) <= ROUND_LIMIT + 3
+    assert all(rounds)
+    assert [str(error.exc_value) for error in ignored] == ["coroutine ignored GeneratorExit"]
+
+
+def test_task_that_never_started_and_one_that_is_born_in_cleanup_are_closed() -> None:
+    async def never(rig: Rig) -> None:
+        rig.note("started")
+
+    async def workflow(rig: Rig) -> None:
+        try:
+            await rig.step("work")
+        finally:
+            rig.note("cleanup")
+            await asyncio.create_task(never(rig))
+
+    unstarted = Rig(workflow)
+    unstarted.loop.evict()
+    assert unstarted.trace == []
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+    assert rig.trace == ["cleanup"]
+
+
+def test_coroutines_that_were_made_and_not_yet_awaited_are_closed_after_the_cleanup() -> None:
+    async def workflow(rig: Rig) -> None:
+        last = rig.step("last")
+        by_name = {"x": rig.step("x")}
+        try:
+            for step in [rig.step("a"), rig.step("b")]:
+                await step
+            await by_name["x"]
+        finally:
+            rig.note("cleanup")
+            await last
+
+    rig = run(workflow, "a")
+    rig.loop.evict()
+
+    assert rig.trace == ["cleanup"]
+
+
+def test_generators_are_closed_wherever_they_stand() -> None:
+    async def numbers(rig: Rig, name: str) -> AsyncIterator[int]:
+        try:
+            yield 1
+            await rig.step(name)
+            yield 2
+        finally:
+            rig.note(name)
+            await rig.step("undo")
+
+    class Keeper:
+        def __init__(self) -> None:
+            self.me = self  # so that only the collector would find it
+            self.generator: AsyncIterator[int] | None = None
+
+    async def workflow(rig: Rig) -> None:
+        keeper = Keeper()
+        keeper.generator = numbers(rig, "kept")
+        await anext(keeper.generator)
+        async for _ in numbers(rig, "left"):
+            break
+        async for _ in numbers(rig, "waiting"):
+            pass
+
+    rig = Rig(workflow).start()
+    assert list(rig.pending) == ["waiting"]
+    rig.loop.evict()
+
+    assert rig.trace == ["waiting", "left", "kept"]
+
+
+def test_cleanup_sees_the_context_of_its_task() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+
+    async def branch(rig: Rig, name: str) -> None:
+        variable.set(name)
+        try:
+            await rig.step(name)
+        finally:
+            rig.note(variable.get())
+
+    async def workflow(rig: Rig) -> None:
+        await asyncio.gather(branch(rig, "a"), branch(rig, "b"))
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.trace == ["b", "a"]
+
+
+def test_error_in_cleanup_is_nobodys_concern() -> None:
+    async def branch(rig: Rig, error: BaseException) -> None:
+        try:
+            await rig.step("work")
+        finally:
+            raise error
+
+    async def workflow(rig: Rig) -> None:
+        await asyncio.gather(
+            branch(rig, ValueError()), branch(rig, SystemExit()), branch(rig, asyncio.CancelledError())
+        )
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.loop.is_closed()
+    assert rig.loop.system_exit is None
+
+
+def test_refused_call_in_cleanup_is_no_violation() -> None:
+    async def workflow(rig: Rig) -> None:
+        try:
+            await rig.step("work")
+        finally:
+            await asyncio.to_thread(print)
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+    assert rig.loop.violation is None
+
+
+def test_interrupt_in_cleanup_is_raised_after_everything_is_closed() -> None:
+    async def branch(rig: Rig, name: str) -> None:
+        try:
+            await rig.step(name)
+        finally:
+            rig.note(name)
+            if name == "b":
+                raise KeyboardInterrupt
+
+    async def workflow(rig: Rig) -> None:
+        await asyncio.gather(branch(rig, "a"), branch(rig, "b"))
+
+    rig = Rig(workflow).start()
+    with pytest.raises(KeyboardInterrupt):
+        rig.loop.evict()
+
+    assert rig.trace == ["b", "a"]
+    assert rig.loop.is_closed()
+
+
+def test_evicted_run_is_inert() -> None:
+    events = [asyncio.Event()]
+
+    async def waiting() -> None:
+        await events[0].wait()
+
+    async def workflow(rig: Rig) -> None:
+        await asyncio.gather(rig.step("a"), waiting(), asyncio.sleep(5))
+
+    rig = Rig(workflow).start()
+    timer = rig.timers["+3/~timer"]
+    rig.loop.evict()
+    rig.loop.evict()
+    events[0].set()
+    timer.cancel()
+
+    assert rig.loop.call_soon(rig.note, "late").cancelled()
+    assert rig.loop.call_later(1, rig.note, "late").cancelled()
+    assert rig.loop.violation is None
+    assert rig.trace == []
+    with pytest.raises(RuntimeError, match="run run-1 has left memory"):
+        rig.loop.drive()
+
+
+def test_failure_that_nobody_looked_at_yet_is_not_logged_when_the_run_suspends() -> None:
+    async def failing() -> None:
+        raise ValueError("looked at later")
+
+    async def workflow(rig: Rig) -> None:
+        task = asyncio.create_task(failing())
+        await rig.step("a day")
+        await task
+
+    rig = Rig(workflow).start()
+    rig.loop.evict()
+
+
+def test_what_a_finished_run_left_behind_is_closed() -> None:
+    async def background(rig: Rig) -> None:
+        try:
+            await rig.step("background")
+        finally:
+            rig.note("closed")
+
+    async def workflow(rig: Rig) -> str:
+        asyncio.create_task(background(rig))  # noqa: RUF006 - forgetting it is the point
+        await asyncio.sleep(0)
+        return "done"
+
+    rig = Rig(workflow).start()
+    assert [task.get_name() for task in rig.loop.unfinished] == ["+1"]
+    rig.loop.evict()
+
+    assert rig.root.result() == "done"
+    assert rig.trace == ["closed"]
+
+
+async def _sequential(rig: Rig) -> None:
+    try:
+        await rig.step("a")
+    finally:
+        await rig.step("undo")
+
+
+async def _gathering(rig: Rig) -> None:
+    await asyncio.gather(*[_sequential(rig) for _ in range(5)])
+
+
+async def _grouping(rig: Rig) -> None:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(_sequential(rig))
+        await rig.step("body")
+
+
+async def _shielding(rig: Rig) -> None:
+    await asyncio.wait_for(asyncio.shield(_sequential(rig)), 60)
+
+
+async def _sleeping(rig: Rig) -> None:
+    await asyncio.wait([asyncio.create_task(asyncio.sleep(5)) for _ in range(3)], return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _completing(rig: Rig) -> None:
+    for earliest in asyncio.as_completed([_sequential(rig) for _ in range(3)], timeout=5):
+        await earliest
+
+
+async def _queueing(rig: Rig) -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    lock = asyncio.Lock()
+    await lock.acquire()
+    await asyncio.gather(queue.get(), queue.join(), lock.acquire(), asyncio.Event().wait(), rig.step("a"))
+
+
+FORMS: list[Workflow] = [_sequential, _gathering, _grouping, _shielding, _sleeping, _completing, _queueing]
+
+
+def test_a_thousand_evictions_are_silent() -> None:
+    for number in range(1_000):
+        Rig(FORMS[number % len(FORMS)], run_id=f"run-{number}").start().loop.evict()
+    Rig.made.clear()
+
+
+# Futures of `shield` and the parts of `as_completed` refer to each other, whoever lets go of them.
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if form not in (_shielding, _completing)], ids=lambda form: form.__name__
+)
+def test_an_evicted_run_leaves_nothing_to_the_collector(form: Workflow) -> None:
+    def evict_some(count: int) -> None:
+        for _ in range(count):
+            Rig(form).start().loop.evict()
+            Rig.made.clear()
+
+    evict_some(10)  # whatever is made once
+    gc.collect()
+    gc.disable()
+    try:
+        evict_some(20)
+        garbage = gc.collect()
+    finally:
+        gc.enable()
+
+    assert garbage / 20 <= 1
+
+
+def test_an_evicted_loop_does_not_hold_its_host() -> None:
+    rig = Rig(_sequential).start()
+    Rig.made.clear()
+    loop, host = rig.loop, weakref.ref(rig)
+    loop.evict()
+    del rig
+
+    assert host() is None
+
+
+async def _anyio_group(rig: Rig) -> None:
+    async def branch(name: str) -> None:
+        try:
+            await rig.step(name)
+        finally:
+            with anyio.CancelScope(shield=True):
+                rig.note(await rig.step("undo"))
+
+    with anyio.move_on_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(branch, "a")
+            group.start_soon(branch, "b")
+    rig.note("left")
+
+
+@pytest.mark.parametrize("act", [Rig.fire, lambda rig: None], ids=["cancelled", "evicted"])
+def test_task_groups_of_anyio_work_and_can_be_evicted(act: Callable[[Rig], None]) -> None:
+    rig = Rig(_anyio_group).start()
+    assert list(rig.pending) == ["+1/a", "+2/b"]
+    act(rig)
+    for location in list(rig.pending):
+        if location.endswith("undo"):
+            rig.finish(location, location)
+    rig.loop.evict()
+
+    assert rig.loop.violation is None
+    assert rig.trace in ([], ["+1/undo", "+2/undo", "left"])
