@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
+    Block,
     Cancel,
     Checkpoint,
     Claimed,
@@ -30,7 +31,7 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import DAY, SECOND, Micros
 from holdfast.core.errors import KeyConflict, RunNotFound
-from holdfast.core.model import Arrival, Entry, Event, Holding, Intent, Lease, Message, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, Event, Holding, Intent, Lease, Message, Run, Wait, WaitKind
 from holdfast.core.ports import Details, Query, Store
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
@@ -54,88 +55,99 @@ from holdfast.testing.contract.arrange import (
 Plan = dict[str, Any]
 """Drawn values with the fields of what they become, before numbers and offsets are turned into ids and times."""
 
-RUNS = 8
+RUNS = 6
 NUMBERS = st.integers(0, RUNS - 1)
 TYPES = ("shop", "shop.order", "it's 100%")
 KEYS = ("k", "it's %")
 NAMES = ("go", "it's %", "stop")
 TOPICS = ("paid", "it's_%")
 LENGTHS: tuple[Micros, ...] = (1, SECOND, LEASE - 1, LEASE, DAY, 7 * DAY)
+STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
+"""Locations and attempts of entries; one without attempts is settled."""
 WORKERS = ("worker-a", "worker-b", "worker-c")
 
 
-def often(usual: Any, *rare: Any) -> st.SearchStrategy[Any]:
-    """Mostly the first."""
+def often(usual: Any, rare: Sequence[Any]) -> st.SearchStrategy[Any]:
     return st.sampled_from([usual] * (2 * len(rare)) + [*rare])
 
 
-INTENTS = st.fixed_dictionaries(
-    {
-        "number": NUMBERS,
-        "type": often(*TYPES),
-        "payload": often("{}", '{"a":1}', '{ "a": 1 }'),
-        "key": often(None, *KEYS),
-        "reuse": st.sampled_from(["never", "after_failure", "after_end"]),
-        "priority": often(100, 0, 255),
-        "delay": often(0, 1, SECOND),
-        "tags": often({}, {"it's": "%"}),
-        "parent": st.none() | NUMBERS,
-        "on_close": st.sampled_from(["cancel", "abandon"]),
-    }
-)
-MESSAGES = st.builds(
-    lambda number, to, key, name: Message(
-        id=f"{number}", name=name, payload=f"{number}", run_id=None if key else an_id(to), key=key
-    ),
-    st.integers(1, 6),
+def some_of(*parts: Plan) -> st.SearchStrategy[Plan]:
+    """A few of the parts, put together. One draw each: drawing is what costs time here."""
+    return st.lists(st.sampled_from(parts), max_size=3).map(
+        lambda drawn: {k: v for one in drawn for k, v in one.items()}
+    )
+
+
+INTENTS = st.tuples(
     NUMBERS,
-    often(None, *KEYS),
-    st.sampled_from(NAMES),
+    some_of(
+        {},
+        *({"type": type} for type in TYPES[1:]),
+        {"payload": '{"a":1}'},
+        {"payload": '{ "a": 1 }'},
+        *({"key": key} for key in KEYS),
+        {"key": "k", "reuse": "after_failure"},
+        {"key": "k", "reuse": "after_end"},
+        {"priority": 0},
+        {"priority": 255},
+        {"delay": 1},
+        {"delay": SECOND},
+        {"tags": {"it's": "%"}},
+        *({"parent": number, "on_close": "cancel"} for number in range(3)),
+        *({"parent": number} for number in range(3)),
+    ),
 )
-EVENTS = st.builds(
-    lambda number, topic: Event(id=f"e{number}", topic=topic, payload=f"{number}"),
-    st.integers(0, 9),
-    st.sampled_from(TOPICS),
+ADDRESSES = st.tuples(NUMBERS, often(None, KEYS), st.sampled_from(NAMES))
+WAITS = st.lists(
+    st.sampled_from(
+        [
+            for_message(),
+            for_message("go"),
+            for_message("it's %", "stop"),
+            for_message("go", location="timed", deadline=SECOND),
+            *(for_event(topic, location=location) for topic in TOPICS for location in ("event", "event#2")),
+            *map(for_child, range(1, RUNS)),
+            *map(for_time, LENGTHS),
+        ]
+    ),
+    max_size=3,
+    unique_by=lambda wait: wait.location,
 )
-WAITS = st.one_of(
-    st.builds(lambda names: for_message(*names), st.lists(st.sampled_from(NAMES), max_size=2, unique=True)),
-    st.sampled_from(TOPICS).map(for_event),
-    st.sampled_from(TOPICS).map(lambda topic: for_event(topic, location="event#2")),
-    NUMBERS.map(for_child),
-    st.sampled_from(LENGTHS).map(for_time),
-    st.sampled_from(LENGTHS).map(lambda length: for_message("go", location="timed", deadline=length)),
-)
-NEXTS: st.SearchStrategy[Next] = often(
-    Hold(), Suspend(), Suspend(), Suspend(), succeed(), fail(), block(), block(SECOND), Release()
-)
+ENTRIES = st.sampled_from([(), *((one,) for one in STEPS), (STEPS[0], STEPS[-1]), (STEPS[1], STEPS[-2])])
+NEXTS = st.sampled_from([Hold(), Suspend(), Suspend(), succeed(), fail(), block(), block(SECOND), Release()])
 CHECKPOINTS = st.fixed_dictionaries(
     {
-        "lease": st.integers(0, 4),
-        "token": often(0, 1, -1),
-        "seen": often("known", "lease", "none"),
+        "lease": st.integers(0, 3),
+        "right": often("current", ["stale", "future", "past"]),
+        "seen": often("known", ["lease", "none"]),
         "next": NEXTS,
-        "entries": st.lists(st.tuples(st.sampled_from(["a", "b/it's#2"]), st.integers(0, 3)), max_size=2),
-        "consumed": st.lists(st.integers(0, 3), max_size=2, unique=True),
-        "waits": st.none() | st.lists(WAITS, max_size=3, unique_by=lambda wait: wait.location),
-        "is_after": st.booleans(),
-        "children": st.lists(INTENTS, max_size=1),
-        "messages": st.lists(MESSAGES, max_size=1),
-        "events": st.lists(EVENTS, max_size=1),
-        "cancels": st.lists(NUMBERS, max_size=1),
-        "values": often({}, {"done": "1"}, {"it's": '"x"'}),
-        "charged": st.booleans(),
+        "entries": ENTRIES,
+        "consumed": often((0,), [(), (1,), (0, 1)]),
+        "waits": st.none() | WAITS,
+        "more": some_of(
+            {},
+            {"after": True},
+            {"charged": True},
+            {"values": {"done": "1"}},
+            {"values": {"it's": '"x"'}},
+            *({"child": number} for number in range(1, RUNS)),
+            *({"message": (number, None, "go")} for number in range(RUNS)),
+            {"message": (0, "k", "stop")},
+            *({"event": topic} for topic in TOPICS),
+            *({"cancel": number} for number in range(RUNS)),
+        ),
     }
 )
-QUERIES = st.fixed_dictionaries(
-    {
-        "states": st.frozensets(st.sampled_from(RunState), max_size=3),
-        "type": often(None, *TYPES, "shop.*", "s*", "%"),
-        "key": often(None, *KEYS),
-        "tags": often({}, {"it's": "%"}),
-        "parent_id": often(None, an_id(0), an_id(1)),
-        "id_prefix": often(None, an_id(0)[:10], an_id(1)),
-        "limit": st.integers(1, 4),
-    }
+QUERIES = some_of(
+    *({"states": frozenset({state})} for state in RunState),
+    {"states": frozenset({RunState.RUNNING, RunState.SUSPENDED})},
+    *({"type": type} for type in (*TYPES, "shop.*", "s*", "%")),
+    *({"key": key} for key in KEYS),
+    {"tags": {"it's": "%"}},
+    {"parent_id": an_id(0)},
+    {"id_prefix": an_id(0)[:10]},
+    {"id_prefix": an_id(1)},
+    *({"limit": limit} for limit in range(1, 4)),
 )
 
 
@@ -146,13 +158,15 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = SettableClock()
         self.loop = asyncio.new_event_loop()
-        self.model: Store = MemoryStore(clock=self.clock)
+        self.model = MemoryStore(clock=self.clock)
         self.other = open_other(self.clock)
         self.claim_ids: list[str] = []
         self.leases: list[Lease] = []
         self.known: dict[str, dict[int, Arrival]] = defaultdict(dict)
         self.had: dict[tuple[str, str], int] = defaultdict(int)
         self.batches: list[list[Checkpoint]] = []
+        self.messages: list[Message] = []
+        self.events: list[Event] = []
         self.position = 0
         self.loop.run_until_complete(self.model.open())
         self.loop.run_until_complete(self.other.open())
@@ -163,9 +177,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Doing
 
-    @rule(plans=st.lists(INTENTS, min_size=1, max_size=3), worker=often(None, *WORKERS))
-    def create(self, plans: list[Plan], worker: str | None) -> None:
-        intents = [self._intent(plan) for plan in plans]
+    @initialize(plans=st.lists(INTENTS, min_size=2, max_size=4))
+    def begin(self, plans: list[tuple[int, Plan]]) -> None:
+        """Have some runs to do things to, and some of them held."""
+        self.create(plans, WORKERS[0])
+
+    @rule(plans=st.lists(INTENTS, min_size=1, max_size=3), worker=often(None, WORKERS))
+    def create(self, plans: list[tuple[int, Plan]], worker: str | None) -> None:
+        intents = [self._intent(number, plan) for number, plan in plans]
         lease = None
         if worker is not None:
             lease = LeaseRequest(worker=worker, claim_id=self._new_claim_id(), lease=LEASE, python=PYTHON)
@@ -175,10 +194,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         worker=st.sampled_from(WORKERS),
-        types=often(TYPES, TYPES[:1], TYPES[1:], ("shop.",), ()),
+        types=often(TYPES, [TYPES[:1], TYPES[1:], ("shop.",), ()]),
         limit=st.integers(1, 4),
-        may_suspect=often(True, False),
-        repeats=often(None, 0, 1, 2),
+        may_suspect=often(usual=True, rare=[False]),
+        repeats=often(None, [0, 1, 2]),
     )
     def claim(self, *, worker: str, types: tuple[str, ...], limit: int, may_suspect: bool, repeats: int | None) -> None:
         is_repeat = repeats is not None and len(self.claim_ids) > repeats
@@ -201,6 +220,19 @@ class StoreMachine(RuleBasedStateMachine):
         if batch:
             self._write([*batch.values()])
 
+    @rule(plan=CHECKPOINTS, waits=WAITS.filter(len))
+    def suspend(self, plan: Plan, waits: list[Wait]) -> None:
+        self._behave(plan | {"next": Suspend(), "waits": waits})
+
+    @rule(plan=CHECKPOINTS, next=often(Hold(), [succeed(), fail()]))
+    def go_on(self, plan: Plan, next: Next) -> None:
+        self._behave(plan | {"next": next})
+
+    def _behave(self, plan: Plan) -> None:
+        """Write what a holder would that does everything right."""
+        if (checkpoint := self._checkpoint(plan | {"right": "current", "seen": "all"})) is not None:
+            self._write([checkpoint])
+
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:
         if len(self.batches) > index:
@@ -216,50 +248,73 @@ class StoreMachine(RuleBasedStateMachine):
                     had = self.had[checkpoint.run_id, arrival.name]
                     self.had[checkpoint.run_id, arrival.name] = max(had, int(arrival.ref or 0))
 
-    @rule(worker=st.sampled_from(WORKERS), plans=st.lists(st.tuples(st.integers(0, 5), often(0, 1, -1)), max_size=3))
-    def renew(self, worker: str, plans: list[tuple[int, int]]) -> None:
-        holdings = self._holdings(plans)
-
-        async def renewed(store: Store) -> Verdicts:
-            return await asyncio.to_thread(store.renew, a_worker(worker), holdings, LEASE)
-
-        self._hear(self._both(renewed))
-
-    @rule(plans=st.lists(st.tuples(st.integers(0, 5), often(0, 1, -1)), max_size=3))
-    def look(self, plans: list[tuple[int, int]]) -> None:
-        holdings = self._holdings(plans)
-        self._hear(self._both(lambda store: store.look(holdings)))
-
-    @rule(worker=st.sampled_from(WORKERS))
-    def retire(self, worker: str) -> None:
-        self._both(lambda store: store.retire(worker))
-
-    @rule(messages=st.lists(MESSAGES, min_size=1, max_size=3))
-    def send(self, messages: list[Message]) -> None:
+    @rule(plans=st.lists(ADDRESSES, max_size=2), again=st.integers(0, 3))
+    def send(self, plans: list[tuple[int, str | None, str]], again: int) -> None:
+        messages = [self._message(*plan) for plan in plans] or self.messages[-1 - again :][:1]
         self._both(lambda store: store.send(messages), list)
 
-    @rule(events=st.lists(EVENTS, min_size=1, max_size=2))
-    def emit(self, events: list[Event]) -> None:
+    @rule(topics=st.lists(st.sampled_from(TOPICS), max_size=2), again=st.integers(0, 3))
+    def emit(self, topics: list[str], again: int) -> None:
+        events = [self._event(topic) for topic in topics] or self.events[-1 - again :][:1]
         self._both(lambda store: store.emit(events), list)
 
-    @rule(number=NUMBERS, reason=st.sampled_from(["", "it's %"]))
-    def cancel(self, number: int, reason: str) -> None:
-        self._both(lambda store: store.control(an_id(number), Cancel(id=f"c{number}", reason=reason)))
+    @rule(index=st.integers(0, 9))
+    def satisfy(self, index: int) -> None:
+        """Do what some run waits for, which chance alone seldom does."""
+        waits = [(run_id, wait) for run_id, record in self.model._records.items() for wait in record.waits]
+        if not waits:
+            return
+        run_id, wait = waits[index % len(waits)]
+        match wait.kind:
+            case WaitKind.MESSAGE:
+                message = replace(self._message(0, None, wait.names[0] if wait.names else "any"), run_id=run_id)
+                self._both(lambda store: store.send([message]), list)
+            case WaitKind.EVENT:
+                event = self._event(wait.names[0])
+                self._both(lambda store: store.emit([event]), list)
+            case WaitKind.CHILD:
+                self._both(lambda store: store.control(wait.names[0], Cancel(id="c")))
+            case WaitKind.TIME | WaitKind.RETRY:
+                self.clock.advance(max(0, (wait.deadline or 0) - self.clock.now()))
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
         self.clock.advance(length)
 
-    @rule(plan=QUERIES, until=often(None, 0, 1))
-    def list(self, plan: Plan, until: int | None) -> None:
+    @rule(
+        kind=st.sampled_from(["cancel", "renew", "renew", "look", "retire", "list"]),
+        number=NUMBERS,
+        worker=st.sampled_from(WORKERS),
+        plans=st.lists(st.tuples(st.integers(0, 5), often(0, [1, -1])), max_size=3),
+        query=QUERIES,
+    )
+    def meddle(self, kind: str, number: int, worker: str, plans: list[tuple[int, int]], query: Plan) -> None:
+        """All that is done from the side, now and then."""
+        holdings = self._holdings(plans)
+
+        async def renew(store: Store) -> Verdicts:
+            return await asyncio.to_thread(store.renew, a_worker(worker), holdings, LEASE)
+
+        match kind:
+            case "cancel":
+                self._both(lambda store: store.control(an_id(number), Cancel(id=f"c{number}", reason="it's %")))
+            case "renew":
+                self._hear(self._both(renew))
+            case "look":
+                self._hear(self._both(lambda store: store.look(holdings)))
+            case "retire":
+                self._both(lambda store: store.retire(worker))
+            case _:
+                self._list(query)
+
+    def _list(self, query: Plan) -> None:
         now = self.clock.now()
-        first = self._both(lambda store: store.list(Query(**plan)), _seen)
+        first = self._both(lambda store: store.list(Query(**query)), _seen)
         if first:
             last = first[-1].run
-            self._both(lambda store: store.list(Query(**plan, before=(last.created_at, last.id))), _seen)
-        if until is not None:
-            self._both(lambda store: store.list(Query(**plan, created_until=now + until)), _seen)
-            self._both(lambda store: store.list(Query(**plan, created_from=now + until)), _seen)
+            self._both(lambda store: store.list(Query(**query, before=(last.created_at, last.id))), _seen)
+        self._both(lambda store: store.list(Query(**query, created_until=now)), _seen)
+        self._both(lambda store: store.list(Query(**query, created_from=now)), _seen)
 
     # Looking
 
@@ -300,13 +355,23 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Making values of plans
 
-    def _intent(self, plan: Plan) -> Intent:
-        fields = dict(plan)
-        number, parent = fields.pop("number"), fields.pop("parent")
+    def _intent(self, number: int, plan: Plan) -> Intent:
+        fields: Plan = {"id": an_id(number), "type": TYPES[0], "payload": "{}"} | plan
         # Parents are older than their children, as in life, so that nobody is their own ancestor.
-        is_child = parent is not None and parent < number
-        lineage = {"parent_id": an_id(parent), "parent_location": "call"} if is_child else {}
-        return Intent(id=an_id(number), **fields, **lineage)
+        if (parent := fields.pop("parent", number)) < number:
+            fields |= {"parent_id": an_id(parent), "parent_location": "call"}
+        return Intent(**fields)
+
+    def _message(self, number: int, key: str | None, name: str) -> Message:
+        # Plain numbers as ids: they must not be taken for the numbers of events.
+        id = f"{len(self.messages) + 1}"
+        self.messages.append(Message(id=id, name=name, payload=id, run_id=None if key else an_id(number), key=key))
+        return self.messages[-1]
+
+    def _event(self, topic: str) -> Event:
+        id = f"e{len(self.events)}"
+        self.events.append(Event(id=id, topic=topic, payload=f'"{id}"'))
+        return self.events[-1]
 
     def _holdings(self, plans: Sequence[tuple[int, int]]) -> Sequence[Holding]:
         leases = [(self.leases[-1 - index], offset) for index, offset in plans if len(self.leases) > index]
@@ -316,33 +381,37 @@ class StoreMachine(RuleBasedStateMachine):
         ]
 
     def _checkpoint(self, plan: Plan) -> Checkpoint | None:
-        if len(self.leases) <= plan["lease"]:
+        leases = [lease for lease in self.leases if plan["right"] != "current" or self._is_current(lease)]
+        if not leases:
             return None
-        lease = self.leases[-1 - plan["lease"]]
-        run, now = lease.run, self.clock.now()
-        known = sorted(self.known[run.id])
-        seen = {"known": max(known, default=0), "lease": run.arrivals, "none": 0}[plan["seen"]]
-        next = plan["next"]
-        if getattr(next, "retry_at", None) is not None:
-            next = replace(next, retry_at=now + next.retry_at)
-        waits = plan["waits"]
+        run = leases[-1 - plan["lease"] % len(leases)].run
+        known, unread = self.known[run.id], sorted(self.model._records[run.id].inbox)
+        waits, more = plan["waits"], plan["more"]
         return Checkpoint(
             run_id=run.id,
-            token=run.token + plan["token"],
-            seen=seen,
-            next=next,
-            entries=tuple({entry.location: entry for entry in map(self._entry, plan["entries"])}.values()),
-            consumed=tuple(known[index] for index in plan["consumed"] if index < len(known)),
+            token=run.token + {"future": 1, "past": -1}.get(plan["right"], 0),
+            seen={"known": max(known, default=0), "lease": run.arrivals, "none": 0, "all": 10_000}[plan["seen"]],
+            next=self._next(plan["next"]),
+            entries=tuple(map(self._entry, plan["entries"])),
+            consumed=tuple(unread[index] for index in plan["consumed"] if index < len(unread)),
             waits=None if waits is None else tuple(self._wait(run.id, wait, plan) for wait in waits),
-            # Children have no keys.
-            children=tuple(replace(self._intent(one), key=None) for one in plan["children"]),
-            messages=tuple(plan["messages"]),
-            events=tuple(plan["events"]),
+            children=tuple(self._intent(number, {"parent": _number(run)}) for number in _some(more, "child")),
+            messages=tuple(self._message(*address) for address in _some(more, "message")),
+            events=tuple(self._event(topic) for topic in _some(more, "event")),
             # Only of younger runs: cancelling one's own ancestor would be cancelling oneself.
-            cancels=tuple(an_id(number) for number in plan["cancels"] if an_id(number) > run.id),
-            values=plan["values"],
-            charged=plan["charged"],
+            cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
+            values=more.get("values", {}),
+            charged=more.get("charged", False),
         )
+
+    def _next(self, next: Next) -> Next:
+        if isinstance(next, Block) and next.retry_at is not None:
+            return replace(next, retry_at=self.clock.now() + next.retry_at)
+        return next
+
+    def _is_current(self, lease: Lease) -> bool:
+        run = self.model._records[lease.run.id].run
+        return run.is_held and run.token == lease.run.token
 
     def _entry(self, plan: tuple[str, int]) -> Entry:
         """Settled if the number of attempts is 0."""
@@ -353,9 +422,17 @@ class StoreMachine(RuleBasedStateMachine):
         return a_step(location, self.position, result=f"{self.position}")
 
     def _wait(self, run_id: str, wait: Wait, plan: Plan) -> Wait:
-        after = self.had[run_id, wait.names[0]] if wait.kind is WaitKind.EVENT and plan["is_after"] else 0
+        after = self.had[run_id, wait.names[0]] if wait.kind is WaitKind.EVENT and "after" in plan["more"] else 0
         deadline = None if wait.deadline is None else self.clock.now() + wait.deadline
         return replace(wait, after=after, deadline=deadline)
+
+
+def _some(parts: Plan, name: str) -> Sequence[Any]:
+    return [parts[name]] if name in parts else []
+
+
+def _number(run: Run) -> int:
+    return [an_id(number) for number in range(RUNS)].index(run.id)
 
 
 async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:

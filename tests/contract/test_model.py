@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Lease, LeaseRequest, Verdict
+from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Verdict
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Entry, Message
+from holdfast.core.model import Arrival, Entry, Lease, Message
 from holdfast.core.ports import Sent, Store
 from holdfast.stores.memory import MemoryStore, _Record
 from holdfast.stores.sqlite import SqliteStore
@@ -29,8 +29,12 @@ STEPS = 30
 
 
 def drive(open_other: Callable[[SettableClock], Store], examples: int, *phases: Phase) -> None:
+    class Machine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(open_other)
+
     run_state_machine_as_test(
-        lambda: StoreMachine(open_other),
+        Machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=STEPS,

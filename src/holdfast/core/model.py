@@ -23,8 +23,8 @@ OnClose = Literal["cancel", "abandon"]
 Reuse = Literal["never", "after_failure", "after_end"]
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The base of everything stored or sent."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The base of everything stored or sent. Values hold values, never a way back, so the collector may skip them."""
 
 
 class Intent(Value, frozen=True, kw_only=True):

@@ -45,14 +45,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             and not isinstance(error, self.give_up_on)
         )
 
-    def pause(self, attempts: int, chance: random.Random) -> Micros:
-        """How long to wait after attempt number `attempts`. Drawn once and stored, hence the chance."""
+    def pause(self, attempts: int) -> Micros:
+        """How long to wait after attempt number `attempts`. The jitter need not replay: what is drawn is stored."""
         if self.delay is not None:
             seconds = self.delay(attempts)
         else:
             # The exponent is capped: factor ** 2000 is an OverflowError, and far beyond any max_delay.
             seconds = min(self.max_delay, self.initial * self.factor ** min(attempts - 1, 64))
-        return micros(seconds * (1 + chance.uniform(-self.jitter, self.jitter)))
+        return micros(seconds * (1 + random.uniform(-self.jitter, self.jitter)))
 
 
 NO_RETRY = Retry(max_attempts=1)

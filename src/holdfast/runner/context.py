@@ -7,9 +7,10 @@ functions that return coroutines.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
+from random import Random
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
@@ -84,11 +85,29 @@ class Context:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        run = turn.run
-        self.run = RunView(run)
-        self.random = random.Random(f"{run.id}:{run.generation}")
-        self._uuids = random.Random(f"{run.id}:{run.generation}:uuid")
-        self.logger = RunLogger(turn)
+
+    @cached_property
+    def run(self) -> RunView:
+        """What is known about this run: its id, key, tags and the like."""
+        return RunView(self._turn.run)
+
+    @cached_property
+    def random(self) -> Random:
+        """A source of chance that gives the same numbers on every replay."""
+        return self._seeded("random")
+
+    @cached_property
+    def logger(self) -> RunLogger:
+        """A logger that names the run and is silent while it is replayed."""
+        return RunLogger(self._turn)
+
+    @cached_property
+    def _uuids(self) -> Random:
+        return self._seeded("uuid")
+
+    def _seeded(self, purpose: str) -> Random:
+        run = self._turn.run
+        return Random(f"{run.id}:{run.generation}:{purpose}")
 
     @staticmethod
     def of(loop: RunLoop) -> Context:
@@ -262,13 +281,13 @@ class Context:
         location = self._locate(check_name(options.get("name") or type, "name of a child"))
         stamp = self._turn.stamp
         intent = Intent(
-            id=derived_id(f"{self.run.id}:{self.run.generation}:{location}", stamp),
+            id=derived_id(self._key_of(location), stamp),
             type=type,
             payload=payload,
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
             delay=micros(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
-            parent_id=self.run.id,
+            parent_id=self._turn.run.id,
             parent_location=location,
             on_close=options.get("on_close", "abandon"),
         )
@@ -281,7 +300,7 @@ class Context:
         check_name(name, "message name")
         location = self._locate(name_from("send", name))
         message = Message(
-            id=f"{self.run.id}:{self.run.generation}:{location}",
+            id=self._key_of(location),
             run_id=run_id,
             name=name,
             payload=encode_any(payload, f"payload of message {name!r}"),
@@ -294,7 +313,7 @@ class Context:
         check_topic(topic)
         location = self._locate(name_from("emit", topic))
         event = Event(
-            id=f"{self.run.id}:{self.run.generation}:{location}",
+            id=self._key_of(location),
             topic=topic,
             payload=encode_any(payload, f"payload of event {topic!r}"),
         )
@@ -319,14 +338,18 @@ class Context:
 
     # Inside
 
+    def _key_of(self, location: str) -> str:
+        run = self._turn.run
+        return f"{run.id}:{run.generation}:{location}"
+
     def _locate(self, name: str) -> str:
         return self._turn.loop.scope.locate(name)
 
     def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
         return None if timeout is None else self._turn.stamp + max(0, micros(timeout))
 
-    async def _perform(self, operation: Operation) -> Any:
-        return await self._turn.perform(operation)
+    def _perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
+        return self._turn.perform(operation)
 
 
 class Child(Generic[R]):

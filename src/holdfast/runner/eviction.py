@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from asyncio.tasks import _enter_task, _leave_task  # documented under "Extending asyncio"
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from inspect import CORO_CREATED, getcoroutinestate
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 ROUND_LIMIT = 20
 
 # Where to look for coroutines that were not awaited yet, and how far.
-_ITERATORS: frozenset[type] = frozenset({type(iter(made)) for made in ([], (), {}.values(), {}.items())})
-_CONTAINERS = frozenset({list, tuple, dict, set}) | _ITERATORS
+_ITERATORS = frozenset({type(iter([0])), type(iter((0,))), type(iter({0: 0}.values())), type(iter({0: 0}.items()))})
+_CONTAINERS = frozenset[type]({list, tuple, dict, set}) | _ITERATORS
 _CONTAINER_LIMIT = 1_000
 
 
@@ -56,10 +57,14 @@ def release(task: RunTask) -> None:
     The plain future's `cancel` is used because it settles at once and calls back; that of a task or
     of a `gather` only asks for it.
     """
-    waiter: object = getattr(task, "_fut_waiter", None)
-    for future in (task, waiter):
-        if isinstance(future, asyncio.Future) and future.get_loop() is task.get_loop():
-            asyncio.Future.cancel(future)
+    asyncio.Future.cancel(task)
+    awaited: object = getattr(task, "_fut_waiter", None)
+    if isinstance(awaited, asyncio.Future) and awaited.get_loop() is task.get_loop():
+        asyncio.Future.cancel(awaited)
+        if sys.version_info >= (3, 14):  # futures know there who awaits them
+            asyncio.future_discard_from_awaited_by(awaited, task)
+            for child in getattr(awaited, "_children", ()):  # of a gather
+                asyncio.future_discard_from_awaited_by(child, awaited)
 
 
 def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | None = None) -> KeyboardInterrupt | None:

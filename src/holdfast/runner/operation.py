@@ -42,6 +42,9 @@ class Operation:
         """The reason to be suspended that this operation is, if it is one."""
         raise NotImplementedError
 
+    def resume(self, recorded: Entry) -> None:
+        """Take over from a record that is not settled."""
+
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a step is executed."""
@@ -83,6 +86,11 @@ class StepCall(Operation):
             return self.codec.decode(entry.result or "null", f"result of step {self.location!r}")
         record = entry.error or ErrorRecord(type="Unknown", message="")
         raise (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
+
+    def resume(self, recorded: Entry) -> None:
+        self.attempts = recorded.attempts
+        self.retry_at = recorded.retry_at
+        self.started_at = recorded.started_at
 
     def wait(self, after: int) -> Wait | None:
         if self.retry_at is None:
@@ -166,6 +174,9 @@ class ChildEnd(Operation):
         record = entry.error or ErrorRecord(type="Unknown", message="")
         kind = "cancelled" if record.type == "Cancelled" else "failed"
         raise ChildFailed(self.child_id, kind, record)
+
+    def resume(self, recorded: Entry) -> None:
+        self.started_at = recorded.started_at
 
     def wait(self, after: int) -> Wait:
         return Wait(location=self.location, kind=WaitKind.CHILD, since=self.asked_at, names=(self.child_id,))

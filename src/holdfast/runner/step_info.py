@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 
 from holdfast.core.errors import InvalidRequest, LeaseLost
@@ -11,30 +10,24 @@ from holdfast.core.errors import InvalidRequest, LeaseLost
 class StepInfo:
     """One attempt at a step. The idempotency key is the same on every attempt, after recovery too."""
 
-    __slots__ = ("_is_abandoned", "attempt", "generation", "location", "run_id")
+    __slots__ = ("attempt", "generation", "is_cancelled", "location", "run_id")
 
-    def __init__(
-        self, run_id: str, generation: int, location: str, attempt: int, is_abandoned: Callable[[], bool]
-    ) -> None:
+    def __init__(self, run_id: str, generation: int, location: str, attempt: int) -> None:
         self.run_id = run_id
         self.generation = generation
         self.location = location
         self.attempt = attempt
-        self._is_abandoned = is_abandoned
+        self.is_cancelled = False
+        """Whether nobody waits for this attempt any more: it timed out, or its run was cancelled or taken over."""
 
     @property
     def idempotency_key(self) -> str:
         """Give it to the systems you call, so that a repeated attempt has no second effect."""
         return f"{self.run_id}:{self.generation}:{self.location}"
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits for this attempt any more: it timed out, or its run was cancelled or taken over."""
-        return self._is_abandoned()
-
     def heartbeat(self) -> None:
         """Call it now and then in a long sync body: it raises `LeaseLost` once the attempt no longer counts."""
-        if self._is_abandoned():
+        if self.is_cancelled:
             raise LeaseLost(
                 f"attempt {self.attempt} at {self.location!r} of run {self.run_id} no longer counts: it timed out, "
                 "or the run was cancelled or taken over; stop here"

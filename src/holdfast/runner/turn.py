@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import random
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from holdfast.core.errors import (
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Wait, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
+from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.gains import Gains
 from holdfast.runner.inbox import Inbox
@@ -63,12 +63,11 @@ class Turn:
         self._position = self._recorded_last
         self._replayed = 0
         self._to_replay: list[tuple[int, int, Operation]] = []
-        self._open: dict[str, Operation] = {}
+        self._asked = Asked(self.inbox)
         self._timers: dict[LoopTimer, Pause] = {}
         self._serial = 0
         self._root: asyncio.Task[Any] | None = None
         self._diverged: HistoryDiverged | None = None
-        self._chance = random.Random()  # jitter need not replay: the delay it gives is stored
 
         self._gains = Gains()
         self._fed = 0
@@ -76,6 +75,8 @@ class Turn:
         self._crashes = lease.run.crashes
         # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
         self._registered: tuple[Wait, ...] | None = () if lease.run.token == 1 else None
+        self._has_unregistered = False
+        self._named_version = 0
 
     # Driving
 
@@ -102,9 +103,11 @@ class Turn:
             elif (due := self.inbox.pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif not self._charge_crashes(now):
-                break
+                if self._unreached or not self._asked:
+                    self.outcome = self._stuck(now)
+                return
         if self.outcome is None:
-            self.outcome = self._judge(now)
+            self.outcome = self._over(now)
 
     def feed_result(self, call: StepCall, value: Any, now: Micros) -> None:
         """An attempt at a step returned."""
@@ -139,8 +142,8 @@ class Turn:
         if not may_retry:
             self._settle_step(call, EntryState.FAILED, now, error=record)
             return
-        call.is_started = False
-        call.retry_at = self._stamp(now) + call.options.retry.pause(call.attempts, self._chance)
+        self._asked.retried(call)
+        call.retry_at = self._stamp(now) + call.options.retry.pause(call.attempts)
         call.after = self._fed = self._fed + 1
         self._gains.add(self._attempt_entry(call, record))
         self.settle(now)
@@ -185,7 +188,7 @@ class Turn:
 
     def _replay_next(self) -> None:
         _, _, operation = heapq.heappop(self._to_replay)
-        if self._open.get(operation.location) is not operation:
+        if not self._asked.holds(operation):
             return  # cancelled before its turn came, as it was the first time
         entry = self._history[operation.location]
         self._replayed = entry.position
@@ -194,8 +197,7 @@ class Turn:
 
     def _feed(self, operation: Operation, entry: Entry) -> None:
         """Hand one fact to the workflow and let it run until it can go no further."""
-        del self._open[operation.location]
-        self.inbox.withdraw(operation)
+        self._asked.remove(operation)
         if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
             self.inbox.note_event(operation.names[0], int(entry.ref))
         self.loop.now = self.stamp / SECOND
@@ -250,16 +252,12 @@ class Turn:
         recorded = self._reach(operation.location, operation.kind)
         if self._diverged is not None:
             return
-        self._open[operation.location] = operation
-        if recorded is not None and recorded.is_settled:
+        is_recorded = recorded is not None and recorded.is_settled
+        if recorded is not None and is_recorded:
             heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation))
-        elif isinstance(operation, StepCall):
-            if recorded is not None:
-                operation.attempts = recorded.attempts
-                operation.retry_at = recorded.retry_at
-                operation.started_at = recorded.started_at
-        else:
-            self.inbox.ask(operation)
+        elif recorded is not None:
+            operation.resume(recorded)
+        self._asked.add(operation, is_recorded=is_recorded)
 
     def _reach(self, location: str, kind: EntryKind) -> Entry | None:
         """What is recorded at a location that the code has come to."""
@@ -275,10 +273,9 @@ class Turn:
 
     def withdraw(self, operation: Operation) -> None:
         """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
-        if self.loop.is_evicting or self._open.get(operation.location) is not operation:
+        if self.loop.is_evicting or not self._asked.holds(operation):
             return
-        del self._open[operation.location]
-        self.inbox.withdraw(operation)
+        self._asked.remove(operation)
         if isinstance(operation, StepCall):
             self.abandoned.append(operation.location)
 
@@ -350,20 +347,25 @@ class Turn:
             or self._diverged is not None
         )
 
-    def _judge(self, now: Micros) -> Outcome | None:
-        """What has become of the run at a standstill: an end, a block, or None if it goes on."""
+    def _over(self, now: Micros) -> Outcome:
+        """What has become of a run that goes no further."""
         violation = self.loop.violation or self._diverged
-        if violation is None and self.loop.system_exit is not None:
+        if violation is not None:
+            return self._blocked(violation, now)
+        if self.loop.system_exit is not None:
             return Finish(state=RunState.FAILED, error=ErrorRecord.of(self.loop.system_exit))
-        if violation is None and self._root is not None and self._root.done():
-            return self._ended(self._root, now)
-        if violation is None and self._unreached and not self._has_steps():
-            violation = self._diverge("the code can only wait now, but the history goes on")
-        if violation is None and not self._open:
+        assert self._root is not None
+        return self._ended(self._root, now)
+
+    def _stuck(self, now: Micros) -> Outcome | None:
+        """The block of a run that stands still for ever, or at odds with its history."""
+        if not self._asked:
             where = "; ".join(self.loop.standstill_report()) or "nowhere"
             message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
-            violation = WorkflowViolation(message)
-        return None if violation is None else self._blocked(violation, now)
+            return self._blocked(WorkflowViolation(message), now)
+        if not self._asked.has_steps:
+            return self._blocked(self._diverge("the code can only wait now, but the history goes on"), now)
+        return None
 
     def _ended(self, root: asyncio.Task[Any], now: Micros) -> Outcome:
         if root.cancelled():
@@ -397,15 +399,12 @@ class Turn:
             by = f" It was recorded on Python {self.run.python}, this is {python}." if self.run.python != python else ""
             missing = sorted(self._unreached, key=lambda at: self._history[at].position)[:5]
             never = f" Recorded but never reached: {', '.join(missing)}." if missing else ""
-            asked = f" Asked for: {', '.join(list(self._open)[:5])}." if self._open else ""
+            asked = f" Asked for: {', '.join(list(self._asked)[:5])}." if self._asked else ""
             self._diverged = HistoryDiverged(
                 f"the code of {self.run.type!r} does not fit this run's history: {what}.{never}{asked}{by} "
                 "Deploy code that fits, or cancel the run"
             )
         return self._diverged
-
-    def _has_steps(self) -> bool:
-        return any(isinstance(operation, StepCall) for operation in self._open.values())
 
     # What is wanted
 
@@ -413,49 +412,38 @@ class Turn:
         """The steps to execute now: at the frontier, not before their time, and only when what led to them is safe."""
         if self.outcome is not None or self._to_replay:
             return []
-        return [
-            operation
-            for operation in self._open.values()
-            if isinstance(operation, StepCall)
-            and not operation.is_started
-            and operation.after <= self._committed
-            and (operation.retry_at is None or operation.retry_at <= now)
-        ]
+        return self._asked.startable(now, self._committed)
+
+    def started(self, call: StepCall, now: Micros) -> None:
+        """A step that was startable is being executed."""
+        self._asked.started(call)
+        call.started_at = call.started_at or now
 
     def next_deadline(self) -> Micros | None:
         """When something of this run is due by itself: a timer, a time-out, a retry."""
-        retries = [
-            operation.retry_at
-            for operation in self._open.values()
-            if isinstance(operation, StepCall) and operation.retry_at is not None and not operation.is_started
-        ]
-        deadline = self.inbox.next_deadline()
-        return min([*retries, *([] if deadline is None else [deadline])], default=None)
+        return self._asked.next_deadline()
 
     def is_waiting(self, now: Micros) -> bool:
-        """Whether nothing of this run executes or could: every step it asked for waits for its next attempt."""
-        return self.outcome is None and not any(
-            isinstance(operation, StepCall)
-            and (operation.is_started or operation.retry_at is None or operation.retry_at <= now)
-            for operation in self._open.values()
-        )
+        """Whether nothing of this run executes or could."""
+        return self.outcome is None and self._asked.is_waiting(now)
 
     def needs_checkpoint(self) -> bool:
         """Whether there is something to write, were the run to go on."""
-        return self.outcome is not None or self._gains.are_due or self._held_waits() != (self._registered or ())
+        return self.outcome is not None or self._gains.are_due or self._has_new_waits()
 
     def take_checkpoint(self, next: Next) -> Checkpoint:
         """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next."""
         gains, self._gains = self._gains, Gains()
         if isinstance(next, Suspend):
-            waits: tuple[Wait, ...] | None = self._waits()
+            waits: tuple[Wait, ...] | None = self._asked.waits()
         elif isinstance(next, Hold):
-            held = self._held_waits()
-            waits = None if held == self._registered else held
+            named = self._asked.named_waits()
+            waits = None if named == self._registered else named
         else:
             waits = None if isinstance(next, Finish | Release) else ()
         if waits is not None:
             self._registered = waits
+        self._has_unregistered = False
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)
@@ -484,18 +472,12 @@ class Turn:
         """The facts up to this count are safe."""
         self._committed = fed
 
-    def _held_waits(self) -> tuple[Wait, ...]:
-        """The waits that must be registered while the run is held; its timers are in its holder's memory."""
-        return tuple(wait for wait in self._waits() if wait.kind not in (WaitKind.TIME, WaitKind.RETRY))
-
-    def _waits(self) -> tuple[Wait, ...]:
-        found = []
-        for operation in self._open.values():
-            had = self.inbox.had(operation.names[0]) if isinstance(operation, Reception) and operation.names else 0
-            wait = operation.wait(had)
-            if wait is not None:
-                found.append(wait)
-        return tuple(found)
+    def _has_new_waits(self) -> bool:
+        """Whether a held run waits for something by name that the store does not know of."""
+        if self._asked.named_version != self._named_version:
+            self._named_version = self._asked.named_version
+            self._has_unregistered = self._asked.named_waits() != (self._registered or ())
+        return self._has_unregistered
 
     # Crashes
 
@@ -508,13 +490,12 @@ class Turn:
             return False
         crashes, self._crashes = self._crashes, 0
         exhausted = []
-        for operation in self._open.values():
-            if isinstance(operation, StepCall):
-                operation.attempts += crashes
-                if operation.attempts >= operation.options.retry.max_attempts:
-                    exhausted.append(operation)
-                else:
-                    self._gains.add(self._attempt_entry(operation, None), is_lazy=True)
+        for call in self._asked.idle_steps:
+            call.attempts += crashes
+            if call.attempts >= call.options.retry.max_attempts:
+                exhausted.append(call)
+            else:
+                self._gains.add(self._attempt_entry(call, None), is_lazy=True)
         for call in exhausted:
             if self._is_open(call):
                 self._settle_step(call, EntryState.FAILED, now, error=worker_lost(call.attempts))
@@ -532,12 +513,7 @@ class Turn:
         )
 
     def _is_open(self, call: StepCall) -> bool:
-        return self.outcome is None and self._open.get(call.location) is call
-
-    def open_step(self, location: str) -> StepCall | None:
-        """The step asked for at a location, if it still is."""
-        operation = self._open.get(location)
-        return operation if isinstance(operation, StepCall) else None
+        return self.outcome is None and self._asked.holds(call)
 
     # Leaving
 
@@ -545,12 +521,17 @@ class Turn:
         """Forget what was gained and not written, as it never will be."""
         self._gains = Gains()
 
-    def history(self, gained: Sequence[Entry]) -> tuple[Entry, ...]:
-        """The history with what was gained since, for a turn that takes over from this one."""
-        return tuple((self._history | {entry.location: entry for entry in gained}).values())
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """Add what was written to the history, for a turn that will take over from this one."""
+        self._history |= {entry.location: entry for entry in entries}
+
+    @property
+    def history(self) -> tuple[Entry, ...]:
+        """All entries this turn began with or was told to remember."""
+        return tuple(self._history.values())
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""
         self.loop.evict()
-        self._open.clear()
+        self._asked.clear()
         self._timers.clear()

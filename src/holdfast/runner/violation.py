@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from holdfast.core.errors import WorkflowViolation
 from holdfast.runner.await_chain import await_chain, frame_of
 
-_STDLIB = f"{Path(os.__file__).parent}{os.sep}"
+_STDLIB = f"{Path(asyncio.__file__).parents[1]}{os.sep}"
 _HOLDFAST = f"{Path(__file__).parents[1]}{os.sep}"
 # Packages are installed below the standard library wherever there is no virtual environment.
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

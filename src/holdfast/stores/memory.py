@@ -103,6 +103,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._records: dict[str, _Record] = {}
         self._keys: dict[str, str] = {}
+        self._children: dict[str, list[str]] = defaultdict(list)
         self._events: dict[str, list[_Published]] = defaultdict(list)
         self._event_count = 0
         self._workers: dict[str, WorkerInfo] = {}
@@ -177,6 +178,8 @@ class MemoryStore:
         record = self._records[run.id] = _Record(run)
         if run.key is not None:
             self._take_key(run.key, run.id)
+        if run.parent_id is not None:
+            self._children[run.parent_id].append(run.id)
         if lease is None or run.ready_at is None or run.ready_at > now:
             self._ready.add(run.type)
             return CreatedRun(run_id=run.id, created=True)
@@ -300,9 +303,9 @@ class MemoryStore:
         record.waits = ()
         record.inbox.clear()
         self._ended.add(run.id)
-        for child in list(self._records.values()):
-            if child.run.parent_id == run.id and child.run.on_close == "cancel":
-                self._cancel(child.run.id, "its parent ended", now)
+        for child_id in self._children.pop(run.id, ()):
+            if self._records[child_id].run.on_close == "cancel":
+                self._cancel(child_id, "its parent ended", now)
         if run.parent_id is not None and (parent := self._records.get(run.parent_id)) is not None:
             self._deliver(parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
 

@@ -42,12 +42,14 @@ class Harness(Holdfast):
         start: datetime = datetime(2030, 1, 1, tzinfo=UTC),
         clock: VirtualClock | None = None,
         store: Store | None = None,
+        patience_seconds: float = 1.0,
     ) -> None:
         self.clock = clock or VirtualClock(start)
         super().__init__("memory://", store=store or MemoryStore(clock=self.clock))
         if source is not None:
             self.include(source.registry if isinstance(source, Holdfast) else source)
         self._always_replay = always_replay
+        self._patience_seconds = patience_seconds
         self._stubs: dict[str, Callable[..., Any]] = {}
         self._worker: Worker | None = None
         self.executed: list[str] = []
@@ -107,11 +109,20 @@ class Harness(Holdfast):
         await self._pass_to(until)
 
     async def settle(self) -> None:
-        """Wait until nothing more happens by itself, short of time passing."""
-        rounds = 0
+        """Wait until nothing more happens by itself, short of time passing.
+
+        A step body that is still at it after `patience_seconds` of real time is left to itself: it may wait for
+        time to pass, or for something the test does next.
+        """
+        loop = asyncio.get_running_loop()
+        rounds, patient_until = 0, loop.time() + self._patience_seconds
         while rounds < _QUIET_ROUNDS:
             await asyncio.sleep(0)
             is_quiet = self._worker is None or self._worker.is_quiet
+            if not is_quiet:
+                patient_until = loop.time() + self._patience_seconds
+            elif self._worker is not None and self._worker.is_executing:
+                is_quiet = loop.time() > patient_until
             rounds = rounds + 1 if is_quiet else 0
             if not is_quiet:
                 await asyncio.sleep(0.0002)

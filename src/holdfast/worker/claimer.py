@@ -127,6 +127,12 @@ class Claimer:
                 _log.warning("cannot claim; trying again: %s", error)
             self._is_failing = True
             return None
+        except Exception:
+            # Nobody else would claim for this worker: whatever it was, it is tried again.
+            if not self._is_failing:
+                _log.exception("claiming failed; trying again")
+            self._is_failing = True
+            return None
         if self._is_failing:
             _log.warning("claiming works again")
         self._is_failing = False

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.errors import HoldfastError
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.core.ports import Store
 
@@ -32,7 +31,7 @@ class Heart:
         info: WorkerInfo,
         lease: Micros,
         holdings: Callable[[], Sequence[Holding]],
-        renewed: Callable[[Verdicts], None],
+        renewed: Callable[[Sequence[Holding], Verdicts], None],
     ) -> None:
         self._store = store
         self._info = info
@@ -73,14 +72,13 @@ class Heart:
 
     def _beat(self) -> None:
         try:
-            answer = self._store.renew(self._info, self._holdings(), self._lease)
-            self._loop.call_soon_threadsafe(self._renewed, answer)
-        except HoldfastError as error:
-            if not self._is_failing:
+            holdings = self._holdings()
+            answer = self._store.renew(self._info, holdings, self._lease)
+            self._loop.call_soon_threadsafe(self._renewed, holdings, answer)
+        except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
+            if not self._is_failing and not self._loop.is_closed():
                 _log.warning("cannot renew leases; trying again: %s", error)
             self._is_failing = True
-        except RuntimeError:
-            return  # the loop was closed between the beat and its answer
         else:
             if self._is_failing:
                 _log.warning("renewing leases works again")

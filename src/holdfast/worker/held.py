@@ -29,6 +29,8 @@ LINGER: Micros = SECOND
 
 SLOW_SECONDS = 0.1
 
+_HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
+
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -66,6 +68,7 @@ class HeldRun:
         self._turn = Turn(lease, definition)
         self._bodies: dict[str, Body] = {}
         self._sent: tuple[Checkpoint, int] | None = None
+        self._wanted: Next | None = None
         self._refusal: Block | None = None
         self._timer: Timer | None = None
         self._timer_at: Micros | None = None
@@ -88,20 +91,26 @@ class HeldRun:
     def begin(self) -> None:
         """Start or resume the workflow."""
         self._drive(self._turn.begin)
-        self.advance()
+        self._go_on()
 
     def advance(self) -> None:
-        """Go on as far as possible: feed what is due, start what may start, write what there is to write."""
-        if self._is_gone or self._is_leaving():
-            return
-        self._drive(self._turn.settle)
+        """Feed what is due, and go on from there."""
+        if not self._is_gone and not self._is_leaving():
+            self._drive(self._turn.settle)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """At a standstill: start what may start, write what there is to write, and wait for what is due next."""
         now = self._holder.clock.now()
-        self._abandon(self._turn.abandoned)
+        if self._turn.abandoned:
+            self._abandon(self._turn.abandoned)
         if not self._holder.is_draining:
             for call in self._turn.startable(now):
                 self._execute(call, now)
-        if self._sent is None and self._next(now) is not None:
-            self._holder.committer.add(self)
+        if self._sent is None:
+            self._wanted = self._next(now)
+            if self._wanted is not None:
+                self._holder.committer.add(self)
         self._arm()
 
     def look(self, verdict: Verdict) -> None:
@@ -128,8 +137,7 @@ class HeldRun:
     # Steps
 
     def _execute(self, call: StepCall, now: Micros) -> None:
-        call.is_started = True
-        call.started_at = call.started_at or now
+        self._turn.started(call, now)
         if call.location in self._bodies:
             self._bodies[call.location].call = call  # a new turn asks for what is being executed already
         else:
@@ -143,13 +151,12 @@ class HeldRun:
         if self._is_gone or self._bodies.pop(call.location, None) is None:
             return
         if body.is_timed_out:
-            self._drive(lambda now: self._turn.feed_timeout(call, now))
+            self._drive(self._turn.feed_timeout, call)
         elif body.error is not None:
-            error = body.error
-            self._drive(lambda now: self._turn.feed_error(call, error, now))
+            self._drive(self._turn.feed_error, call, body.error)
         else:
-            self._drive(lambda now: self._turn.feed_result(call, body.value, now))
-        self.advance()
+            self._drive(self._turn.feed_result, call, body.value)
+        self._go_on()
 
     def _abandon(self, locations: list[str]) -> None:
         for location in locations:
@@ -171,10 +178,10 @@ class HeldRun:
         if turn.outcome is not None:
             return turn.outcome
         if not self._bodies and turn.is_waiting(now) and not self._lingers(now):
-            return Suspend()
+            return _SUSPEND
         if not self._bodies and self._holder.is_draining:
-            return Release()
-        return Hold() if turn.needs_checkpoint() else None
+            return _RELEASE
+        return _HOLD if turn.needs_checkpoint() else None
 
     def _lingers(self, now: Micros) -> bool:
         deadline = self._turn.next_deadline()
@@ -185,7 +192,7 @@ class HeldRun:
         """For the committer: what is to be written now."""
         if self._is_gone or self._sent is not None:
             return None
-        next = self._next(self._holder.clock.now())
+        next, self._wanted = self._wanted, None
         if next is None:
             return None
         checkpoint = self._turn.take_checkpoint(next)
@@ -209,24 +216,32 @@ class HeldRun:
             self._turn.inbox.add(verdict.arrivals)
             if self._holder.always_replay:
                 self._forget(checkpoint.entries)
-            self.advance()
+            if verdict.arrivals or isinstance(checkpoint.next, Suspend):
+                self.advance()
+            else:
+                self._go_on()
 
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         self._sent = None
         _log.error("the store refuses what run %s has to write: %s", self.id, error)
+        self._give_up(error)
+        self._go_on()
+
+    def _give_up(self, error: Exception) -> None:
+        """Let the next checkpoint block the run, and write nothing else."""
         self._abandon(list(self._bodies))
-        self._refusal = Block(error=ErrorRecord.of(error))
         self._turn.drop_gains()
-        self.advance()
+        self._refusal = Block(error=ErrorRecord.of(error))
 
     def _forget(self, gained: Sequence[Entry]) -> None:
         """For tests: go on from what is recorded, as another worker would."""
         old = self._turn
+        old.remember(gained)
         if old.needs_checkpoint():
             return  # something newer is not recorded yet; the next checkpoint gives the next chance
         run = replace(old.run, token=max(2, old.run.token))
-        self._lease = Lease(run=run, entries=old.history(gained), arrivals=tuple(old.inbox.arrivals))
+        self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
         self._turn = Turn(self._lease, self._definition, inbox=Inbox(self._lease.arrivals, old.inbox.seen))
         self._turn.token = self.token
@@ -255,9 +270,14 @@ class HeldRun:
 
     # Driving and leaving
 
-    def _drive(self, action: Callable[[Micros], None]) -> None:
+    def _drive(self, action: Callable[..., None], *facts: Any) -> None:
         started = time.perf_counter()
-        action(self._holder.clock.now())
+        try:
+            action(*facts, self._holder.clock.now())
+        except Exception as error:
+            # Not the workflow's error, which is its outcome, but one of driving it: it must not take others along.
+            _log.exception("run %s cannot be driven; it is blocked", self.id)
+            self._give_up(error)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
             _log.warning(

@@ -163,7 +163,7 @@ class Worker:
         for held in list(self._held.values()):
             held.advance()
         grace = self._grace_seconds if grace_seconds is None else grace_seconds
-        await self._until(lambda: not any(held.is_executing for held in self._held.values()), grace)
+        await self._until(lambda: not self.is_executing, grace)
         for held in list(self._held.values()):
             held.stop()
         if not await self._until(lambda: not self._held, _RELEASE_SECONDS):
@@ -222,13 +222,13 @@ class Worker:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing happens until some time passes or something arrives."""
-        return (
-            self._claimer.is_idle
-            and self.committer.is_idle
-            and self._looks is None
-            and not any(held.is_executing for held in self._held.values())
-        )
+        """Whether nothing happens until some time passes, something arrives, or a step body ends."""
+        return self._claimer.is_idle and self.committer.is_idle and self._looks is None
+
+    @property
+    def is_executing(self) -> bool:
+        """Whether a step body runs that somebody waits for."""
+        return any(held.is_executing for held in self._held.values())
 
     async def _until(self, is_reached: Callable[[], bool], seconds: float | None) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -331,8 +331,9 @@ class Worker:
         while self._must_look:
             self._must_look = False
             with contextlib.suppress(StoreUnavailable):
-                answer = await self._store.look(self._holdings())
-                asyncio.get_running_loop().call_soon(self._renewed, answer)
+                holdings = self._holdings()
+                answer = await self._store.look(holdings)
+                asyncio.get_running_loop().call_soon(self._heard, holdings, answer)
             await asyncio.sleep(self._look_pause)
 
     def _looked(self, task: asyncio.Task[None]) -> None:
@@ -357,12 +358,16 @@ class Worker:
     def _holdings(self) -> list[Holding]:
         return [held.holding for held in list(self._held.values())]
 
-    def _renewed(self, answer: Verdicts) -> None:
-        self.clock.told(answer.now)
+    def _renewed(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
         self._renewed_at = answer.now
-        for verdict in answer.verdicts:
-            held = self._held.get(verdict.run_id)
-            if held is not None:
+        self._heard(holdings, answer)
+
+    def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
+        """How the held runs stood a moment ago. One that was let go and claimed again since is another holding."""
+        self.clock.told(answer.now)
+        for holding, verdict in zip(holdings, answer.verdicts, strict=True):
+            held = self._held.get(holding.run_id)
+            if held is not None and held.token == holding.token:
                 held.look(verdict)
         self._changed.set()
 
@@ -372,7 +377,8 @@ class Worker:
             await self._renew()
 
     async def _renew(self) -> None:
-        answer = await asyncio.to_thread(self._store.renew, self._info, self._holdings(), self._lease)
-        asyncio.get_running_loop().call_soon(self._renewed, answer)
+        holdings = self._holdings()
+        answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
+        asyncio.get_running_loop().call_soon(self._renewed, holdings, answer)
         self.clock.told(answer.now)
         self._renewed_at = answer.now

@@ -203,6 +203,7 @@ def _is_known(desk: Desk, run_id: str, message_id: str, now: Micros) -> bool:
 
 def _waiters(desk: Desk, arrival: Arrival) -> Iterator[Run]:
     """The runs that wait for an event and have none yet, each once."""
+    desk.flush_waits()
     waiting = desk.all(_WAITERS, arrival.name)
     for run_id, of_run in groupby(waiting, key=itemgetter(0)):
         waits = (rows.wait_of(row[1:]) for row in of_run)

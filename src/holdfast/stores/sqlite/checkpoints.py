@@ -1,7 +1,5 @@
 """Checkpoints: what a turn gained is written under the run's token, or refused whole."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,14 +10,9 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
-from holdfast.core.model import Run, Wait
-from holdfast.stores.sqlite import arrivals, moves, rows, starts
+from holdfast.core.model import Run
+from holdfast.stores.sqlite import arrivals, moves, starts
 from holdfast.stores.sqlite.desk import Desk
-
-_WAIT = f"""
-    insert into wait (run_id, place, {rows.WAIT_COLUMNS}, topic)
-    values (?, ?, {rows.placed(rows.WAIT_COLUMNS)}, ?)
-"""
 
 _SET_VALUE = """
     insert into value (run_id, name, value)
@@ -57,7 +50,7 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
 
     arrivals.consume(desk, run.id, checkpoint.consumed, now)
     if checkpoint.waits is not None:
-        _replace_waits(desk, run.id, checkpoint.waits)
+        desk.wait(run.id, checkpoint.waits)
         arrivals.collect_missed(desk, run, checkpoint.waits, now)
     _send_out(desk, checkpoint, now)
     if checkpoint.values:
@@ -77,12 +70,6 @@ def _is_plain(checkpoint: Checkpoint) -> bool:
     )
 
 
-def _replace_waits(desk: Desk, run_id: str, waits: Sequence[Wait]) -> None:
-    moves.drop_waits(desk, run_id)
-    if waits:
-        desk.connection.executemany(_WAIT, [rows.wait_row(run_id, place, wait) for place, wait in enumerate(waits)])
-
-
 def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
     """Everything a checkpoint does to other runs."""
     if checkpoint.children:
@@ -99,9 +86,11 @@ def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
 def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     """Give the run its next state, now that everything that arrived in this transaction is counted."""
     run = _loaded(desk, checkpoint.run_id)
+    if run.token != checkpoint.token:  # it cancelled itself, or something that took it along
+        return Verdict(run_id=run.id, is_held=False)
     if checkpoint.waits is None and isinstance(checkpoint.next, Suspend):
         # Waits that did not change have deadlines all the same.
-        checkpoint = replace(checkpoint, waits=tuple(moves.waits_of(desk, run.id)))
+        checkpoint = replace(checkpoint, waits=tuple(desk.waits(run.id)))
     moves.move(desk, run, rules.advanced(run, checkpoint, now), now)
     run = _loaded(desk, checkpoint.run_id)
     if not run.is_held:

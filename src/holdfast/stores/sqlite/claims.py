@@ -16,10 +16,11 @@ from operator import attrgetter
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
-from holdfast.core.clock import Micros
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Entry, Lease, Run
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
 
 _WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
 
@@ -107,6 +108,7 @@ HISTORY = f"""
 """  # by the primary key
 
 _BEFORE_ALL_PRIORITIES = -(1 << 62)
+_PROBE: Micros = round(PROBE_SECONDS * SECOND)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,21 @@ class _Lane:
     ready_at: Micros
 
 
-def claim(desk: Desk, request: ClaimRequest) -> Claimed:
+RELEASE_DEAD = """
+    update run indexed by run_held
+    set ready_at = ?1
+    where worker = ?2
+      and ready_at > ?1
+    returning type
+"""
+
+FORGET_WORKER = """
+    delete from worker
+    where id = ?
+"""  # by the primary key
+
+
+def claim(desk: Desk, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
     """Lease the first due runs of the given types. A repeated claim gets what it got."""
     now = desk.now()
     desk.flush()
@@ -125,10 +141,13 @@ def claim(desk: Desk, request: ClaimRequest) -> Claimed:
         return Claimed(leases=tuple(_lease_of(desk, run) for run in won), next_ready_at=now, now=now)
     lanes = [lane for type in types for lane in _lanes(desk, type)]
     holders = _holders(desk)
+    for dead in locks.find_dead(holders):
+        _free_runs_of(desk, locks, dead, now)
     chosen = _chosen(_due(desk, lanes, _expired(desk, holders, types, now), now), request)
     leases = tuple(_lease(desk, run, request, now) for run in chosen)
     desk.flush()
-    return Claimed(leases=leases, next_ready_at=_next_ready_at(desk, request, types, lanes, holders), now=now)
+    next_ready_at = min((*_lane_heads(desk, lanes), *_expiries(desk, locks, request, holders, now)), default=None)
+    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now)
 
 
 def entries_of(desk: Desk, run_id: str) -> tuple[Entry, ...]:
@@ -222,11 +241,34 @@ def _lease_of(desk: Desk, run: Run) -> Lease:
     return Lease(run=run, entries=entries_of(desk, run.id), arrivals=desk.newer(run, 0))
 
 
-def _next_ready_at(
-    desk: Desk, request: ClaimRequest, types: Sequence[str], lanes: Sequence[_Lane], holders: Sequence[str]
-) -> Micros | None:
-    """When the next run of these types becomes ready that is not the worker's own."""
+# What is left
+
+
+def _lane_heads(desk: Desk, lanes: Sequence[_Lane]) -> list[Micros]:
+    """When the next run of each lane becomes ready."""
     heads = [desk.one(LANE_HEAD, lane.type, lane.priority) for lane in lanes]
-    others = [holder for holder in holders if holder != request.worker]
-    expiries = [desk.one(NEXT_EXPIRY, holder, type) for holder in others for type in types]
-    return min((found[0] for found in (*heads, *expiries) if found is not None), default=None)
+    return [head[0] for head in heads if head is not None]
+
+
+def _expiries(
+    desk: Desk, locks: WorkerLocks, request: ClaimRequest, holders: Sequence[str], now: Micros
+) -> list[Micros]:
+    """When the leases of others run out, or when to look again whether those of other processes live."""
+    expiries: list[Micros] = []
+    for holder in holders:
+        if holder == request.worker:
+            continue
+        found = [desk.one(NEXT_EXPIRY, holder, type) for type in set(request.types)]
+        held_until = [expiry[0] for expiry in found if expiry is not None]
+        expiries += held_until
+        if held_until and locks.is_elsewhere(holder):
+            expiries.append(now + _PROBE)
+    return expiries
+
+
+def _free_runs_of(desk: Desk, locks: WorkerLocks, worker_id: str, now: Micros) -> None:
+    """Let the leases of a dead worker run out now. It stays on its runs, so that whoever claims them counts a crash."""
+    desk.ready.update(type for (type,) in desk.all(RELEASE_DEAD, now, worker_id))
+    desk.connection.execute(FORGET_WORKER, (worker_id,))
+    desk.forget_all()
+    desk.after_commit.append(lambda: locks.remove(worker_id))

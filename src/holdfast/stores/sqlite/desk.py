@@ -15,7 +15,7 @@ import apsw
 from holdfast.core import rules
 from holdfast.core.checkpoint import Hint
 from holdfast.core.clock import Clock, Micros
-from holdfast.core.model import Arrival, AuditFact, Entry, Run
+from holdfast.core.model import Arrival, AuditFact, Entry, Run, Wait
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
@@ -104,6 +104,23 @@ _TRIM = f"""
       )
 """  # audit_run, twice
 
+_WAITS = f"""
+    select {rows.WAIT_COLUMNS}
+    from wait
+    where run_id = ?
+    order by place
+"""  # by the primary key
+
+_DROP_WAITS = """
+    delete from wait
+    where run_id = ?
+"""  # by the primary key
+
+_WAIT = f"""
+    insert into wait (run_id, place, {rows.WAIT_COLUMNS}, topic)
+    values (?, ?, {rows.placed(rows.WAIT_COLUMNS)}, ?)
+"""
+
 _NEWER = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox
@@ -126,6 +143,7 @@ class Desk:
         self.after_commit: list[Callable[[], None]] = []
         self._runs: dict[str, Run] = {}
         self._stored: dict[str, Run] = {}
+        self._waits: dict[str, Sequence[Wait]] = {}
         self._entries: list[Row] = []
         self._facts: list[Row] = []
         self._trims: set[str] = set()
@@ -175,6 +193,11 @@ class Desk:
             arrivals=arrivals,
         )
 
+    def waits(self, run_id: str) -> Sequence[Wait]:
+        """What a run waits for, in the order in which it named it."""
+        known = self._waits.get(run_id)
+        return known if known is not None else [rows.wait_of(row) for row in self.all(_WAITS, run_id)]
+
     def newer(self, run: Run, seen: int) -> tuple[Arrival, ...]:
         """What waits in a run's inbox beyond the number `seen`."""
         if run.arrivals <= seen:
@@ -207,6 +230,10 @@ class Desk:
         if self.connection.changes():
             self.note(fact)
 
+    def wait(self, run_id: str, waits: Sequence[Wait]) -> None:
+        """Replace what a run waits for."""
+        self._waits[run_id] = waits
+
     def note(self, fact: AuditFact | None) -> None:
         if fact is not None:
             self._facts.append(rows.fact_row(fact))
@@ -230,9 +257,15 @@ class Desk:
             self._runs.pop(run_id, None)
             self._stored.pop(run_id, None)
 
+    def forget_all(self) -> None:
+        """Drop every run, after a statement that may have changed any of them. To be called when all is flushed."""
+        self._runs.clear()
+        self._stored.clear()
+
     def flush(self) -> None:
-        """Write what has gathered. To be called before a statement that reads runs or entries by other ways."""
+        """Write what has gathered. To be called before a statement that reads it by other ways than this desk."""
         self._flush_runs()
+        self.flush_waits()
         self._flush_entries()
         if self._facts:
             self.connection.executemany(_NOTE, self._facts)
@@ -257,6 +290,20 @@ class Desk:
             self.connection.executemany(_UPDATE_RUN, moved)
         if counted:
             self.connection.executemany(_UPDATE_COUNTS, counted)
+
+    def flush_waits(self) -> None:
+        """Write the waits that have gathered. To be called before a statement that looks for them by topic."""
+        if not self._waits:
+            return
+        self.connection.executemany(_DROP_WAITS, [(run_id,) for run_id in self._waits])
+        placed = [
+            rows.wait_row(run_id, place, wait)
+            for run_id, waits in self._waits.items()
+            for place, wait in enumerate(waits)
+        ]
+        if placed:
+            self.connection.executemany(_WAIT, placed)
+        self._waits.clear()
 
     def _flush_entries(self) -> None:
         if self._entries:
@@ -283,7 +330,7 @@ def _is_only_counted(before: Run, after: Run) -> bool:
 
 def _moved_row(run: Run) -> Row:
     return (
-        run.state.value,
+        run.state,
         run.ready_at,
         run.worker,
         run.token,

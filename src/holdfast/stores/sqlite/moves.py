@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Run, Wait
+from holdfast.core.model import Arrival, Run
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
@@ -19,18 +19,6 @@ _OPEN_CHILDREN = """
       and finished_at is null
     order by rowid
 """  # run_parent
-
-_WAITS = f"""
-    select {rows.WAIT_COLUMNS}
-    from wait
-    where run_id = ?
-    order by place
-"""  # by the primary key
-
-_DROP_WAITS = """
-    delete from wait
-    where run_id = ?
-"""  # by the primary key
 
 _DROP_INBOX = """
     delete from inbox
@@ -72,7 +60,7 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
         return
     desk.connection.execute(_ARRIVE, rows.arrival_row(run.id, arrival))
     is_asleep = run.state is RunState.SUSPENDED and not run.is_held  # of any other the waits need not be read
-    is_awaited = is_asleep and any(rules.accepts(wait, arrival) for wait in waits_of(desk, run.id))
+    is_awaited = is_asleep and any(rules.accepts(wait, arrival) for wait in desk.waits(run.id))
     after = rules.delivered(run, now, is_awaited=is_awaited)
     desk.put(after)
     if after.is_held:
@@ -82,16 +70,8 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
         desk.ready.add(after.type)
 
 
-def waits_of(desk: Desk, run_id: str) -> list[Wait]:
-    return list(map(rows.wait_of, desk.all(_WAITS, run_id)))
-
-
-def drop_waits(desk: Desk, run_id: str) -> None:
-    desk.connection.execute(_DROP_WAITS, (run_id,))
-
-
 def _bury(desk: Desk, run: Run, now: Micros) -> None:
-    drop_waits(desk, run.id)
+    desk.wait(run.id, ())
     if run.arrivals:
         desk.connection.execute(_DROP_INBOX, (run.id,))
     desk.ended.add(run.id)

@@ -102,7 +102,7 @@ def run_row(run: Run) -> Row:
     return (
         run.id,
         run.type,
-        run.state.value,
+        run.state,
         run.priority,
         run.ready_at,
         run.worker,
@@ -149,8 +149,8 @@ def entry_row(run_id: str, token: int, entry: Entry) -> Row:
     return (
         run_id,
         entry.location,
-        entry.kind.value,
-        entry.state.value,
+        entry.kind,
+        entry.state,
         entry.position,
         entry.attempts,
         entry.result,
@@ -182,12 +182,12 @@ def arrival_row(run_id: str, arrival: Arrival) -> Row:
     return (
         run_id,
         arrival.number,
-        arrival.kind.value,
+        arrival.kind,
         arrival.name,
         arrival.at,
         arrival.payload,
         arrival.ref,
-        arrival.state.value if arrival.state is not None else None,
+        arrival.state,
         error_text(arrival.error),
     )
 
@@ -208,7 +208,7 @@ def wait_row(run_id: str, place: int, wait: Wait) -> Row:
     """A row of run_id, place, `WAIT_COLUMNS`, topic."""
     topic = wait.names[0] if wait.kind is WaitKind.EVENT and wait.names else None
     names = json_of(wait.names)
-    return run_id, place, wait.location, wait.kind.value, wait.since, names, wait.deadline, wait.after, topic
+    return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, topic
 
 
 def fact_of(row: Row) -> AuditFact:

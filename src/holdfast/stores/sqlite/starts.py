@@ -67,11 +67,15 @@ def create_children(desk: Desk, intents: Sequence[Intent], now: Micros) -> None:
 def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> dict[str, Lease]:
     """Write new runs; the answer holds the leases of those that were leased at once."""
     runs: dict[str, Run] = {}
+    keyed: dict[str, str] = {}
     leases: dict[str, Lease] = {}
     for intent in intents:
         run = rules.new_run(intent, now)
         if run.key is not None:
-            _take_key(desk, run.key, runs)
+            _free_key(desk, run.key)
+            if (twin := keyed.get(run.key)) is not None:
+                runs[twin] = replace(runs[twin], key=None)
+            keyed[run.key] = run.id
         if lease is None or run.ready_at is None or run.ready_at > now:
             desk.ready.add(run.type)
         else:
@@ -132,10 +136,7 @@ def _holders(desk: Desk, intents: Sequence[Intent]) -> dict[str, Run]:
     return {run.key: run for run in holders if run.key is not None}
 
 
-def _take_key(desk: Desk, key: str, fresh: dict[str, Run]) -> None:
-    """Take a key from whoever has it: a stored run, or a fresh one that is still to be written."""
-    for run_id, run in fresh.items():
-        if run.key == key:
-            fresh[run_id] = replace(run, key=None)
+def _free_key(desk: Desk, key: str) -> None:
+    """Take a key from the run that has it."""
     for (run_id,) in desk.all(_FREE_KEY, key):
         desk.forget([run_id])  # nothing of it is lost: everything was flushed before this began

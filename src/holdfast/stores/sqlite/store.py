@@ -23,9 +23,10 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.sqlite import arrivals, checkpoints, claims, leases, listing, reads, schema, starts
+from holdfast.stores.sqlite import arrivals, checkpoints, checkup, claims, leases, listing, reads, schema, starts
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.watch import Others
 from holdfast.stores.sqlite.writer import Writer
@@ -41,9 +42,10 @@ class SqliteStore:
         self._files = Files(Path(path).absolute())
         self._clock: Clock = clock or SystemClock()
         self._others = Others(self._files)
+        self._locks = WorkerLocks(self._files.workers)
         self._threads: tuple[Writer, Readers] | None = None
         self._opening = asyncio.Lock()
-        self._pid = os.getpid()
+        self._pid: int | None = None
 
     # Lifetime
 
@@ -53,12 +55,14 @@ class SqliteStore:
             if self._threads is not None:
                 return
             self._files.make()
-            self._others.open()
-            writer, readers = Writer(self._files, self._clock, self._others), Readers(self._files)
+            writer = Writer(self._files, self._clock, self._others, self._locks)
+            readers = Readers(self._files)
             await writer.start(may_migrate=migrate)
             self._threads = writer, readers
+            self._pid = os.getpid()
             self._others.watch(writer.look)
-            weakref.finalize(self, _end_threads, writer, readers, os.getpid())
+            weakref.finalize(self, _end_threads, writer, readers, self._pid)
+            os.register_at_fork(after_in_child=_abandoning(weakref.ref(writer)))
 
     async def close(self) -> None:
         if self._threads is None:
@@ -68,7 +72,7 @@ class SqliteStore:
         readers.stop()
         writer.stop()
         await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
-        self._others.close()
+        self._others.end_watches()
 
     def schema(self) -> SchemaStatus:
         return schema.status_of_file(self._files.database)
@@ -82,16 +86,24 @@ class SqliteStore:
         return await self._writer.run(lambda desk: starts.create(desk, intents, lease))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        return await self._writer.run(lambda desk: claims.claim(desk, request))
+        return await self._writer.run(lambda desk: claims.claim(desk, self._locks, request))
 
     async def checkpoint(self, checkpoints_: Sequence[Checkpoint]) -> Verdicts:
         return await self._writer.run(lambda desk: checkpoints.write(desk, checkpoints_))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
-        return self._writer.run_blocking(lambda desk: leases.renew(desk, worker, holdings, lease))
+        def operation(desk: Desk) -> Verdicts:
+            self._locks.hold(worker.id)
+            return leases.renew(desk, worker, holdings, lease)
+
+        return self._writer.run_blocking(operation)
 
     async def retire(self, worker_id: str) -> None:
-        await self._writer.run(lambda desk: leases.retire(desk, worker_id))
+        def operation(desk: Desk) -> None:
+            leases.retire(desk, worker_id)
+            desk.after_commit.append(lambda: self._locks.release(worker_id))
+
+        await self._writer.run(operation)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
         return await self._writer.run(lambda desk: arrivals.send(desk, messages))
@@ -137,7 +149,7 @@ class SqliteStore:
         return await self._readers.run(lambda connection: reads.orphans(connection, limit))
 
     async def check(self) -> Sequence[Finding]:
-        return []
+        return await self._readers.run(lambda connection: checkup.findings(connection, self._files, self._clock.now()))
 
     # Telling
 
@@ -164,10 +176,10 @@ class SqliteStore:
         return self._threads
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if self._pid is not None and os.getpid() != self._pid:
             raise StoreUnavailable(
-                f"the store {self._files.database} was made in another process (pid {self._pid}); "
-                "a fork does not take its threads along: make and open the store after the fork"
+                f"the store {self._files.database} was opened in another process (pid {self._pid}); "
+                "a fork does not take its threads along: open the store after the fork"
             )
 
 
@@ -183,3 +195,13 @@ def _end_threads(writer: Writer, readers: Readers, pid: int) -> None:
     readers.stop()
     writer.stop()
     _join(writer, readers, _EXIT_SECONDS)
+
+
+def _abandoning(known: weakref.ref[Writer]) -> Callable[[], None]:
+    """What a forked child does first."""
+
+    def abandon() -> None:
+        if (writer := known()) is not None:
+            writer.abandon()
+
+    return abandon

@@ -42,18 +42,6 @@ class Others:
 
     # On the loop of whoever listens
 
-    def open(self) -> None:
-        if self._hint_file < 0:
-            self._hint_file = os.open(self._files.hint, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-
-    def close(self) -> None:
-        for watch in self._watches.values():
-            watch.end()
-        self._watches.clear()
-        if self._hint_file >= 0:
-            os.close(self._hint_file)
-            self._hint_file = -1
-
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         """Have hints delivered on the running loop until the answer is called."""
         subscription = (asyncio.get_running_loop(), listener)
@@ -77,7 +65,21 @@ class Others:
             self._has_touches = True
         look()
 
-    # In the writer's thread
+    def end_watches(self) -> None:
+        for watch in self._watches.values():
+            watch.end()
+        self._watches.clear()
+
+    # In the writer's thread, which alone opens, touches and closes the file
+
+    def open(self) -> None:
+        if self._hint_file < 0:
+            self._hint_file = os.open(self._files.hint, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+    def close(self) -> None:
+        if self._hint_file >= 0:
+            os.close(self._hint_file)
+            self._hint_file = -1
 
     def touch(self) -> None:
         """Tell other processes that there is something to see."""

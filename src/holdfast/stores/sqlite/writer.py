@@ -24,6 +24,7 @@ from holdfast.stores.sqlite.connections import open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import Job, Outcome, ask, ask_blocking, tell
+from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.watch import Others
@@ -42,10 +43,11 @@ class _Signal(Enum):
 class Writer:
     """Runs operations, each with the desk of the transaction it shares with others."""
 
-    def __init__(self, files: Files, clock: Clock, others: Others) -> None:
+    def __init__(self, files: Files, clock: Clock, others: Others, locks: WorkerLocks) -> None:
         self._files = files
         self._clock = clock
         self._others = others
+        self._locks = locks
         self._jobs: SimpleQueue[Job[Desk] | _Signal] = SimpleQueue()
         self._turn = TurnLock(files.turn)
         self._connection: apsw.Connection | None = None
@@ -91,6 +93,11 @@ class Writer:
         if self._thread is not None:
             self._thread.join(seconds)
 
+    def abandon(self) -> None:
+        """In a forked child: these locks are the parent's, and must not live as long as the child does."""
+        self._turn.close()
+        self._locks.abandon()
+
     def _check_running(self) -> None:
         if self._is_stopped:
             raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
@@ -101,11 +108,11 @@ class Writer:
         opening: Job[Desk] = Job(lambda _: None, opened)
         try:
             self._turn.open()
+            self._others.open()
             self._connect(may_create=True, may_migrate=may_migrate)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it, and the thread ends
             self._is_stopped = True
-            self._disconnect()
-            self._turn.close()
+            self._close_files()
             tell([Outcome(opening, error=self._translated(error))])
             return
         tell([Outcome(opening)])
@@ -248,11 +255,16 @@ class Writer:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             except apsw.Error:  # somebody reads; the WAL is as good as the file
                 pass
-            self._disconnect()
-        self._turn.close()
+        self._locks.release_all()
+        self._close_files()
         closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
         left = self._take_rest()
         tell([Outcome(job, error=closed) for job in left])
+
+    def _close_files(self) -> None:
+        self._disconnect()
+        self._turn.close()
+        self._others.close()
 
     def _take_rest(self) -> list[Job[Desk]]:
         rest: list[Job[Desk]] = []

@@ -1,0 +1,1 @@
+"""One module for each command, under its name; each defines `command`."""

@@ -1,0 +1,53 @@
+"""Exit codes: what each means, and which error leads to which."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The answer of a command to a script."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 5
+    CONFLICT = 6
+    RUN_FAILED = 10
+    RUN_CANCELLED = 11
+    STILL_GOING = 12
+    INTERRUPTED = 130
+
+
+class Refusal(Exception):
+    """Something a command cannot do, said in a sentence, with the exit code that goes with it."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code_of(error: Exception) -> ExitCode | None:
+    """The exit code of an error that a user can understand; None if it is a bug."""
+    from holdfast.core import errors
+
+    match error:
+        case Refusal():
+            return error.code
+        case errors.RunNotFound():
+            return ExitCode.NOT_FOUND
+        case errors.StoreUnavailable() | errors.SchemaOutOfDate():
+            return ExitCode.UNREACHABLE
+        case errors.KeyConflict() | errors.RunFinished() | errors.RunBusy():
+            return ExitCode.CONFLICT
+        case errors.RunFailed():
+            return ExitCode.RUN_FAILED
+        case errors.RunCancelled():
+            return ExitCode.RUN_CANCELLED
+        case errors.InvalidRequest():
+            return ExitCode.USAGE
+        case errors.HoldfastError():
+            return ExitCode.FAILED
+        case _:
+            return None

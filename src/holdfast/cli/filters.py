@@ -1,0 +1,133 @@
+"""Filters: which runs a command is about, as `state:failed type:billing.* tag.shop:x key:… since:2h`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.cli.exits import Refusal
+from holdfast.cli.payloads import parse_pair
+from holdfast.cli.times import parse_moment, parse_since
+from holdfast.core.states import RunState
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WORDS = "state: type: key: tag.NAME: parent: since: until:"
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """What `engine.list` takes. Every condition must hold; of several states one."""
+
+    states: frozenset[RunState] = frozenset()
+    type: str | None = None
+    key: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    parent_id: str | None = None
+    since: datetime | timedelta | None = None
+    until: datetime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self == RunFilter()
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of `engine.list`."""
+        return {
+            "state": sorted(self.states) or None,
+            "type": self.type,
+            "key": self.key,
+            "tags": self.tags,
+            "parent_id": self.parent_id,
+            "since": self.since,
+            "until": self.until,
+        }
+
+
+def parse_filter(words: Iterable[str]) -> RunFilter:
+    """The filter that words such as `state:failed` stand for."""
+    chosen = RunFilter()
+    for word in words:
+        name, colon, value = word.partition(":")
+        if not colon:
+            raise Refusal(f"{word!r} is no filter; {_advice(word)}")
+        if not value:
+            raise Refusal(f"the filter {word!r} has no value")
+        chosen = _with(chosen, name, value)
+    return chosen
+
+
+def _with(chosen: RunFilter, name: str, value: str) -> RunFilter:
+    if name == "state":
+        return replace(chosen, states=chosen.states | {_state(one) for one in value.split(",")})
+    if name.startswith("tag.") and len(name) > 4:
+        return replace(chosen, tags=chosen.tags | {name[4:]: value})
+    fields: dict[str, tuple[str, Callable[[str], Any]]] = {
+        "type": ("type", _type),
+        "key": ("key", str),
+        "parent": ("parent_id", str),
+        "since": ("since", parse_since),
+        "until": ("until", parse_moment),
+    }
+    if name not in fields:
+        raise Refusal(f"there is no filter {name!r}; use {WORDS}")
+    attribute, parse = fields[name]
+    if getattr(chosen, attribute) is not None:
+        raise Refusal(f"the filter {name}: is given twice")
+    try:
+        parsed = parse(value)
+    except ValueError as error:
+        raise Refusal(f"{name}:{value}: {error}") from error
+    changes: dict[str, Any] = {attribute: parsed}
+    return replace(chosen, **changes)
+
+
+def _state(name: str) -> RunState:
+    try:
+        return RunState(name)
+    except ValueError:
+        near = difflib.get_close_matches(name, list(RunState), n=1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise Refusal(f"there is no state {name!r}{meant}; the states are {', '.join(RunState)}") from None
+
+
+def _type(pattern: str) -> str:
+    if "*" in pattern.removesuffix(".*"):
+        raise Refusal(f"type:{pattern}: a star stands only at the end, after a dot, as in billing.*")
+    return pattern
+
+
+def _advice(word: str) -> str:
+    if word in list(RunState):
+        return f"did you mean state:{word}?"
+    if "." in word:
+        return f"did you mean type:{word}?"
+    return f"use {WORDS}"
+
+
+def filter_options(function: F) -> F:
+    """The same filters as options: `--state failed` is `state:failed`."""
+    for option in (
+        click.option("--until", metavar="MOMENT", help="Created before this moment."),
+        click.option("--since", metavar="TIME", help="Created since: 2h, 3d, or a moment such as 2030-01-31T09:00."),
+        click.option("--parent", metavar="RUN", help="Children of this run, by its whole id."),
+        click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
+        click.option("--key", metavar="KEY", help="The run with this key."),
+        click.option("--type", metavar="TYPE", help="Of this type; billing.* for all that begin with billing."),
+        click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
+    ):
+        function = option(function)
+    return function
+
+
+def words_of_options(options: dict[str, Any]) -> Sequence[str]:
+    """What filter options say, as words, to be parsed with the others."""
+    words = [f"state:{state}" for state in options["states"]]
+    words += ["tag.{}:{}".format(*parse_pair(tag, "--tag")) for tag in options["tags"]]
+    words += [f"{name}:{options[name]}" for name in ("type", "key", "parent", "since", "until") if options[name]]
+    return words

@@ -1,0 +1,45 @@
+"""Looking up the run that a person means: by id, by the beginning of one, or by `key:…`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.app import Holdfast
+from holdfast.cli.exits import Refusal
+from holdfast.cli.output import cleaned
+from holdfast.cli.times import ago
+from holdfast.core.clock import moment
+from holdfast.core.errors import RunNotFound
+from holdfast.core.ports import Query
+
+_CANDIDATES = 10
+
+
+async def find_run(hf: Holdfast, name: str) -> str:
+    """The id of the run. Raises `RunNotFound`, or a `Refusal` that lists the candidates."""
+    if name.startswith("key:"):
+        found = await hf.store.find(name[4:])
+        if found is None:
+            raise RunNotFound(f"no run has the key {name[4:]!r}; `holdfast ls` lists the runs")
+        return found
+    if not name:
+        raise Refusal("a run is named by its id, the beginning of its id, or key:…; this name is empty")
+    if await hf.store.get(name) is not None:
+        return name
+    # One more than is shown tells whether there are more.
+    matching = await hf.store.list(Query(id_prefix=name, limit=_CANDIDATES + 1))
+    if not matching:
+        raise RunNotFound(f"there is no run {name!r}; `holdfast ls` lists the runs")
+    if len(matching) == 1:
+        return matching[0].run.id
+    now = moment(await hf.store.now())
+    runs = [details.run for details in matching[:_CANDIDATES]]
+    lines = [f"{run.id}  {run.state.value:<9}  {run.type}  {ago(moment(run.created_at), now)}" for run in runs]
+    if len(matching) > _CANDIDATES:
+        lines.append("… and more")
+    raise Refusal("\n".join([f"several runs begin with {cleaned(name)!r}; give more of the id:", *lines]))
+
+
+async def store_now(hf: Holdfast) -> datetime:
+    """The store's time, by which its runs are due."""
+    return moment(await hf.store.now())

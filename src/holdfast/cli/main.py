@@ -1,0 +1,127 @@
+"""The entry point: global options and lazily loaded commands. It imports neither the engine nor a renderer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from holdfast.cli.command import global_options
+from holdfast.cli.settings import Settings
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "First steps": {
+        "demo": "Watch a workflow survive the death of its worker.",
+    },
+    "Run": {
+        "start": "Start a run.",
+        "worker": "Execute runs until told to stop.",
+    },
+    "See": {
+        "ls": "List runs, newest first.",
+        "show": "Show one run: its state, why it waits, what it did.",
+        "watch": "Follow a run until it ends.",
+        "result": "Print the result of a run.",
+        "explain": "Say in one sentence why a run is not moving.",
+        "history": "List what a run has recorded.",
+        "audit": "List the facts of a run's life.",
+        "workers": "List the workers.",
+    },
+    "Act": {
+        "send": "Send a message to a run.",
+        "emit": "Publish an event to all runs that wait for it.",
+        "cancel": "End runs as cancelled.",
+    },
+    "Operate": {
+        "doctor": "Check that everything is in order.",
+        "migrate": "Bring the store to the schema of this version.",
+        "version": "Print the version.",
+    },
+}
+"""Every command and its summary, so that listing them imports none of them."""
+
+SUMMARIES = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
+
+
+class Commands(click.Group):
+    """Commands that are imported when they are called: `holdfast.cli.commands.<name>`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in SUMMARIES:
+            return None
+        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
+            raise click.UsageError(_unknown(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        widest = max(map(len, SUMMARIES))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(widest), summary) for name, summary in commands.items()])
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, SUMMARIES, n=1, cutoff=0.5)
+    advice = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands."
+    return f"there is no command {name!r}; {advice}"
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click calls it
+    if value:
+        from holdfast import __version__
+
+        click.echo(f"holdfast {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    params=[
+        *global_options(with_environment=True),
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        ),
+    ],
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="COMMAND ...",
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Durable workflows: a run continues from where it stood, whatever happens to the process.
+
+    \b
+    holdfast demo                              see it work
+    holdfast worker shop:hf                    execute the workflows of `hf` in shop.py
+    holdfast start shop.checkout.v1 order=17   start one
+    holdfast ls state:failed since:2h          look around
+    """
+    ctx.obj = ctx.obj or Settings()
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line, and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # an old terminal may lack a character; that is no error
+    return cli.main(arguments, prog_name="holdfast")

@@ -1,0 +1,107 @@
+"""Payloads as they are typed: JSON, `@file`, `-` for stdin, or `name=text number:=1`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast.cli.exits import Refusal
+
+_PAIR = re.compile(r"([A-Za-z_][\w.\-]*)(:?=)(.*)", re.DOTALL)
+
+FORMS = "JSON, @file, - for stdin, or pairs such as name=text count:=3"
+
+
+def parse_payload(words: Sequence[str]) -> Any:
+    """The value that was typed; None if nothing was."""
+    if not words:
+        return None
+    if len(words) == 1 and not _PAIR.fullmatch(words[0]):
+        return _parse_one(words[0])
+    return _parse_pairs(words)
+
+
+def parse_object(words: Sequence[str]) -> dict[str, Any]:
+    """The JSON object that was typed: the parameters of a workflow, by name."""
+    value = parse_payload(words)
+    if value is None and not words:
+        return {}
+    if not isinstance(value, dict):
+        raise Refusal(
+            f"the payload of a run is a JSON object of the workflow's parameters, not {_kind(value)}: "
+            f'write {{"name": …}} or name=…'
+        )
+    return value
+
+
+def parse_pair(text: str, option: str) -> tuple[str, str]:
+    """`name=value`, as for `--tag`."""
+    name, sign, value = text.partition("=")
+    if not sign or not name or not value:
+        raise Refusal(f"{option} {text!r}: write it as name=value")
+    return name, value
+
+
+def _parse_one(word: str) -> Any:
+    if word == "-":
+        return _parse_json(sys.stdin.read(), "stdin")
+    if word.startswith("@"):
+        return _parse_json(_read(word[1:]), word[1:])
+    return _parse_json(word, "the payload", advice=f"; a payload is {FORMS}")
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Refusal(f"there is no file {name!r}; @name takes the payload from a file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise Refusal(f"cannot read the payload from {name!r}: {reason}") from error
+
+
+def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for word in words:
+        pair = _PAIR.fullmatch(word)
+        if pair is None:
+            raise Refusal(f"{word!r} is no pair; a payload is {FORMS}")
+        name, sign, text = pair.groups()
+        if name in value:
+            raise Refusal(f"{name!r} is given twice")
+        value[name] = _parse_json(text, f"the value of {name!r}", f"; for text write {name}=…") if sign == ":=" else text
+    return value
+
+
+def _parse_json(text: str, where: str, advice: str = "") -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise Refusal(f"{where} is not JSON: {error.msg} at {place}{advice}") from error
+    except RecursionError as error:
+        raise Refusal(f"{where} is nested too deeply") from error
+    except ValueError as error:
+        raise Refusal(f"{where} is not JSON: {error}{advice}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has no {name}")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case str():
+            return "text"
+        case list():
+            return "an array"
+        case _:
+            return "a number"

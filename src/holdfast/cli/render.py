@@ -1,0 +1,123 @@
+"""What `--json` promises: the names and forms of everything a program reads. Change nothing here, only add.
+
+Times are ISO 8601 in UTC with microseconds; what is unknown or does not apply is null; no key is ever left out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.core.clock import Micros, moment
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import WorkerInfo
+from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
+
+Json = dict[str, Any]
+
+
+def run_json(info: RunInfo) -> Json:
+    return {
+        "id": info.id,
+        "type": info.type,
+        "state": info.state.value,
+        "payload": info.payload,
+        "result": info.result,
+        "error": error_json(info.error),
+        "key": info.key,
+        "priority": info.priority,
+        "tags": info.tags,
+        "attempt": info.attempt,
+        "generation": info.generation,
+        "parent_id": info.parent_id,
+        "worker": info.worker,
+        "created_at": time_json(info.created_at),
+        "updated_at": time_json(info.updated_at),
+        "finished_at": time_json(info.finished_at),
+        "ready_at": time_json(info.ready_at),
+        "waits": [wait_json(wait) for wait in info.waits],
+    }
+
+
+def wait_json(wait: WaitInfo) -> Json:
+    return {
+        "location": wait.location,
+        "kind": wait.kind.value,
+        "names": list(wait.names),
+        "since": time_json(wait.since),
+        "deadline": time_json(wait.deadline),
+    }
+
+
+def entry_json(entry: EntryInfo) -> Json:
+    return {
+        "location": entry.location,
+        "kind": entry.kind.value,
+        "state": entry.state.value,
+        "attempts": entry.attempts,
+        "result": entry.result,
+        "error": error_json(entry.error),
+        "started_at": time_json(entry.started_at),
+        "finished_at": time_json(entry.finished_at),
+        "retry_at": time_json(entry.retry_at),
+        "ref": entry.ref,
+    }
+
+
+def audit_json(fact: AuditInfo) -> Json:
+    return {"event": fact.event, "at": time_json(fact.at), "data": dict(fact.data)}
+
+
+def error_json(error: ErrorRecord | None) -> Json | None:
+    if error is None:
+        return None
+    return {
+        "type": error.type,
+        "message": error.message,
+        "attempts": error.attempts,
+        "traceback": error.traceback,
+        "cause": error_json(error.cause),
+    }
+
+
+def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
+    return {
+        "id": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "types": list(worker.types),
+        "concurrency": worker.concurrency,
+        "started_at": micros_json(worker.started_at),
+        "heartbeat_at": micros_json(worker.heartbeat_at),
+        "is_alive": is_alive,
+    }
+
+
+def finding_json(finding: Finding) -> Json:
+    return {"level": finding.level, "subject": finding.subject, "text": finding.text}
+
+
+def schema_json(status: SchemaStatus) -> Json:
+    return {"current": status.current, "wanted": status.wanted, "pending": list(status.pending)}
+
+
+def outcome_json(info: RunInfo) -> Json:
+    """How a run ended, or that it has not."""
+    return {
+        "id": info.id,
+        "state": info.state.value,
+        "result": info.result,
+        "error": error_json(info.error),
+    }
+
+
+def time_json(when: datetime | None) -> str | None:
+    if when is None:
+        return None
+    return when.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def micros_json(at: Micros) -> str | None:
+    return time_json(moment(at))

@@ -1,0 +1,51 @@
+"""Tables and lines as values: what is to be shown, not how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Cell = str | tuple[str, str]
+"""Text, or text with the name of a style: bad busy dim good id title wait."""
+
+Line = Sequence[Cell]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, under the name its cells have in each row."""
+
+    name: str
+    is_number: bool = False
+    may_be_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells by the names of the columns."""
+
+    columns: Sequence[Column]
+    rows: list[Mapping[str, Cell]] = field(default_factory=list)
+
+    def without_empty_columns(self) -> Table:
+        """The same without columns that say nothing."""
+        used = [c for c in self.columns if any(text_of(row[c.name]) for row in self.rows)]
+        return Table(used, self.rows)
+
+
+def plain_lines(table: Table) -> Iterator[str]:
+    """A table as text: aligned, not wrapped, not cut."""
+    texts = [[text_of(row[column.name]) for column in table.columns] for row in table.rows]
+    heads = [column.name.upper() for column in table.columns]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    for row in [heads, *texts]:
+        cells = [
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for text, width, column in zip(row, widths, table.columns, strict=True)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def text_of(cell: Cell) -> str:
+    """A cell without its style."""
+    return cell if isinstance(cell, str) else cell[0]

@@ -1,0 +1,112 @@
+"""Times as people write and read them: `2h`, `1.2 s`, `3 min ago`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import click
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])")
+_LONGEST = timedelta(days=36_500)
+
+
+def spoken(length: float | timedelta) -> str:
+    """A length of time in seconds, as short as it can be said: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds < 0:
+        return f"-{spoken(-seconds)}"
+    if round(seconds * 1000) < 1000:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 10:
+        return _pair(minutes, "min", rest, "s")
+    if minutes < 60:
+        return f"{minutes} min"
+    if whole < 86_400:
+        return _pair(minutes // 60, "h", minutes % 60, "min")
+    return _pair(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit}" + (f" {small} {small_unit}" if small else "")
+
+
+def ago(when: datetime, now: datetime) -> str:
+    """How long ago a moment was, or how far off it is."""
+    return f"in {spoken(when - now)}" if when > now else f"{spoken(now - when)} ago"
+
+
+def stamp(when: datetime) -> str:
+    """A moment for people. In UTC, like every other time that holdfast writes."""
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def parse_length(text: str) -> timedelta:
+    """`90`, `90s`, `5m`, `1h30m`, `2d`; a bare number is in seconds. Raises `ValueError`."""
+    words = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", words):
+        seconds = float(words)
+    elif re.fullmatch(rf"({_PART.pattern}\s*)+", words):
+        seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(words))
+    else:
+        raise ValueError(f"{text!r} is no length of time; write 90, 30s, 5m, 1h30m or 2d")
+    if seconds > _LONGEST.total_seconds():
+        raise ValueError(f"{text!r} is too long a time")
+    return timedelta(seconds=seconds)
+
+
+def parse_moment(text: str) -> datetime:
+    """A date, or date and time, in ISO form; one without a zone is local time. Raises `ValueError`."""
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is no moment; write 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00Z") from error
+
+
+def parse_since(text: str) -> datetime | timedelta:
+    """A moment, or how long ago it was. Raises `ValueError`."""
+    if re.match(r"\d{4}-", text.strip()):
+        return parse_moment(text)
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or a moment such as 2030-01-31T09:00") from None
+
+
+class LengthType(click.ParamType):
+    """An option that takes a length of time."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_length(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class MomentType(click.ParamType):
+    """An option that takes a moment."""
+
+    name = "moment"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+LENGTH = LengthType()
+MOMENT = MomentType()

@@ -1,0 +1,131 @@
+"""What a run asks for right now: its open operations, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import Wait
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.operation import ChildEnd, Operation, Reception, StepCall
+
+
+class Asked:
+    """Open operations by location. Every question is answered without walking over the steps that execute."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._open: dict[str, Operation] = {}
+        self._idle: dict[str, StepCall] = {}
+        self._executing = 0
+        # Messages, events and children: registered in the store also while the run is held.
+        self._named: dict[str, Operation] = {}
+        self._named_version = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._open)
+
+    def holds(self, operation: Operation) -> bool:
+        """Whether an operation is still waited for."""
+        return self._open.get(operation.location) is operation
+
+    def add(self, operation: Operation, *, is_recorded: bool) -> None:
+        """An operation is asked for; a recorded one only waits to be replayed."""
+        self._open[operation.location] = operation
+        if is_recorded:
+            return
+        if isinstance(operation, StepCall):
+            self._idle[operation.location] = operation
+            return
+        if isinstance(operation, (Reception, ChildEnd)):
+            self._named[operation.location] = operation
+            self._named_version += 1
+        self._inbox.ask(operation)
+
+    def remove(self, operation: Operation) -> None:
+        """An operation was answered, or is no longer waited for."""
+        del self._open[operation.location]
+        if isinstance(operation, StepCall):
+            if self._idle.pop(operation.location, None) is None:
+                self._executing -= operation.is_started
+            return
+        if self._named.pop(operation.location, None) is not None:
+            self._named_version += 1
+        self._inbox.withdraw(operation)
+
+    def started(self, call: StepCall) -> None:
+        """A step is being executed."""
+        call.is_started = True
+        del self._idle[call.location]
+        self._executing += 1
+
+    def retried(self, call: StepCall) -> None:
+        """A step that was being executed waits for its next attempt."""
+        call.is_started = False
+        self._idle[call.location] = call
+        self._executing -= 1
+
+    @property
+    def idle_steps(self) -> list[StepCall]:
+        """The steps that are not being executed."""
+        return list(self._idle.values())
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(self._idle) or self._executing > 0
+
+    def startable(self, now: Micros, committed: int) -> list[StepCall]:
+        """The steps whose time has come, and whose reasons are all written."""
+        if not self._idle:
+            return []
+        return [
+            call
+            for call in self._idle.values()
+            if call.after <= committed and (call.retry_at is None or call.retry_at <= now)
+        ]
+
+    def is_waiting(self, now: Micros) -> bool:
+        """Whether no step executes or could: each waits for its next attempt."""
+        return not self._executing and all(
+            call.retry_at is not None and call.retry_at > now for call in self._idle.values()
+        )
+
+    def next_deadline(self) -> Micros | None:
+        """When something is due by itself: a timer, a time-out, a retry."""
+        deadline = self._inbox.next_deadline()
+        for call in self._idle.values():
+            if call.retry_at is not None and (deadline is None or call.retry_at < deadline):
+                deadline = call.retry_at
+        return deadline
+
+    @property
+    def named_version(self) -> int:
+        """Grows whenever `named_waits` may have changed."""
+        return self._named_version
+
+    def named_waits(self) -> tuple[Wait, ...]:
+        """The waits that must be registered while the run is held; its timers are in its holder's memory."""
+        return tuple(self._wait(operation) for operation in self._named.values())
+
+    def waits(self) -> tuple[Wait, ...]:
+        """Every wait, for a run that is to be suspended."""
+        return tuple(
+            self._wait(operation)
+            for operation in self._open.values()
+            if not isinstance(operation, StepCall) or operation.retry_at is not None
+        )
+
+    def _wait(self, operation: Operation) -> Wait:
+        topic = operation.names[0] if isinstance(operation, Reception) and operation.names else ""
+        wait = operation.wait(self._inbox.had(topic))
+        assert wait is not None, f"{operation.location} is nothing to wait for"
+        return wait
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._open.clear()
+        self._idle.clear()
+        self._named.clear()

@@ -1,0 +1,122 @@
+"""The check-up: what the store can tell about its own health and surroundings, for `holdfast doctor`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import apsw
+
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.ports import Finding
+from holdfast.stores.sqlite import reads, schema
+from holdfast.stores.sqlite.files import Files, file_system_type, is_network
+from holdfast.stores.sqlite.liveness import is_free, lock_path
+
+_SOUND_VERSION = 3_051_003
+_MEGABYTE = 1 << 20
+_FREE_PROBLEM_BYTES = 100 * _MEGABYTE
+_FREE_WARNING_BYTES = 1_000 * _MEGABYTE
+_WAL_WARNING_BYTES = 256 * _MEGABYTE
+_SILENCE: Micros = 120 * SECOND
+
+# They keep locks and shared memory within one machine as a rule, but nobody promises it.
+_DOUBTFUL_TYPES = ("9p", "fuse", "fuseblk", "vboxsf", "prl_fs", "drvfs")
+
+
+def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Finding]:
+    """One finding per subject; those that are not `ok` say what to do."""
+    return [
+        _sqlite(),
+        _journal(connection),
+        _file_system(files),
+        _disk(files),
+        _wal(files),
+        _schema(connection, files),
+        _side_directory(files),
+        *_workers(connection, files, now),
+    ]
+
+
+def _sqlite() -> Finding:
+    version = apsw.sqlite_lib_version()
+    if apsw.SQLITE_VERSION_NUMBER < _SOUND_VERSION:
+        return _problem("sqlite", f"SQLite {version} can damage a database after its WAL was reset; upgrade apsw")
+    return _ok("sqlite", f"SQLite {version} through apsw {apsw.apsw_version()}")
+
+
+def _journal(connection: apsw.Connection) -> Finding:
+    mode = connection.execute("pragma journal_mode").get
+    if mode != "wal":
+        return _problem("journal", f"journal mode is {mode}, not wal; some program has changed it; restart holdfast")
+    return _ok("journal", "journal mode is wal")
+
+
+def _file_system(files: Files) -> Finding:
+    kind = file_system_type(files.database.parent)
+    if kind is None:
+        return _ok("file system", "its type cannot be told here; it must not be a network file system")
+    if is_network(kind):
+        return _problem("file system", f"{kind} is a network file system, on which SQLite loses data; use a local disk")
+    if kind.startswith(_DOUBTFUL_TYPES):
+        return _warning("file system", f"{kind} may not keep locks between programs; a local disk is safer")
+    return _ok("file system", kind)
+
+
+def _disk(files: Files) -> Finding:
+    free = shutil.disk_usage(files.database.parent).free
+    text = f"{free // _MEGABYTE:,} MiB are free on the disk of {files.database}"
+    if free < _FREE_PROBLEM_BYTES:
+        return _problem("disk", f"only {text}; free some space before writes fail")
+    return _warning("disk", f"only {text}") if free < _FREE_WARNING_BYTES else _ok("disk", text)
+
+
+def _wal(files: Files) -> Finding:
+    size = files.wal.stat().st_size if files.wal.exists() else 0
+    text = f"the write-ahead log has {size / _MEGABYTE:,.1f} MiB"
+    if size > _WAL_WARNING_BYTES:
+        return _warning("wal", f"{text}; does a program keep a read transaction open, so that it cannot be reset?")
+    return _ok("wal", text)
+
+
+def _schema(connection: apsw.Connection, files: Files) -> Finding:
+    found = schema.status(connection, files.database)
+    if found.current != found.wanted:
+        return _problem("schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`")
+    return _ok("schema", f"version {found.current}")
+
+
+def _side_directory(files: Files) -> Finding:
+    if not os.access(files.side, os.W_OK | os.X_OK):
+        return _problem("side directory", f"{files.side} cannot be written; give this user permission")
+    return _ok("side directory", str(files.side))
+
+
+def _workers(connection: apsw.Connection, files: Files, now: Micros) -> Iterator[Finding]:
+    workers = reads.workers(connection)
+    for worker in workers:
+        who = f"worker {worker.id} ({worker.name}, pid {worker.pid} on {worker.host})"
+        path = lock_path(files.workers, worker.id)
+        if is_free(path):
+            yield _warning("workers", f"{who} was killed; another worker takes its runs over with its next claim")
+        elif now - worker.heartbeat_at > _SILENCE:
+            silence = (now - worker.heartbeat_at) // SECOND
+            hangs = "lives but hangs" if path.exists() else "is gone without having said so"
+            yield _warning("workers", f"{who} was last heard of {silence:,} s ago: it {hangs}")
+    if not workers:
+        yield _ok("workers", "none is running")
+    else:
+        yield _ok("workers", f"{len(workers)} registered")
+
+
+def _ok(subject: str, text: str) -> Finding:
+    return Finding(level="ok", subject=subject, text=text)
+
+
+def _warning(subject: str, text: str) -> Finding:
+    return Finding(level="warning", subject=subject, text=text)
+
+
+def _problem(subject: str, text: str) -> Finding:
+    return Finding(level="problem", subject=subject, text=text)

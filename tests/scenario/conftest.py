@@ -1,0 +1,15 @@
+"""The stages on which every scenario plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.stage import KINDS, Stage
+
+
+@pytest.fixture(params=KINDS)
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    """Each of the stages in turn."""
+    return Stage(request.param, tmp_path)

@@ -1,0 +1,62 @@
+"""A stage: where scenarios play. One store of some kind, one clock that only the test moves, harnesses on both.
+
+Each harness is a process of its own, as it were: another one on the same stage finds what the first has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast import EntryInfo, Holdfast, Registry, RunHandle
+from holdfast.core.ports import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import VirtualClock
+from holdfast.testing.harness import Harness
+
+KINDS = ("memory", "replay", "sqlite")
+"""A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file."""
+
+PATIENCE_SECONDS = 0.03
+
+
+class Stage:
+    """A store and a clock that outlive the harnesses on them."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.clock = VirtualClock()
+        self._folder = folder
+        self._memory = MemoryStore(clock=self.clock)
+
+    def store(self) -> Store:
+        """The store, as a process that begins has it: not open yet."""
+        if self.kind != "sqlite":
+            return self._memory
+        from holdfast.stores.sqlite import SqliteStore
+
+        return SqliteStore(self._folder / "runs.db", clock=self.clock)
+
+    def harness(
+        self, source: Holdfast | Registry | None = None, *, wrap: Callable[[Store], Store] | None = None
+    ) -> Harness:
+        """A harness for what is registered in `source`; `wrap` puts something between it and the store."""
+        store = self.store()
+        return Harness(
+            source,
+            always_replay=self.kind == "replay",
+            clock=self.clock,
+            store=store if wrap is None else wrap(store),
+            patience_seconds=PATIENCE_SECONDS,
+        )
+
+
+def told(entries: Sequence[EntryInfo]) -> list[str]:
+    """A history as a few words an entry: `charge step done`."""
+    return [f"{entry.location} {entry.kind.value} {entry.state.value}" for entry in entries]
+
+
+async def facts(run: RunHandle[Any]) -> list[str]:
+    """The history of a run in few words."""
+    return told(await run.history())
