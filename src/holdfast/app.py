@@ -11,7 +11,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.core.checkpoint import Finish
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
@@ -35,6 +35,7 @@ class Holdfast(Engine):
         self._ends: Ends | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
+        self._pid: int | None = None
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self.workflow = self.registry.workflow
         self.task = self.registry.task
@@ -57,6 +58,7 @@ class Holdfast(Engine):
         loop = asyncio.get_running_loop()
         if self._ends is not None and self._loop is loop:
             return
+        self._check_process()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise InvalidRequest(
@@ -70,18 +72,34 @@ class Holdfast(Engine):
             if self._ends is None:
                 await self._store.open()
                 self._ends = self._make_ends()
+                self._pid = os.getpid()
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this is the copy that a forked child has of what its parent opened."""
+        return self._pid is not None and self._pid != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise StoreUnavailable(
+                f"this Holdfast was opened in another process (pid {self._pid}), and a fork does not take its threads "
+                "along; close it before the fork, or make another one after it"
+            )
 
     def _make_ends(self) -> Ends:
         return Ends(self._store)
 
     async def close(self) -> None:
         """Stop the workers of this object and let go of the store. It may be used again afterwards."""
+        if self._is_forked:
+            return  # what is open is the parent's
         for worker in list(self._workers):
             await worker.stop()
         if self._ends is not None and self._loop is asyncio.get_running_loop():
             await self._ends.close()
         self._ends = self._loop = None
         await self._store.close()
+        self._pid = None
 
     @property
     def store(self) -> Store:

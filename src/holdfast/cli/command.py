@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -16,7 +16,6 @@ from holdfast.cli.exits import ExitCode, exit_code_of
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.settings import Settings
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -32,9 +31,9 @@ def global_options(*, with_environment: bool = False) -> list[click.Option]:
         option(
             "--url",
             metavar="URL",
-            envvar="HOLDFAST_URL",
-            callback=_set_url,
-            help="Where the runs are kept, such as sqlite:///shop.db.  [default: sqlite:///holdfast.db]",
+            callback=_set_url,  # the variable is read by `Holdfast` itself, so that what is set here was typed
+            help="Where the runs are kept, such as sqlite:///shop.db.  [env var: HOLDFAST_URL; default: "
+            "sqlite:///holdfast.db]",
         ),
         option("--json", is_flag=True, callback=_set_json, help="Write JSON; the same as -o json."),
         option(
@@ -108,9 +107,17 @@ def _set_color(context: click.Context, _: click.Parameter, value: str | None) ->
 class HoldfastCommand(click.Command):
     """A command whose errors end in one clear message and an exit code."""
 
-    def __init__(self, *args: Any, **attributes: Any) -> None:
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
+        self.examples = tuple(examples)
         self.params += global_options()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        formatter.write("\nThe options of `holdfast` itself (--url, --json, -o, -q, -v, --color) may stand here too.\n")
 
     def invoke(self, ctx: click.Context) -> Any:
         settings: Settings = ctx.obj or Settings()
@@ -137,8 +144,8 @@ def _told(error: Exception, settings: Settings) -> ExitCode:
     if settings.shows_tracebacks:
         import traceback
 
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    elif code is None:
+        click.echo("".join(traceback.format_exception(error)), err=True)
+    if code is None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         _complain(f"{what}\nThis was not expected; -vv shows the traceback.", settings)
     else:
@@ -154,16 +161,21 @@ def _complain(message: str, settings: Settings) -> None:
     click.echo("\n".join([f"{word} {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
 
 
-def command(name: str) -> Callable[[Callable[..., ExitCode | None]], click.Command]:
+def command(name: str, *examples: str) -> Callable[[Callable[..., ExitCode | None]], HoldfastCommand]:
     """Make a function a command. Its docstring is the help text, and what it returns the exit code."""
-    return click.command(name, cls=HoldfastCommand, context_settings={"help_option_names": ["-h", "--help"]})
+    return click.command(
+        name,
+        cls=HoldfastCommand,
+        examples=examples,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
-def pass_output(function: Callable[Concatenate[Output, P], R]) -> Callable[P, R]:
-    """Give a command the output it writes to, with the settings."""
+def pass_output(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the output it writes to, with the settings, before its own arguments."""
 
     @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(*args: Any, **kwargs: Any) -> R:
         return function(Output(click.get_current_context().obj or Settings()), *args, **kwargs)
 
     return wrapped

@@ -96,7 +96,9 @@ def _state(name: str) -> RunState:
         raise Refusal(f"there is no state {name!r}{meant}; the states are {', '.join(RunState)}") from None
 
 
-def _type(pattern: str) -> str:
+def _type(pattern: str) -> str | None:
+    if pattern == "*":
+        return None
     if "*" in pattern.removesuffix(".*"):
         raise Refusal(f"type:{pattern}: a star stands only at the end, after a dot, as in billing.*")
     return pattern
@@ -115,7 +117,7 @@ def filter_options(function: F) -> F:
     for option in (
         click.option("--until", metavar="MOMENT", help="Created before this moment."),
         click.option("--since", metavar="TIME", help="Created since: 2h, 3d, or a moment such as 2030-01-31T09:00."),
-        click.option("--parent", metavar="RUN", help="Children of this run, by its whole id."),
+        click.option("--parent", metavar="RUN", help="Children of this run."),
         click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
         click.option("--key", metavar="KEY", help="The run with this key."),
         click.option("--type", metavar="TYPE", help="Of this type; billing.* for all that begin with billing."),

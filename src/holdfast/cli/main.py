@@ -42,6 +42,13 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every command and its summary, so that listing them imports none of them."""
 
+EXAMPLES = {
+    "holdfast demo": "see it work",
+    "holdfast worker shop:hf": "execute the workflows of `hf` in shop.py",
+    "holdfast start shop.checkout.v1 order=17": "start one",
+    "holdfast ls state:failed since:2h": "look around",
+}
+
 SUMMARIES = {name: summary for commands in SECTIONS.values() for name, summary in commands.items()}
 
 
@@ -68,6 +75,8 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
+        with formatter.section("Examples"):
+            formatter.write_dl(list(EXAMPLES.items()), col_max=50)
         widest = max(map(len, SUMMARIES))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
@@ -108,14 +117,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Durable workflows: a run continues from where it stood, whatever happens to the process.
-
-    \b
-    holdfast demo                              see it work
-    holdfast worker shop:hf                    execute the workflows of `hf` in shop.py
-    holdfast start shop.checkout.v1 order=17   start one
-    holdfast ls state:failed since:2h          look around
-    """
+    """Durable workflows: a run continues from where it stood, whatever happens to the process."""
     ctx.obj = ctx.obj or Settings()
 
 

@@ -66,11 +66,10 @@ class Output:
         """One line of text, made of pieces that may have a style."""
         self.lines([cells])
 
-    def lines(self, lines: Iterable[Line], *, is_cut: bool = False) -> None:
-        """Many lines; on a terminal those that are too long are cut, or wrapped."""
+    def lines(self, lines: Iterable[Line]) -> None:
         for line in lines:
             if self.is_rich:
-                self.terminal.line(line, is_cut=is_cut)
+                self.terminal.line(line)
             else:
                 click.echo("".join(map(text_of, line)).rstrip())
 

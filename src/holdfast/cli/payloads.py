@@ -73,7 +73,9 @@ def _parse_pairs(words: Sequence[str]) -> dict[str, Any]:
         name, sign, text = pair.groups()
         if name in value:
             raise Refusal(f"{name!r} is given twice")
-        value[name] = _parse_json(text, f"the value of {name!r}", f"; for text write {name}=…") if sign == ":=" else text
+        value[name] = (
+            _parse_json(text, f"the value of {name!r}", f"; for text write {name}=…") if sign == ":=" else text
+        )
     return value
 
 

@@ -5,9 +5,11 @@ Times are ISO 8601 in UTC with microseconds; what is unknown or does not apply i
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.cli.view import Snapshot
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
@@ -62,6 +64,16 @@ def entry_json(entry: EntryInfo) -> Json:
         "finished_at": time_json(entry.finished_at),
         "retry_at": time_json(entry.retry_at),
         "ref": entry.ref,
+    }
+
+
+def snapshot_json(snapshot: Snapshot) -> Json:
+    return {
+        "run": run_json(snapshot.info),
+        "explanation": snapshot.explanation,
+        "values": {name: json.loads(text) for name, text in snapshot.values.items()},
+        "history": [entry_json(entry) for entry in snapshot.entries],
+        "audit": [audit_json(fact) for fact in snapshot.audit],
     }
 
 

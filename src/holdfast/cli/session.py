@@ -10,6 +10,7 @@ from typing import TypeVar
 from holdfast.app import Holdfast, scrubbed
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
+from holdfast.core.errors import SchemaOutOfDate
 
 T = TypeVar("T")
 
@@ -19,6 +20,8 @@ def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, 
 
     async def session() -> T:
         async with opened(settings, may_create=may_create) as hf:
+            if not may_create:
+                await hf.opened()
             return await work(hf)
 
     return asyncio.run(session())
@@ -26,16 +29,19 @@ def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, 
 
 @asynccontextmanager
 async def opened(settings: Settings, *, may_create: bool = False, may_migrate: bool = False) -> AsyncIterator[Holdfast]:
-    """The engine on an open store. A store that does not exist is made only if the command is allowed to."""
+    """The engine on a store that is in order. One that does not exist is made only if the command is allowed to.
+
+    Even then nothing is made before the first use, so that a command that is refused leaves nothing behind.
+    """
     hf = engine_for(settings)
     if not may_create:
         check_exists(hf)
-    await hf.store.open(migrate=may_migrate)
+    if not may_migrate:
+        _check_schema(hf)
     try:
-        async with hf:
-            yield hf
+        yield hf
     finally:
-        await hf.store.close()
+        await hf.close()
 
 
 def engine_for(settings: Settings) -> Holdfast:
@@ -56,4 +62,14 @@ def check_exists(hf: Holdfast) -> None:
             f"there is no holdfast database at {scrubbed(hf.url)}; "
             "name another with --url or HOLDFAST_URL, or make this one with `holdfast migrate`",
             ExitCode.UNREACHABLE,
+        )
+
+
+def _check_schema(hf: Holdfast) -> None:
+    """Refuse a store of an older version: only a worker, or a person who says so, migrates it."""
+    status = hf.store.schema()
+    if status.current > 0 and status.pending:
+        raise SchemaOutOfDate(
+            f"{scrubbed(hf.url)} has schema version {status.current}, this holdfast needs {status.wanted}; "
+            "run `holdfast migrate`"
         )

@@ -11,6 +11,10 @@ Cell = str | tuple[str, str]
 Line = Sequence[Cell]
 
 
+class Row(list[Cell]):
+    """A line that is cut where the terminal ends, rather than wrapped."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column, under the name its cells have in each row."""

@@ -11,7 +11,7 @@ from rich.progress import track
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from holdfast.cli.table import Line, Table, text_of
+from holdfast.cli.table import Line, Row, Table
 
 STYLES = {
     "": "",
@@ -27,7 +27,7 @@ STYLES = {
 
 _REFRESHES_PER_SECOND = 8
 
-Draw = Callable[[], Sequence[Line]]
+Draw = Callable[[], Sequence[Line] | Table]
 
 
 class Terminal:
@@ -42,9 +42,12 @@ class Terminal:
     def width(self) -> int:
         return self._console.width
 
-    def line(self, line: Line, *, is_cut: bool) -> None:
-        """Write a line; one that is too long is cut, or left to the terminal to wrap."""
-        self._console.print(_text(line), soft_wrap=not is_cut)
+    def line(self, line: Line) -> None:
+        """Write a line; one that is too long is left to the terminal to wrap, a row is cut."""
+        if isinstance(line, Row):
+            self._console.print(_text(line), no_wrap=True, overflow="ellipsis")
+        else:
+            self._console.print(_text(line), soft_wrap=True)
 
     def table(self, table: Table) -> None:
         self._console.print(_rich_table(table))
@@ -54,7 +57,8 @@ class Terminal:
         """Draw what `draw` gives several times a second, and whenever the answer is called."""
 
         def render() -> RenderableType:
-            return Group(*map(_text, draw()))
+            drawn = draw()
+            return _rich_table(drawn) if isinstance(drawn, Table) else Group(*map(_text, drawn))
 
         live = Live(console=self._console, get_renderable=render, refresh_per_second=_REFRESHES_PER_SECOND)
         with live:
@@ -66,7 +70,7 @@ class Terminal:
 
 
 def _text(line: Line) -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
+    text = Text(no_wrap=True, overflow="ellipsis") if isinstance(line, Row) else Text()
     for cell in line:
         words, style = (cell, "") if isinstance(cell, str) else cell
         text.append(words, STYLES[style])
@@ -76,15 +80,12 @@ def _text(line: Line) -> Text:
 def _rich_table(table: Table) -> RichTable:
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold dim")
     for column in table.columns:
-        widest = max((len(text_of(row[column.name])) for row in table.rows), default=0)
         drawn.add_column(
             column.name.upper(),
             justify="right" if column.is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            # What may be cut gives way; what must be read whole keeps its width.
-            min_width=None if column.may_be_cut else widest,
+            # Only a column that could be wrapped gives way; its text is then cut all the same.
+            no_wrap=not column.may_be_cut,
         )
     for row in table.rows:
-        drawn.add_row(*(_text([row[column.name]]) for column in table.columns))
+        drawn.add_row(*(_text(Row([row[column.name]])) for column in table.columns))
     return drawn

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]  # generic only for type checkers of newer clicks
+else:
+    _ParamType = click.ParamType
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])")
@@ -13,13 +19,16 @@ _LONGEST = timedelta(days=36_500)
 
 
 def spoken(length: float | timedelta) -> str:
-    """A length of time in seconds, as short as it can be said: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`."""
+    """A length of time in seconds, as short as it can be said: `12 ms`, `1.2 s`, `3 min`, `2 h 5 min`.
+
+    Of a whole number no fraction is said.
+    """
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if seconds < 0:
         return f"-{spoken(-seconds)}"
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
-    if round(seconds, 1) < 10:
+    if round(seconds, 1) < 10 and isinstance(seconds, float):
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
@@ -39,8 +48,11 @@ def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def ago(when: datetime, now: datetime) -> str:
-    """How long ago a moment was, or how far off it is."""
-    return f"in {spoken(when - now)}" if when > now else f"{spoken(now - when)} ago"
+    """How long ago a moment was, or how far off it is, in whole seconds."""
+    seconds = round((now - when).total_seconds())
+    if seconds == 0:
+        return "now"
+    return f"{spoken(seconds)} ago" if seconds > 0 else f"in {spoken(-seconds)}"
 
 
 def stamp(when: datetime) -> str:
@@ -80,7 +92,7 @@ def parse_since(text: str) -> datetime | timedelta:
         raise ValueError(f"{error}, or a moment such as 2030-01-31T09:00") from None
 
 
-class LengthType(click.ParamType):
+class LengthType(_ParamType):
     """An option that takes a length of time."""
 
     name = "time"
@@ -94,7 +106,7 @@ class LengthType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class MomentType(click.ParamType):
+class MomentType(_ParamType):
     """An option that takes a moment."""
 
     name = "moment"

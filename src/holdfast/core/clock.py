@@ -12,16 +12,25 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from holdfast.core.errors import InvalidRequest
+
 Micros = int
 """An instant, or a length of time, in microseconds."""
 
 SECOND: Micros = 1_000_000
 DAY: Micros = 86_400 * SECOND
+NEVER_SECONDS = 8_000_000_000_000.0
+"""An instant that no run will see, for `asyncio.sleep(math.inf)`; it still fits into 64 bits of microseconds."""
+
+LENGTH_LIMIT_SECONDS = 1_000 * 365.25 * 86_400
+"""Longer than any wait; beyond it a date could no longer be told, nor an instant be kept in 64 bits."""
 
 
 def micros(length: float | timedelta) -> Micros:
     """A length given by a user, in seconds or as a timedelta, in microseconds."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if not abs(seconds) <= LENGTH_LIMIT_SECONDS:  # so written, NaN is refused too
+        raise InvalidRequest(f"{length!r} is no length of time in seconds; the limit is 1,000 years")
     return round(seconds * SECOND)
 
 

@@ -225,7 +225,7 @@ def _why_not_encoded(value: Any, error: Exception) -> str:
         return "has keys that JSON cannot have; use text or numbers"
     if isinstance(error, TypeError):
         kind = name_of(type(value))
-        return f"is a {kind}, which has no JSON form; use plain data, a dataclass, a Struct or a pydantic model"
+        return f"is of type {kind}, which has no JSON form; use plain data, a dataclass, a Struct or a pydantic model"
     return f"cannot be written: {_reason(error)}"
 
 

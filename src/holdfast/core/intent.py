@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Protocol, cast
 
+from holdfast.core.clock import Micros, micros
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import NAME_LIMIT, check_name
@@ -42,8 +44,8 @@ def check_type(type: str) -> str:
 
 
 def matches_type(type: str, pattern: str) -> bool:
-    """Whether a pattern names a type: exactly, by a dotted prefix such as `billing.*`, or all of them by `*`."""
-    return pattern in (type, "*") or (pattern.endswith(".*") and type.startswith(pattern[:-1]))
+    """Whether a pattern names a type: exactly, or by a dotted prefix such as `billing.*`."""
+    return type == pattern or (pattern.endswith(".*") and type.startswith(pattern[:-1]))
 
 
 def check_priority(priority: object) -> int:
@@ -51,6 +53,14 @@ def check_priority(priority: object) -> int:
     if not isinstance(priority, int) or isinstance(priority, bool) or not 0 <= priority <= 255:
         raise InvalidRequest(f"a priority is a whole number from 0 (first) to 255 (last), not {priority!r}")
     return priority
+
+
+def check_delay(delay: float | timedelta) -> Micros:
+    """Return a delay, in microseconds, if it is one."""
+    length = micros(delay)
+    if length < 0:
+        raise InvalidRequest(f"delay={delay!r}: a run cannot start in the past")
+    return length
 
 
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:

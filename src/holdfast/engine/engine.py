@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.codec import Codec, decode_any, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_id, check_key, check_priority, check_tags, check_topic, described
+from holdfast.core.intent import check_delay, check_id, check_key, check_priority, check_tags, check_topic, described
 from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
 from holdfast.core.ports import PAGE_LIMIT, Query, Store
 from holdfast.core.states import RunState
@@ -49,7 +50,9 @@ class Neighbour(Protocol):
 
     def offer(self, type: str) -> LeaseRequest | None: ...
 
-    def take(self, leases: Sequence[Lease], now: Micros) -> None: ...
+    def accept(self, leases: Sequence[Lease], now: Micros) -> None:
+        """What became of an offer; there may be no lease. Called from a plain callback."""
+        ...
 
 
 class Engine:
@@ -110,12 +113,11 @@ class Engine:
         for neighbour in self.neighbours:
             request = neighbour.offer(intent.type)
             if request is not None:
-                created = await self.store.create([intent], request)
-                lease = created.runs[0].lease
-                if lease is not None:
-                    # A plain callback: runs are never driven from inside a task.
-                    asyncio.get_running_loop().call_soon(neighbour.take, [lease], created.now)
-                return created
+                creating = asyncio.create_task(self.store.create([intent], request))
+                # A plain callback, as runs are never driven from inside a task; and shielded, as the worker must
+                # learn of its lease also if the caller does not wait for it any more.
+                creating.add_done_callback(partial(_hand_over, neighbour))
+                return await asyncio.shield(creating)
         return await self.store.create([intent])
 
     @overload
@@ -218,9 +220,6 @@ class Engine:
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
-        delay = micros(options.get("delay", 0))
-        if delay < 0:
-            raise InvalidRequest(f"delay={options.get('delay')!r}: a run cannot start in the past")
         intent = Intent(
             id=new_id() if run_id is None else check_id(run_id),
             type=type,
@@ -229,7 +228,7 @@ class Engine:
             reuse=_check_reuse(options.get("reuse", "never")),
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
             start_at=None if ready_at is None else instant(ready_at),
-            delay=delay,
+            delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
         )
         return intent, codec
@@ -299,6 +298,14 @@ class Engine:
 
 
 _ANY: Codec[Any] = Codec(Any)
+
+
+def _hand_over(neighbour: Neighbour, creating: asyncio.Task[Created]) -> None:
+    if creating.cancelled() or creating.exception() is not None:
+        neighbour.accept((), 0)
+    else:
+        created = creating.result()
+        neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
 
 
 def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:

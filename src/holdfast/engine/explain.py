@@ -24,7 +24,7 @@ def explain(details: Details, workers: Sequence[WorkerInfo], now: Micros) -> str
         late = "; its lease has run out, so another worker takes over" if (run.ready_at or now) < now else ""
         return f"Running on worker {name}{late}."
     if run.state is RunState.BLOCKED:
-        again = f"it is tried again at {_at(run.ready_at)}" if run.ready_at else "only `recover` or `cancel` moves it"
+        again = f"it is tried again at {_at(run.ready_at)}" if run.ready_at else "it is not tried again by itself"
         return f"Blocked by {run.error}; {again}."
     if run.ready_at is not None and run.ready_at <= now:
         return _ready(run, workers, now)

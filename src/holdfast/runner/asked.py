@@ -108,17 +108,18 @@ class Asked:
 
     def named_waits(self) -> tuple[Wait, ...]:
         """The waits that must be registered while the run is held; its timers are in its holder's memory."""
-        return tuple(self._wait(operation) for operation in self._named.values())
+        return tuple(self.wait_of(operation) for operation in self._named.values())
 
     def waits(self) -> tuple[Wait, ...]:
         """Every wait, for a run that is to be suspended."""
         return tuple(
-            self._wait(operation)
+            self.wait_of(operation)
             for operation in self._open.values()
             if not isinstance(operation, StepCall) or operation.retry_at is not None
         )
 
-    def _wait(self, operation: Operation) -> Wait:
+    def wait_of(self, operation: Operation) -> Wait:
+        """The wait that an operation is."""
         topic = operation.names[0] if isinstance(operation, Reception) and operation.names else ""
         wait = operation.wait(self._inbox.had(topic))
         assert wait is not None, f"{operation.location} is nothing to wait for"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from asyncio import isfuture
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
@@ -32,6 +33,14 @@ def await_chain(awaitable: Any) -> list[Any]:
         else:
             break
     return links
+
+
+def awaited_futures(awaitable: Any) -> list[Any]:
+    """The future that the innermost link awaits; seen only while its task has refused to wait for it."""
+    links = await_chain(awaitable)
+    if not links or type(links[-1]) is not CoroutineType:
+        return []
+    return [held for held in gc.get_referents(links[-1].cr_await) if isfuture(held)]
 
 
 def frame_of(link: Any) -> FrameType | None:

@@ -20,7 +20,7 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_priority, check_tags, check_topic, described
+from holdfast.core.intent import check_delay, check_priority, check_tags, check_topic, described
 from holdfast.core.location import check_name, name_from
 from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, OnClose, Run, WaitKind
 from holdfast.core.retry import Retry
@@ -285,7 +285,7 @@ class Context:
             type=type,
             payload=payload,
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            delay=micros(options.get("delay", 0)),
+            delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
             parent_id=self._turn.run.id,
             parent_location=location,

@@ -36,12 +36,13 @@ _CONTAINER_LIMIT = 1_000
 
 def close_task(task: RunTask) -> KeyboardInterrupt | None:
     """Close the coroutine of an unfinished task; return the Ctrl-C that came meanwhile, to be raised later."""
-    links = await_chain(task.get_coro())
+    coroutine = task.get_coro()
+    links = await_chain(coroutine) or [coroutine]  # one of C code has no links
     unstarted = list(_unstarted(links))
     interrupt = _unwind(task, links)
     # Not before: the cleanup may want to await one of them.
-    for coroutine in unstarted:
-        coroutine.close()
+    for made in unstarted:
+        made.close()
     return interrupt
 
 
@@ -62,9 +63,8 @@ def release(task: RunTask) -> None:
     if isinstance(awaited, asyncio.Future) and awaited.get_loop() is task.get_loop():
         asyncio.Future.cancel(awaited)
         if sys.version_info >= (3, 14):  # futures know there who awaits them
-            asyncio.future_discard_from_awaited_by(awaited, task)
-            for child in getattr(awaited, "_children", ()):  # of a gather
-                asyncio.future_discard_from_awaited_by(child, awaited)
+            for future in (awaited, *getattr(awaited, "_children", ())):  # the latter of a gather
+                asyncio.future_discard_from_awaited_by(future, task)
 
 
 def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | None = None) -> KeyboardInterrupt | None:
@@ -80,7 +80,7 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
     _enter_task(loop, task)
     while links and rounds < ROUND_LIMIT:
         try:
-            awaited: Any = run(links[-1].throw, GeneratorExit()) if begin is None else run(begin)
+            awaited = run(links[-1].throw, GeneratorExit()) if begin is None else run(begin)
         except KeyboardInterrupt as error:
             interrupt = error
             links.pop()
@@ -88,10 +88,10 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
             links.pop()
         else:
             # It awaits while it dies. Nobody will wait for that future, so it must not look awaited.
-            if awaited is not None:
+            if isinstance(awaited, asyncio.Future):
                 awaited._asyncio_future_blocking = False  # noqa: SLF001 - what a task does with what it is given
             rounds += 1
-            links += await_chain(links.pop())
+            links += await_chain(links[-1])[1:]
         begin = None
     _leave_task(loop, task)
     return interrupt

@@ -92,6 +92,16 @@ class Inbox:
         *_, arrival, operation = heapq.heappop(self._due)
         return arrival, operation
 
+    def overdue_event(self, now: Micros) -> Reception | None:
+        """The wait for an event whose deadline is the earliest thing that is due by `now`, if it is one."""
+        at = self.next_deadline()
+        if at is None or at > now:
+            return None
+        *_, arrival, operation = self._due[0]
+        if arrival is None and isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT:
+            return operation
+        return None
+
     def _drop(self) -> None:
         """Discard a pair that is no longer one; whichever half is left may find another."""
         *_, arrival, operation = heapq.heappop(self._due)

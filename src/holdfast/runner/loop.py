@@ -17,6 +17,7 @@ Four things here are not as in asyncio, each because replay needs it:
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from asyncio.events import _get_running_loop
 from asyncio.tasks import current_task
@@ -30,6 +31,7 @@ from typing import Any, Protocol
 
 from holdfast.core.errors import WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
+from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, release
 from holdfast.runner.takeover import Outside, free_thread, give_back, take_over
 from holdfast.runner.task import (
@@ -174,11 +176,11 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             timer.fired = True
             self._ready.append(timer)
 
-    def evict(self) -> None:
+    def evict(self, *, is_over: bool = True) -> None:
         """Close everything that has not ended, newest first, and the loop with it. Does nothing the second time.
 
         Call it when the run suspends and also when it has ended: what it spawned may still be there.
-        Futures and timers of this run are dead afterwards.
+        Futures and timers of this run are dead afterwards. `is_over`: the run will not come back.
         """
         if self.is_evicting:
             return
@@ -186,7 +188,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self.is_evicting = True
         self._ready = None
         # A failure that nobody looked at is worth a word when the run is over, not each time it suspends.
-        self._is_quiet = self._root is None or not self._root.done()
+        self._is_quiet = not is_over or self._root is None or not self._root.done()
         try:
             interrupt = self._close_all()
         finally:
@@ -210,6 +212,8 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         ready = self._ready
         if ready is None:
             return self._stray()
+        if type(callback).__name__ == "TaskStepMethWrapper":
+            self._check_step(callback)
         # Not `context or ...`: an empty context is falsy.
         handle = LoopHandle(callback, args, copy_context() if context is None else context)
         ready.append(handle)
@@ -306,6 +310,20 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         if self.violation is None and not self.is_evicting:
             self.violation = violation
         return violation
+
+    def _check_step(self, step: object) -> None:
+        """Remember as a violation that a task awaited what belongs to another loop, whatever it makes of the error.
+
+        A task that did so is stepped once more, with the error; only the collector sees it inside the step.
+        """
+        for held in gc.get_referents(step):
+            if isinstance(held, RuntimeError) and (foreign := explain_foreign(held)) is not None:
+                task = getattr(step, "__self__", None)
+                coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
+                self._violate(str(foreign).replace("an unknown line", place_of_coroutine(coroutine)))
+                # It must not look awaited: the next turn would meet another error, which says nothing of the reason.
+                for future in awaited_futures(coroutine):
+                    future._asyncio_future_blocking = False  # noqa: SLF001 - as a task would do
 
     def _stray(self) -> LoopHandle:
         """Answer a wake from outside: not with an error, as its caller is innocent, and without waking anything."""

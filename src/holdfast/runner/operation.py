@@ -172,7 +172,8 @@ class ChildEnd(Operation):
         if entry.state is EntryState.DONE:
             return self.codec.decode(entry.result or "null", f"result of child {self.location!r}")
         record = entry.error or ErrorRecord(type="Unknown", message="")
-        kind = "cancelled" if record.type == "Cancelled" else "failed"
+        # The record of a cancellation is the store's own and has no classes; an error of that name has.
+        kind = "cancelled" if record.type == "Cancelled" and not record.types else "failed"
         raise ChildFailed(self.child_id, kind, record)
 
     def resume(self, recorded: Entry) -> None:

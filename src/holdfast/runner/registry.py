@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from holdfast.core.codec import Codec
@@ -44,7 +44,12 @@ class Definition:
 
     def codec_of(self, function: Callable[..., Any]) -> Codec[Any]:
         """The codec of what a step's function returns; built once, also for a function that is made anew each time."""
-        key = (getattr(function, "__code__", function), str(getattr(function, "__annotations__", {}).get("return")))
+        plain = function
+        while isinstance(plain, partial):
+            plain = plain.func
+        # An object that is called is known by its class: it may have no hash, and there may be a new one each time.
+        origin = getattr(plain, "__code__", plain if isinstance(plain, type) else type(plain))
+        key = (origin, str(getattr(plain, "__annotations__", {}).get("return")))
         if key not in self._codecs:
             self._codecs[key] = result_codec(function)
         return self._codecs[key]
@@ -253,6 +258,10 @@ class Registry:
                 "with @hf.workflow or @hf.task, or include the registry that has it"
             )
         return found
+
+    def count(self) -> int:
+        """How many workflows and tasks there are; it only grows."""
+        return len(self._definitions) + sum(registry.count() for registry in self._included)
 
     def types(self) -> Iterator[str]:
         """The names of all workflows and tasks."""

@@ -7,6 +7,7 @@ set of objects that hash by address iterates differently on every replay.
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio import tasks
 from asyncio.tasks import _GatheringFuture  # type: ignore[attr-defined]  # private, hence not declared
 from contextvars import Context
@@ -49,14 +50,15 @@ class RunGather(_GatheringFuture):  # type: ignore[misc]
 
 
 def first_serial(run_id: str) -> int:
-    """Where the serial numbers of a run begin: a multiple of 2**20 below 2**30.
+    """Where the serial numbers of a run begin.
 
     Runs differ, because asyncio (up to 3.13) and libraries keep the tasks of all runs in global tables,
-    which become quadratic with equal hashes. They differ in high bits, because the order of a set
-    follows the low ones: so a fork, which replays the history of another run, meets its sets in the
-    same order. Nothing above, because 32-bit builds fold larger hashes.
+    which become quadratic with equal hashes. They differ in bits so high that the order of a set,
+    which follows the low ones, is that of the numbers alone: so a fork, which replays the history of
+    another run, meets its sets as that run did. Where hashes have 32 bits there is no room for that,
+    and the order matters more.
     """
-    return (crc32(run_id.encode()) & 0x3FF) << 20
+    return (crc32(run_id.encode()) & 0xFFFFF) << 40 if sys.maxsize > 2**32 else 0
 
 
 WAIT_FOR: CodeType = tasks.wait_for.__code__

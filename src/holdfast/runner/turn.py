@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Suspend
-from holdfast.core.clock import SECOND, Micros
+from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.errors import (
     ErrorRecord,
     HistoryDiverged,
@@ -35,7 +35,7 @@ from holdfast.runner.context import Context
 from holdfast.runner.gains import Gains
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
-from holdfast.runner.operation import Operation, Pause, Reception, StepCall, entry_of_arrival
+from holdfast.runner.operation import MISSING, Operation, Pause, Reception, StepCall, entry_of_arrival
 from holdfast.runner.registry import Definition
 from holdfast.runner.violation import explain_foreign
 
@@ -62,6 +62,7 @@ class Turn:
         self._recorded_last = max((entry.position for entry in lease.entries), default=0)
         self._position = self._recorded_last
         self._replayed = 0
+        self._is_new = lease.run.token == 1
         self._to_replay: list[tuple[int, int, Operation]] = []
         self._asked = Asked(self.inbox)
         self._timers: dict[LoopTimer, Pause] = {}
@@ -77,6 +78,9 @@ class Turn:
         self._registered: tuple[Wait, ...] | None = () if lease.run.token == 1 else None
         self._has_unregistered = False
         self._named_version = 0
+        self._known_waits: frozenset[Wait] = frozenset()
+        self._is_overdue = False
+        self._published: dict[str, str] = {}
 
     # Driving
 
@@ -89,7 +93,10 @@ class Turn:
         try:
             root = self.definition.begin(self.context, self.run.payload)
         except InvalidRequest as error:
-            self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+            # A run that never began was started wrongly; one that did fitted the code once, and may again.
+            has_begun = bool(self._history)
+            refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+            self.outcome = self._blocked(self._diverge(str(error)), now) if has_begun else refused
             return
         self._root = self.loop.spawn(root)
         self.loop.drive()
@@ -100,7 +107,7 @@ class Turn:
         while self.outcome is None and not self._is_over():
             if self._to_replay:
                 self._replay_next()
-            elif (due := self.inbox.pop_due(now)) is not None:
+            elif (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif not self._charge_crashes(now):
                 if self._unreached or not self._asked:
@@ -159,16 +166,28 @@ class Turn:
             finished_at=self._stamp(now),
             **outcome,
         )
+        self._is_new = True
         if not call.options.ephemeral:
             self._fed += 1
         self._gains.add(entry, is_lazy=call.options.ephemeral)
         self._feed(call, entry)
         self.settle(now)
 
+    def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
+        """What has arrived or is due, by its instant.
+
+        The deadline of a wait for an event counts only once the store knows of the wait: an event may have come
+        before it, and nobody else could tell. Until then nothing later is fed either.
+        """
+        late = self.inbox.overdue_event(now)
+        self._is_overdue = late is not None and self._asked.wait_of(late) not in self._known_waits
+        return None if self._is_overdue else self.inbox.pop_due(now)
+
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
         stamp = self._stamp(now)
         position = self._next_position()
+        self._is_new = True
         if arrival is not None:
             self.inbox.consume(arrival)
             self._gains.consumed.append(arrival.number)
@@ -226,7 +245,17 @@ class Turn:
         except asyncio.CancelledError:
             self.withdraw(operation)
             raise
+        if isinstance(operation, StepCall) and operation.value is MISSING:
+            return await self._recall(operation, entry)
         return operation.outcome(entry)
+
+    async def _recall(self, call: StepCall, entry: Entry) -> Any:
+        """The outcome of a step as it was recorded; a result that no longer fits its type is a divergence."""
+        try:
+            return call.outcome(entry)
+        except InvalidRequest as error:
+            self._diverge(str(error))
+        return await asyncio.Future(loop=self.loop)  # never: the turn is over
 
     async def perform_shared(self, operation: Operation) -> Any:
         """Like `perform`, for an operation that several tasks may await at once."""
@@ -295,7 +324,8 @@ class Turn:
             return None
         recorded = self._reach(location, kind)
         if recorded is not None:
-            self._replayed = max(self._replayed, recorded.position)
+            if kind is not EntryKind.CHILD:  # whose position is that of its end
+                self._replayed = max(self._replayed, recorded.position)
             return recorded
         self._fed += 1
         is_open = child is not None
@@ -314,13 +344,17 @@ class Turn:
         return None
 
     def publish(self, name: str, value: str) -> None:
-        """Set a named value. While replaying it was set already, and may be newer by now."""
-        if not self.is_replaying and not self.loop.is_evicting:
+        """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
+        if self._replayed < self._recorded_last or self.loop.is_evicting:
+            return
+        if self._published.get(name) == value:
+            self._gains.values.pop(name, None)
+        else:
             self._gains.values[name] = value
 
     def timer_started(self, timer: LoopTimer) -> None:
         """Plain asyncio asked for a timer: it is durable like any other."""
-        deadline = round(timer.deadline * SECOND)
+        deadline = round(min(timer.deadline, NEVER_SECONDS) * SECOND)
         pause = Pause(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
         self._timers[timer] = pause
         self._enter(pause)
@@ -333,8 +367,11 @@ class Turn:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether the workflow is still being told what happened before."""
-        return self._replayed < self._recorded_last
+        """Whether what the code does now is old news: it has not been told anything new yet, or leaves memory.
+
+        That includes what follows the last recorded fact: code runs to its next standstill before a fact is written.
+        """
+        return not self._is_new or self.loop.is_evicting
 
     # Judging
 
@@ -425,7 +462,12 @@ class Turn:
 
     def is_waiting(self, now: Micros) -> bool:
         """Whether nothing of this run executes or could."""
-        return self.outcome is None and self._asked.is_waiting(now)
+        return self.outcome is None and not self._is_overdue and self._asked.is_waiting(now)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a time-out is due and waits for the next checkpoint, which may bring what came before it."""
+        return self._is_overdue
 
     def needs_checkpoint(self) -> bool:
         """Whether there is something to write, were the run to go on."""
@@ -444,6 +486,7 @@ class Turn:
         if waits is not None:
             self._registered = waits
         self._has_unregistered = False
+        self._published |= gains.values
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)
@@ -469,8 +512,9 @@ class Turn:
         return self._fed
 
     def committed(self, fed: int) -> None:
-        """The facts up to this count are safe."""
+        """The facts up to this count are safe, and the waits that went with them are known to the store."""
         self._committed = fed
+        self._known_waits = frozenset(wait for wait in self._registered or () if wait.kind is WaitKind.EVENT)
 
     def _has_new_waits(self) -> bool:
         """Whether a held run waits for something by name that the store does not know of."""
@@ -525,6 +569,13 @@ class Turn:
         """Add what was written to the history, for a turn that will take over from this one."""
         self._history |= {entry.location: entry for entry in entries}
 
+    def inherit(self, old: Turn) -> None:
+        """Take over from a turn of the same lease what it knows to be in the store besides the history."""
+        self.token = old.token
+        self._registered = old._registered
+        self._known_waits = old._known_waits
+        self._published = old._published
+
     @property
     def history(self) -> tuple[Entry, ...]:
         """All entries this turn began with or was told to remember."""
@@ -532,6 +583,8 @@ class Turn:
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""
-        self.loop.evict()
+        if self._root is not None and self._root.done() and not self._root.cancelled():
+            self._root.exception()  # it was looked at, or does not matter: a violation came before it
+        self.loop.evict(is_over=isinstance(self.outcome, Finish))
         self._asked.clear()
         self._timers.clear()

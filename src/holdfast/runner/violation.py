@@ -23,7 +23,13 @@ _HOLDFAST = f"{Path(__file__).parents[1]}{os.sep}"
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # How asyncio says that an awaited thing is another loop's: by an await, by a lock or queue, by ensure_future.
-_FOREIGN_TEXTS = ("attached to a different loop", "bound to a different event loop", "belongs to a different loop")
+# The last one comes of awaiting a foreign future again that was refused once.
+_FOREIGN_TEXTS = (
+    "attached to a different loop",
+    "bound to a different event loop",
+    "belongs to a different loop",
+    "await wasn't used with future",
+)
 
 
 def explain_foreign(error: BaseException) -> WorkflowViolation | None:

@@ -18,8 +18,9 @@ from typing import Any, Self
 
 from holdfast.app import Holdfast
 from holdfast.core.clock import micros, moment
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Store
+from holdfast.core.states import RunState
 from holdfast.engine.ends import End, Ends
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
@@ -81,7 +82,7 @@ class Harness(Holdfast):
         if function is not None and (returns is not None or raises is not None):
             raise InvalidRequest(f"stub({name!r}) takes a function, or returns=, or raises=, and only one of them")
 
-        def give(*args: Any) -> Any:
+        def give(*_: Any) -> Any:
             if raises is not None:
                 raise raises
             return returns
@@ -176,11 +177,21 @@ class _ImpatientEnds(Ends):
 
     async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
         waiting = asyncio.ensure_future(super().wait(run_id, is_fresh=is_fresh))
+        blocked_before = await self._blocks(run_id)
         try:
             while not waiting.done():
                 await self._harness.settle()
+                if not waiting.done() and await self._blocks(run_id) > blocked_before:
+                    raise HoldfastError(f"{await self._harness.run(run_id).explain()} ({run_id})")
                 if not waiting.done() and not await self._harness.skip():
                     await asyncio.wait([waiting], timeout=_STUCK_SECONDS)
             return waiting.result()
         finally:
             waiting.cancel()
+
+    async def _blocks(self, run_id: str) -> int:
+        """How many times in a row the run was blocked: waiting for it to end would never end."""
+        details = await self._harness.store.get(run_id)
+        if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
+            return 0
+        return max(1, details.run.error.attempts)

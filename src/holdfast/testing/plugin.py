@@ -2,14 +2,21 @@
 
     async def test_checkout(harness):
         harness.include(shop.registry)
+        harness.stub("charge", returns="paid")
         assert await harness.execute(checkout, order) == "paid"
 
-Fixtures are async, so an async plugin for pytest (pytest-asyncio, anyio) runs them.
+`harness` is open already and closed after the test; an async plugin (pytest-asyncio, or anyio where that is not
+installed) runs it. `make_harness` makes harnesses with other options, to be entered by the test itself:
+
+    async def test_checkout_repeats_itself(make_harness):
+        async with make_harness(shop.registry, always_replay=True) as h: ...
+
+Nothing of holdfast is imported before a test asks for one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,13 +24,27 @@ import pytest
 if TYPE_CHECKING:
     from holdfast.testing.harness import Harness
 
+    async_fixture: Callable[[Any], Any]
+
+try:
+    from pytest_asyncio import fixture as async_fixture
+except ImportError:  # anyio takes plain fixtures
+    async_fixture = pytest.fixture
+
 
 @pytest.fixture
-def make_harness() -> Iterator[Callable[..., Harness]]:
-    """A function that makes harnesses: `async with make_harness(hf, always_replay=True) as h`."""
+def make_harness() -> Callable[..., Harness]:
+    """Make harnesses with options of their own, each to be entered with `async with`."""
     from holdfast.testing.harness import Harness
 
     def make(*args: Any, **options: Any) -> Harness:
         return Harness(*args, **options)
 
-    yield make
+    return make
+
+
+@async_fixture
+async def harness(make_harness: Callable[..., Harness]) -> AsyncIterator[Harness]:
+    """A harness on a memory store with a running worker; `include` what the test needs."""
+    async with make_harness() as opened:
+        yield opened

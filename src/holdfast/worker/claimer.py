@@ -52,7 +52,7 @@ class Claimer:
         room: Room,
         *,
         worker_id: str,
-        types: tuple[str, ...],
+        types: Callable[[], tuple[str, ...]],
         lease: Micros,
         poll: Micros | None,
         take: Callable[[Claimed], None],
@@ -91,9 +91,11 @@ class Claimer:
 
     def claim(self) -> None:
         """Claim if there is room and reason."""
-        if self._is_stopped or self._task is not None or not self._is_wanted or not self._types:
+        if self._is_stopped or self._task is not None or not self._is_wanted:
             return
-        if self._room.free() <= 0:
+        if not self._types():
+            self._is_wanted = False
+        if self._room.free() <= 0 or not self._is_wanted:
             return
         self._is_wanted = False
         self._disarm()
@@ -113,7 +115,7 @@ class Claimer:
             request = self._repeat or ClaimRequest(
                 id=new_id(),
                 worker=self._worker_id,
-                types=self._types,
+                types=self._types(),
                 limit=min(max(1, self._room.free()), BATCH_LIMIT),
                 lease=self._lease,
                 python=PYTHON,
@@ -127,7 +129,7 @@ class Claimer:
                 _log.warning("cannot claim; trying again: %s", error)
             self._is_failing = True
             return None
-        except Exception:
+        except Exception:  # noqa: BLE001 - see below
             # Nobody else would claim for this worker: whatever it was, it is tried again.
             if not self._is_failing:
                 _log.exception("claiming failed; trying again")

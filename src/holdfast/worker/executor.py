@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType, FunctionType
@@ -99,18 +99,23 @@ class Executor:
         """A function returned: with a result, or with something still to be awaited."""
         if error is None and not body.is_abandoned and (type(value) is CoroutineType or inspect.isawaitable(value)):
             # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
-            body.task = asyncio.Task(_awaited(value), loop=self._loop, context=body.context)
+            body.value = value
+            body.task = asyncio.Task(_awaited(body), loop=self._loop, context=body.context)
             body.task.add_done_callback(partial(self._task_done, body))
         else:
+            if type(value) is CoroutineType:
+                value.close()  # abandoned meanwhile: it is not begun
             self._end(body, value, error)
 
     def _task_done(self, body: Body, task: asyncio.Task[Any]) -> None:
         body.task = None
         if task.cancelled():
+            if type(body.value) is CoroutineType:
+                body.value.close()  # cancelled before its first step, it was never awaited
             # Not by us (then nobody listens): the body's own cancellation is its error like any other.
             self._end(body, None, asyncio.CancelledError("the step's body was cancelled"))
         else:
-            error = task.exception()
+            error = task.exception() or body.error
             self._end(body, None if error is not None else task.result(), error)
 
     def _time_out(self, body: Body) -> None:
@@ -139,11 +144,8 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _awaited(value: Any) -> Coroutine[Any, Any, Any]:
-    if type(value) is CoroutineType:
-        return value
-
-    async def await_it() -> Any:
-        return await value
-
-    return await_it()
+async def _awaited(body: Body) -> Any:
+    try:
+        return await body.value
+    except SystemExit as error:
+        body.error = error  # not raised: a task that does so ends its loop, and with it the worker

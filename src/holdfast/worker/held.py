@@ -50,6 +50,10 @@ class Holder(Protocol):
         """Whether somebody else needs the place of a run that only waits."""
         ...
 
+    def made_place(self) -> None:
+        """The run executes nothing now."""
+        ...
+
     def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
         """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
         ...
@@ -112,6 +116,8 @@ class HeldRun:
             if self._wanted is not None:
                 self._holder.committer.add(self)
         self._arm()
+        if not self._bodies:
+            self._holder.made_place()
 
     def look(self, verdict: Verdict) -> None:
         """A heartbeat or a look at the store told how the run stands."""
@@ -216,7 +222,7 @@ class HeldRun:
             self._turn.inbox.add(verdict.arrivals)
             if self._holder.always_replay:
                 self._forget(checkpoint.entries)
-            if verdict.arrivals or isinstance(checkpoint.next, Suspend):
+            if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
                 self.advance()
             else:
                 self._go_on()
@@ -244,14 +250,15 @@ class HeldRun:
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
         self._turn = Turn(self._lease, self._definition, inbox=Inbox(self._lease.arrivals, old.inbox.seen))
-        self._turn.token = self.token
+        self._turn.inherit(old)
         self._drive(self._turn.begin)
 
     # Time
 
     def _arm(self) -> None:
         """Be called back when something of this run is due by itself."""
-        deadline = None if self._is_leaving() or self._is_gone else self._turn.next_deadline()
+        is_armed = not (self._is_leaving() or self._is_gone or self._turn.is_overdue)
+        deadline = self._turn.next_deadline() if is_armed else None
         if deadline == self._timer_at:
             return
         self._disarm()
@@ -274,7 +281,7 @@ class HeldRun:
         started = time.perf_counter()
         try:
             action(*facts, self._holder.clock.now())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - see below
             # Not the workflow's error, which is its outcome, but one of driving it: it must not take others along.
             _log.exception("run %s cannot be driven; it is blocked", self.id)
             self._give_up(error)

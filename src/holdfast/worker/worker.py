@@ -90,6 +90,7 @@ class Worker:
         self._registry = registry
         self._patterns = None if types is None else tuple(types)
         self._types: tuple[str, ...] = ()
+        self._counted = 0
         self._concurrency = concurrency
         self._threads = threads
         self._steps = steps
@@ -111,6 +112,8 @@ class Worker:
         self._must_look = False
         self._look_pause = 0.0
         self._is_started = False
+        self._is_gone = False
+        self._offers = 0
 
     # Lifetime
 
@@ -128,8 +131,7 @@ class Worker:
         if self._is_started:
             raise InvalidRequest("this worker was started already; make another with hf.worker()")
         self._is_started = True
-        self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
-        if not self._types:
+        if not self.types():
             wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
             _log.warning("worker %s has no registered type%s; it will never claim anything", self.name, wanted)
         await self._on_open()
@@ -139,7 +141,7 @@ class Worker:
             self._store,
             self,
             worker_id=self.id,
-            types=self._types,
+            types=self.types,
             lease=self._lease,
             poll=self._poll,
             take=self._take_claimed,
@@ -166,7 +168,7 @@ class Worker:
         await self._until(lambda: not self.is_executing, grace)
         for held in list(self._held.values()):
             held.stop()
-        if not await self._until(lambda: not self._held, _RELEASE_SECONDS):
+        if not await self._until(lambda: not self._held and not self._offers, _RELEASE_SECONDS):
             _log.warning("%d runs could not be given back; others take them when their leases end", len(self._held))
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable):
@@ -239,6 +241,7 @@ class Worker:
         return is_reached()
 
     async def _let_go_of_everything(self) -> None:
+        self._is_gone = True
         if self._on_stop is not None:
             self._on_stop(self)
         if self._unlisten is not None:
@@ -253,6 +256,14 @@ class Worker:
             held.drop()
         self.executor.close()
 
+    def types(self) -> tuple[str, ...]:
+        """What is registered here and matches the patterns, also what is registered while it works."""
+        count = self._registry.count()
+        if count != self._counted:
+            self._counted = count
+            self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
+        return self._types
+
     def _is_mine(self, type: str) -> bool:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
 
@@ -260,11 +271,16 @@ class Worker:
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
-        return self._concurrency - sum(not held.is_lingering for held in self._held.values())
+        free = self._concurrency - len(self._held)
+        return free if free > 0 else free + sum(held.is_lingering for held in self._held.values())
 
     def holds_suspect(self) -> bool:
         """Whether a run is held that has crashed often enough to be kept apart from its like."""
         return any(held.crashes >= SUSPECT_CRASHES for held in self._held.values())
+
+    def made_place(self) -> None:
+        """A held run only waits now: if others wait for its place, they get it."""
+        self._claimer.claim()
 
     def is_crowded(self) -> bool:
         """Whether more runs are held than should be."""
@@ -273,12 +289,20 @@ class Worker:
     def offer(self, type: str) -> LeaseRequest | None:
         """Ask that a run about to be created be leased to this worker at once, if it has nothing better to do."""
         is_free = self._claimer.was_short and self._claimer.is_idle and len(self._held) < self._concurrency
-        if self.is_draining or not is_free or type not in self._types:
+        if self.is_draining or not is_free or type not in self.types():
             return None
+        self._offers += 1
         return LeaseRequest(worker=self.id, claim_id=new_id(), lease=self._lease, python=PYTHON)
+
+    def accept(self, leases: Sequence[Lease], now: Micros) -> None:
+        """What became of an offer: the run that was created is held here, or it is not."""
+        self._offers -= 1
+        self.take(leases, now)
 
     def take(self, leases: Sequence[Lease], now: Micros) -> None:
         """Hold runs that were leased to this worker. Called from a plain callback."""
+        if self._is_gone:
+            return
         self.clock.told(now)
         taken = []
         for lease in leases:
@@ -313,9 +337,7 @@ class Worker:
     # Hearing
 
     def _hear(self, hint: Hint) -> None:
-        if self.is_draining:
-            return
-        if hint.is_elsewhere or not hint.ready.isdisjoint(self._types):
+        if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
             self._claimer.wake()
         told = hint.arrived | hint.taken
         if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
@@ -323,8 +345,11 @@ class Worker:
             # Hints from elsewhere tell nothing but that something happened, and may come in a stream.
             self._look_pause = _LOOK_PAUSE_SECONDS if hint.is_elsewhere else 0.0
             if self._looks is None:
-                self._looks = asyncio.get_running_loop().create_task(self._look())
-                self._looks.add_done_callback(self._looked)
+                self._start_looking()
+
+    def _start_looking(self) -> None:
+        self._looks = asyncio.get_running_loop().create_task(self._look())
+        self._looks.add_done_callback(self._looked)
 
     async def _look(self) -> None:
         """Ask how the held runs stand, at most so many times a second."""
@@ -339,8 +364,12 @@ class Worker:
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._looks = None
         self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             _log.error("looking at held runs failed", exc_info=error)
+        if self._must_look:  # told of between the last look and this call
+            self._start_looking()
 
     # Leases
 
@@ -351,7 +380,7 @@ class Worker:
             name=self.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            types=self._types,
+            types=self.types(),
             concurrency=self._concurrency,
         )
 

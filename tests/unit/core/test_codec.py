@@ -198,7 +198,7 @@ TYPED_VALUES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value"), TYPED_VALUES, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("hint", "value"), TYPED_VALUES, ids=lambda each: type(each).__name__)
 def test_a_typed_value_comes_back_equal_and_of_the_same_type(hint: Any, value: Any) -> None:
     back = stored(hint, value)
     assert back == value

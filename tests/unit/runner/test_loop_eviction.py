@@ -6,9 +6,10 @@ import asyncio
 import gc
 import logging
 import sys
+import types
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -274,6 +275,44 @@ def test_cleanup_sees_the_context_of_its_task() -> None:
     assert rig.trace == ["b", "a"]
 
 
+def test_coroutine_that_is_not_pythons_own_and_yields_anything_is_closed_too() -> None:
+    class Foreign(Coroutine[Any, Any, None]):
+        def __init__(self, inner: Coroutine[Any, Any, None]) -> None:
+            self.inner = inner
+
+        def send(self, value: Any) -> Any:
+            return self.inner.send(value)
+
+        def throw(self, *error: Any) -> Any:
+            return self.inner.throw(*error)
+
+        def close(self) -> None:
+            self.inner.close()
+
+        def __await__(self) -> Generator[Any, Any, None]:
+            raise NotImplementedError
+
+    @types.coroutine
+    def nonsense() -> Generator[object, None, None]:
+        yield "no future"
+
+    async def inner(rig: Rig) -> None:
+        try:
+            await rig.step("work")
+        finally:
+            rig.note("cleanup")
+            await nonsense()
+
+    async def workflow(rig: Rig) -> None:
+        await asyncio.create_task(Foreign(inner(rig)))
+
+    rig = Rig(workflow).start()
+    assert list(rig.pending) == ["+1/work"]
+    rig.loop.evict()
+
+    assert rig.trace == ["cleanup"]
+
+
 def test_error_in_cleanup_is_nobodys_concern() -> None:
     async def branch(rig: Rig, error: BaseException) -> None:
         try:
@@ -462,24 +501,23 @@ def test_an_evicted_loop_does_not_hold_its_host() -> None:
     assert host() is None
 
 
-async def _anyio_group(rig: Rig) -> None:
-    async def branch(name: str) -> None:
+@pytest.mark.parametrize("act", [Rig.fire, lambda rig: None], ids=["cancelled", "evicted"])
+def test_task_groups_of_anyio_work_and_can_be_evicted(act: Callable[[Rig], None]) -> None:
+    async def branch(rig: Rig, name: str) -> None:
         try:
             await rig.step(name)
         finally:
             with anyio.CancelScope(shield=True):
                 rig.note(await rig.step("undo"))
 
-    with anyio.move_on_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(branch, "a")
-            group.start_soon(branch, "b")
-    rig.note("left")
+    async def workflow(rig: Rig) -> None:
+        with anyio.move_on_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(branch, rig, "a")
+                group.start_soon(branch, rig, "b")
+        rig.note("left")
 
-
-@pytest.mark.parametrize("act", [Rig.fire, lambda rig: None], ids=["cancelled", "evicted"])
-def test_task_groups_of_anyio_work_and_can_be_evicted(act: Callable[[Rig], None]) -> None:
-    rig = Rig(_anyio_group).start()
+    rig = Rig(workflow).start()
     assert list(rig.pending) == ["+1/a", "+2/b"]
     act(rig)
     for location in list(rig.pending):

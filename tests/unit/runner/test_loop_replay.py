@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runner.loop import RunFuture, RunTask
+from holdfast.runner.task import RunFuture, RunGather, RunTask
 from tests.unit.runner.loop_programs import Diverged, Recording, as_line, record, replay
 
 SEEDS = range(150)
@@ -69,9 +69,12 @@ def test_replays_match_in_another_process_with_another_hash_seed(recordings: lis
     assert process.returncode == 0, process.stderr[-2_000:]
 
 
-def test_without_stable_hashes_this_very_test_finds_divergences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunTask, "__hash__", object.__hash__)
-    monkeypatch.setattr(RunFuture, "__hash__", object.__hash__)
+@pytest.mark.parametrize("kinds", [(RunTask, RunFuture), (RunGather,)], ids=["tasks", "gathers"])
+def test_without_stable_hashes_this_very_test_finds_divergences(
+    kinds: tuple[type, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in kinds:
+        monkeypatch.setattr(kind, "__hash__", object.__hash__)
     diverged = 0
     for seed in SEEDS:
         try:

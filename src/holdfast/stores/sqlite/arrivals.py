@@ -73,6 +73,12 @@ _DROP_EXPIRED = f"""
     )
 """  # event_age
 
+_LATEST = """
+    select at
+    from event
+    where number = (select max(number) from event)
+"""  # by the primary key, twice
+
 _PUBLISH = """
     insert into event (topic, id, payload, at, reached)
     values (?, ?, ?, ?, 0)
@@ -94,14 +100,14 @@ _WAITERS = f"""
 
 _UNREAD_EVENTS = f"""
     select {rows.ARRIVAL_COLUMNS}
-    from inbox
+    from inbox indexed by inbox_event
     where run_id = ?
       and name = ?
       and kind = 'event'
-"""  # inbox_event
+"""
 
-# Later in number is later in time: both are given under the write lock. So the search begins at the instant of
-# the last event the run has had, not at the first one there is.
+# Later in number is never earlier in time. So the search begins at the instant of the last event the run has had,
+# not at the first one there is.
 _MISSED = """
     select number, payload, at
     from event
@@ -166,10 +172,13 @@ def publish(desk: Desk, event: Event, now: Micros) -> int:
             return int(reached)
         desk.connection.execute(_DROP_EVENT, (number,))
     desk.connection.execute(_DROP_EXPIRED, (expired_at,))
-    number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, now)).get
+    # Whatever the clocks of two processes say: `_MISSED` relies on the order of events being that of their times.
+    latest = desk.one(_LATEST)
+    at = now if latest is None else max(now, latest[0])
+    number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, at)).get
     reached = 0
-    for run in _waiters(desk, _event_arrival(number, 0, event.topic, event.payload, now)):
-        deliver(desk, run, _event_arrival(number, run.arrivals + 1, event.topic, event.payload, now), now)
+    for run in _waiters(desk, _event_arrival(number, 0, event.topic, event.payload, at)):
+        deliver(desk, run, _event_arrival(number, run.arrivals + 1, event.topic, event.payload, at), now)
         reached += 1
     if reached:
         desk.connection.execute(_REACHED, (reached, number))

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
 from holdfast.stores.sqlite import arrivals, moves, starts
 from holdfast.stores.sqlite.desk import Desk
@@ -26,12 +25,6 @@ def write(desk: Desk, checkpoints: Sequence[Checkpoint]) -> Verdicts:
     """Write each checkpoint that still has the right to be written."""
     now = desk.now()
     return Verdicts(verdicts=tuple(_write_one(desk, one, now) for one in checkpoints), now=now)
-
-
-def control_cancel(desk: Desk, run_id: str, reason: str) -> bool:
-    if desk.run(run_id) is None:
-        raise RunNotFound(f"there is no run {run_id}")
-    return moves.cancel(desk, run_id, reason, desk.now())
 
 
 def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:

@@ -17,9 +17,10 @@ from operator import attrgetter
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.model import Entry, Lease, Run
+from holdfast.core.model import Lease, Run
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.histories import history
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
 
 _WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
@@ -100,13 +101,6 @@ WON_BEFORE = f"""
     order by run.rowid
 """
 
-HISTORY = f"""
-    select {rows.ENTRY_COLUMNS}
-    from entry
-    where run_id = ?
-    order by position = 0, position, location
-"""  # by the primary key
-
 _BEFORE_ALL_PRIORITIES = -(1 << 62)
 _PROBE: Micros = round(PROBE_SECONDS * SECOND)
 
@@ -126,6 +120,11 @@ RELEASE_DEAD = """
     returning type
 """
 
+REGISTERED = """
+    select id
+    from worker
+"""  # all of them: they are few
+
 FORGET_WORKER = """
     delete from worker
     where id = ?
@@ -141,17 +140,13 @@ def claim(desk: Desk, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
         return Claimed(leases=tuple(_lease_of(desk, run) for run in won), next_ready_at=now, now=now)
     lanes = [lane for type in types for lane in _lanes(desk, type)]
     holders = _holders(desk)
-    for dead in locks.find_dead(holders):
+    for dead in locks.find_dead(lambda: {*holders, *(worker_id for (worker_id,) in desk.all(REGISTERED))}):
         _free_runs_of(desk, locks, dead, now)
     chosen = _chosen(_due(desk, lanes, _expired(desk, holders, types, now), now), request)
     leases = tuple(_lease(desk, run, request, now) for run in chosen)
     desk.flush()
     next_ready_at = min((*_lane_heads(desk, lanes), *_expiries(desk, locks, request, holders, now)), default=None)
     return Claimed(leases=leases, next_ready_at=next_ready_at, now=now)
-
-
-def entries_of(desk: Desk, run_id: str) -> tuple[Entry, ...]:
-    return tuple(map(rows.entry_of, desk.connection.execute(HISTORY, (run_id,))))
 
 
 # Candidates
@@ -238,7 +233,7 @@ def _lease(desk: Desk, run: Run, request: ClaimRequest, now: Micros) -> Lease:
 
 
 def _lease_of(desk: Desk, run: Run) -> Lease:
-    return Lease(run=run, entries=entries_of(desk, run.id), arrivals=desk.newer(run, 0))
+    return Lease(run=run, entries=history(desk.connection, run.id), arrivals=desk.newer(run, 0))
 
 
 # What is left

@@ -9,6 +9,9 @@ import apsw
 from holdfast.stores.sqlite.trouble import BUSY_TIMEOUT_SECONDS
 
 _STATEMENTS_CACHED = 256
+_WRITER_CACHE_KIBIBYTES = 64 * 1024
+_READER_CACHE_KIBIBYTES = 16 * 1024
+_WAL_KEPT_BYTES = 64 * 1024 * 1024
 
 
 def open_for_writing(path: Path, *, may_create: bool = True) -> apsw.Connection:
@@ -19,9 +22,14 @@ def open_for_writing(path: Path, *, may_create: bool = True) -> apsw.Connection:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma wal_autocheckpoint = 0")
-        # Opening succeeds on what cannot be written; only a transaction tells.
+        connection.execute(f"pragma journal_size_limit = {_WAL_KEPT_BYTES}")
+        # SQLite's own 2 MB hold a few thousand runs; beyond that each of them cost several reads of the file.
+        connection.execute(f"pragma cache_size = -{_WRITER_CACHE_KIBIBYTES}")
+        # Opening succeeds on what cannot be written: SQLite then reads only, and lets even this transaction begin.
         connection.execute("begin immediate")
         connection.execute("rollback")
+        if connection.readonly("main"):
+            raise apsw.ReadOnlyError("attempt to write a readonly database")
     except apsw.Error:
         connection.close()
         raise
@@ -29,10 +37,15 @@ def open_for_writing(path: Path, *, may_create: bool = True) -> apsw.Connection:
 
 
 def open_for_reading(path: Path) -> apsw.Connection:
-    return _open(path, apsw.SQLITE_OPEN_READONLY)
+    connection = _open(path, apsw.SQLITE_OPEN_READONLY)
+    connection.execute(f"pragma cache_size = -{_READER_CACHE_KIBIBYTES}")
+    return connection
 
 
 def _open(path: Path, flags: int) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=_STATEMENTS_CACHED)
     connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+    # Plans must not depend on bound values: beside partial indexes SQLite would prepare many statements anew each
+    # time they are bound, which takes longer than they do.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return connection

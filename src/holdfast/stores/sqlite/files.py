@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
 
 FILE_MODE = 0o644
 
@@ -30,6 +31,18 @@ class Files:
 
     def make(self) -> None:
         """Make the side directory. Refuses what no SQLite database can live on."""
+        if self.database.name == ":memory:":
+            raise InvalidRequest("a SQLite store is a file; for one that keeps nothing use memory://")
+        try:
+            self._check_place()
+            self.workers.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot open {self.database}: {error.strerror or error} for {error.filename}; "
+                "give this user write permission to the directory of the database"
+            ) from error
+
+    def _check_place(self) -> None:
         directory = self.database.parent
         if not directory.is_dir():
             raise StoreUnavailable(f"cannot open {self.database}: there is no directory {directory}; create it first")
@@ -41,13 +54,13 @@ class Files:
                 f"cannot open {self.database}: it lies on a network file system ({kind}), on which SQLite loses data; "
                 "use a local disk, or Postgres for several machines"
             )
+
+    def identity(self) -> int:
+        """Which file stands at the path now; 0 if none does. What is written to another one would be lost."""
         try:
-            self.workers.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"cannot open {self.database}: {error.strerror or error} for {self.workers}; "
-                "give this user write permission to the directory of the database"
-            ) from error
+            return os.stat(self.database).st_ino  # noqa: PTH116 - asked before each transaction; Path takes twice as long
+        except OSError:
+            return 0
 
 
 def file_system_type(directory: Path) -> str | None:

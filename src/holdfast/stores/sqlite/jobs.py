@@ -55,7 +55,7 @@ async def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> 
     """Hand an operation over and wait for its answer, for a limited time."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Answer] = loop.create_future()
-    limit = loop.call_later(ANSWER_SECONDS, _give_up, future)
+    limit = loop.call_later(ANSWER_SECONDS, give_up, future)
     jobs.put(Job(operation, future))
     try:
         return await future
@@ -116,7 +116,8 @@ def _settle(outcome: Outcome) -> None:
         future.set_result(outcome.answer)
 
 
-def _give_up(future: asyncio.Future[Any]) -> None:
+def give_up(future: asyncio.Future[Any]) -> None:
+    """Let a caller go who has waited long enough."""
     if not future.done():
         future.set_exception(_unanswered())
 

@@ -62,7 +62,7 @@ def statement(conditions: Sequence[Condition], index: str, query: Query) -> tupl
     text = f"""
         select {reads.WHOLE_RUN}
         {_from(query, index)}
-        join intent on intent.run_id = run.id
+        cross join intent on intent.run_id = run.id
         where {" and ".join(clause for clause, _ in conditions) or "true"}
         order by {order}.created_at desc, {"tag.run_id" if query.tags else "run.id"} desc
         limit ?

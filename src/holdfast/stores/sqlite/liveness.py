@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -72,14 +72,14 @@ class WorkerLocks:
         """Whether a worker has a file and belongs to another process, so that it may be found dead any second."""
         return worker_id not in self._own and self._path(worker_id).exists()
 
-    def find_dead(self, worker_ids: Iterable[str]) -> list[str]:
-        """Which of the workers live no more. Looks at most once a second; whom it finds, nobody else finds too."""
+    def find_dead(self, suspects: Callable[[], Iterable[str]]) -> list[str]:
+        """Which of the workers live no more. Looks at most once a second; whom it finds, no other process finds."""
         now = time.monotonic()
         if now - self._probed_at < PROBE_SECONDS:
             return []
         self._probed_at = now
         self._let_go_of_dead()
-        for worker_id in worker_ids:
+        for worker_id in suspects():
             if worker_id in self._own:
                 continue
             file = _grab(self._path(worker_id))

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 from holdfast.core import rules
+from holdfast.core.checkpoint import Control
 from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Arrival, Run
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
@@ -17,8 +19,8 @@ _OPEN_CHILDREN = """
     where parent_id = ?
       and on_close = 'cancel'
       and finished_at is null
-    order by rowid
-"""  # run_parent
+    order by created_at, id
+"""  # run_parent, in its order
 
 _DROP_INBOX = """
     delete from inbox
@@ -29,6 +31,13 @@ _ARRIVE = f"""
     insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
     values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
 """
+
+
+def control(desk: Desk, run_id: str, request: Control) -> bool:
+    """Carry out a person's wish. Raises before it writes."""
+    if desk.run(run_id) is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return cancel(desk, run_id, request.reason, desk.now())
 
 
 def move(desk: Desk, before: Run, after: Run, now: Micros) -> None:

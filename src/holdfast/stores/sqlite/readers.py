@@ -30,13 +30,13 @@ class Readers:
         self._files = files
         self._jobs: SimpleQueue[Job[apsw.Connection] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
         self._is_stopped = False
 
     async def run(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
         if self._is_stopped:
             raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
-        if not self._threads:
-            self._start()
+        self._start()
         return await ask(self._jobs, operation)
 
     def stop(self) -> None:
@@ -50,27 +50,33 @@ class Readers:
             thread.join(seconds)
 
     def _start(self) -> None:
+        """Start the threads with the first read: a process that only writes has none."""
+        if self._threads:
+            return
+        with self._starting:
+            if not self._threads:
+                self._threads = self._started()
+
+    def _started(self) -> list[threading.Thread]:
         names = [f"holdfast-sqlite-reader-{number + 1}" for number in range(_THREADS)]
-        self._threads = [threading.Thread(target=self._serve, name=name, daemon=True) for name in names]
-        for thread in self._threads:
+        threads = [threading.Thread(target=self._serve, name=name, daemon=True) for name in names]
+        for thread in threads:
             thread.start()
+        return threads
 
     def _serve(self) -> None:
-        connection: apsw.Connection | None = None
+        connection = _Connection(self._files)
         while (job := self._jobs.get()) is not None:
             if job.future.done():
                 continue
             try:
-                connection = connection or open_for_reading(self._files.database)
-                outcome = Outcome(job, _read(connection, job))
+                outcome = Outcome(job, connection.read(job))
             except Exception as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
-                if connection is not None and needs_reopening(error):
-                    connection.close(force=True)
-                    connection = None
+                if needs_reopening(error):
+                    connection.close()
                 outcome = Outcome(job, error=self._translated(error))
             tell([outcome])
-        if connection is not None:
-            connection.close(force=True)
+        connection.close()
 
     def _translated(self, error: Exception) -> Exception:
         translated = unavailable(self._files.database, error)
@@ -79,10 +85,34 @@ class Readers:
         return translated
 
 
-def _read(connection: apsw.Connection, job: Job[apsw.Connection]) -> object:
-    connection.execute("begin")
-    try:
-        return job.operation(connection)
-    finally:
-        if connection.in_transaction:
-            connection.execute("rollback")
+class _Connection:
+    """The connection of one thread, opened when it is first needed."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._identity = 0
+        self._connection: apsw.Connection | None = None
+
+    def read(self, job: Job[apsw.Connection]) -> object:
+        """Do a job in one transaction, which sees one state of the database."""
+        connection = self._opened()
+        connection.execute("begin")
+        try:
+            return job.operation(connection)
+        finally:
+            if connection.in_transaction:
+                connection.execute("rollback")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close(force=True)
+            self._connection = None
+
+    def _opened(self) -> apsw.Connection:
+        identity = self._files.identity()
+        if identity != self._identity:  # another file stands at the path than the one that was opened
+            self.close()
+            self._identity = identity
+        if self._connection is None:
+            self._connection = open_for_reading(self._files.database)
+        return self._connection

@@ -10,11 +10,10 @@ from operator import itemgetter
 
 import apsw
 
-from holdfast.core.model import AuditFact, Entry, Run, Wait, WorkerInfo
+from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.states import ENDS, RunState
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.claims import HISTORY
 from holdfast.stores.sqlite.desk import AUDIT_KEPT, AUDIT_ROUTINE
 from holdfast.stores.sqlite.rows import Row
 
@@ -67,7 +66,7 @@ _ENDED = f"""
 
 _COUNTS = """
     select type, state, count(*)
-    from run
+    from run not indexed
     group by type, state
     order by type
 """  # reads every run
@@ -112,10 +111,6 @@ def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
 def find(connection: apsw.Connection, key: str) -> str | None:
     run_id: str | None = connection.execute(_FIND, (key,)).get
     return run_id
-
-
-def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
-    return tuple(map(rows.entry_of, connection.execute(HISTORY, (run_id,))))
 
 
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:

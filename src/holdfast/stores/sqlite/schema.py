@@ -84,7 +84,7 @@ def prepare(connection: apsw.Connection, path: Path, *, may_migrate: bool) -> No
 def _apply(connection: apsw.Connection, migration: Migration) -> None:
     connection.execute("begin immediate")
     try:
-        connection.execute(migration.script)
+        connection.execute(migration.script).fetchall()  # to the end: a script has many statements
         connection.execute(_SET_VERSION, (str(migration.version),))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import apsw
+
 from holdfast.core.checkpoint import (
     Checkpoint,
     Claimed,
@@ -23,11 +25,24 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.sqlite import arrivals, checkpoints, checkup, claims, leases, listing, reads, schema, starts
+from holdfast.stores.sqlite import (
+    arrivals,
+    checkup,
+    claims,
+    histories,
+    leases,
+    listing,
+    moves,
+    reads,
+    schema,
+    starts,
+)
+from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.readers import Readers
+from holdfast.stores.sqlite.trouble import unavailable
 from holdfast.stores.sqlite.watch import Others
 from holdfast.stores.sqlite.writer import Writer
 
@@ -46,6 +61,7 @@ class SqliteStore:
         self._threads: tuple[Writer, Readers] | None = None
         self._opening = asyncio.Lock()
         self._pid: int | None = None
+        self._at_exit: weakref.finalize[..., SqliteStore] | None = None
 
     # Lifetime
 
@@ -61,21 +77,27 @@ class SqliteStore:
             self._threads = writer, readers
             self._pid = os.getpid()
             self._others.watch(writer.look)
-            weakref.finalize(self, _end_threads, writer, readers, self._pid)
+            self._at_exit = weakref.finalize(self, _end_threads, writer, readers, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(writer)))
 
     async def close(self) -> None:
-        if self._threads is None:
+        if self._threads is None or self._pid != os.getpid():  # a forked child must leave the parent's alone
             return
         writer, readers = self._threads
         self._threads = None
+        if self._at_exit is not None:
+            self._at_exit.detach()
         readers.stop()
         writer.stop()
         await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
         self._others.end_watches()
+        self._pid = None  # nothing is open that a fork could not take along
 
     def schema(self) -> SchemaStatus:
-        return schema.status_of_file(self._files.database)
+        try:
+            return schema.status_of_file(self._files.database)
+        except apsw.Error as error:
+            raise unavailable(self._files.database, error) from error
 
     async def now(self) -> Micros:
         return self._clock.now()
@@ -88,8 +110,8 @@ class SqliteStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await self._writer.run(lambda desk: claims.claim(desk, self._locks, request))
 
-    async def checkpoint(self, checkpoints_: Sequence[Checkpoint]) -> Verdicts:
-        return await self._writer.run(lambda desk: checkpoints.write(desk, checkpoints_))
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+        return await self._writer.run(lambda desk: write_checkpoints(desk, checkpoints))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(desk: Desk) -> Verdicts:
@@ -112,7 +134,7 @@ class SqliteStore:
         return await self._writer.run(lambda desk: arrivals.emit(desk, events))
 
     async def control(self, run_id: str, request: Control) -> bool:
-        return await self._writer.run(lambda desk: checkpoints.control_cancel(desk, run_id, request.reason))
+        return await self._writer.run(lambda desk: moves.control(desk, run_id, request))
 
     # Reading
 
@@ -126,7 +148,7 @@ class SqliteStore:
         return await self._readers.run(lambda connection: listing.list_runs(connection, query))
 
     async def history(self, run_id: str) -> Sequence[Entry]:
-        return await self._readers.run(lambda connection: reads.history(connection, run_id))
+        return await self._readers.run(lambda connection: histories.history(connection, run_id))
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
         return await self._readers.run(lambda connection: reads.audit(connection, run_id))
@@ -193,7 +215,7 @@ def _end_threads(writer: Writer, readers: Readers, pid: int) -> None:
     if os.getpid() != pid:
         return
     readers.stop()
-    writer.stop()
+    writer.stop(is_exiting=True)
     _join(writer, readers, _EXIT_SECONDS)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ class Others:
 
     def __init__(self, files: Files) -> None:
         self.listeners: tuple[Listener, ...] = ()
+        self._changing = threading.Lock()
         self._files = files
         self._hint_file = -1
         self._watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
@@ -44,11 +46,18 @@ class Others:
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         """Have hints delivered on the running loop until the answer is called."""
-        subscription = (asyncio.get_running_loop(), listener)
-        self.listeners += (subscription,)
+        loop = asyncio.get_running_loop()
+        subscription = (loop, listener)
+        with self._changing:
+            self.listeners += (subscription,)
 
         def leave() -> None:
-            self.listeners = tuple(one for one in self.listeners if one is not subscription)
+            with self._changing:
+                self.listeners = tuple(one for one in self.listeners if one is not subscription)
+                is_last = all(listening is not loop for listening, _ in self.listeners)
+                watch = self._watches.pop(loop, None) if is_last else None
+            if watch is not None:
+                watch.end()
 
         return leave
 
@@ -108,10 +117,13 @@ class Others:
         """Begin anew with what a fresh connection sees; each counts for itself."""
         self._version = version
 
-    def have_written(self, version: int) -> bool:
-        """Take down what was seen; whether it is news."""
+    def looked(self) -> None:
+        """Take down that a look was taken, whatever came of it."""
         self._looked_at = time.monotonic()
         self._is_look_due = False
+
+    def have_written(self, version: int) -> bool:
+        """Take down what was seen; whether it is news."""
         is_news = version != self._version
         self._version = version
         self._delay = _FIRST_LOOK_SECONDS if is_news else min(_LAST_LOOK_SECONDS, self._delay * 1.5)

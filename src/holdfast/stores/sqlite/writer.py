@@ -7,9 +7,9 @@ never a refusal: an operation that fails is found and fails alone.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -23,7 +23,7 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import Job, Outcome, ask, ask_blocking, tell
+from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
@@ -31,6 +31,10 @@ from holdfast.stores.sqlite.watch import Others
 
 WAL_PAGES = 4_000
 _WAL_PAGES_MORE = 1_000
+
+# The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
+# fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
+_INHERITED: set[int] = set()
 
 _Answer = TypeVar("_Answer")
 
@@ -51,11 +55,12 @@ class Writer:
         self._jobs: SimpleQueue[Job[Desk] | _Signal] = SimpleQueue()
         self._turn = TurnLock(files.turn)
         self._connection: apsw.Connection | None = None
-        self._inode = 0
+        self._identity = 0
         self._wal_pages = 0
         self._wal_limit = WAL_PAGES
         self._thread: threading.Thread | None = None
         self._is_stopped = False
+        self._is_exiting = False
 
     # For callers, from any thread
 
@@ -63,11 +68,18 @@ class Writer:
         """Open the database and begin to serve. Raises if that cannot be done."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
+        limit = loop.call_later(ANSWER_SECONDS, give_up, opened)
         self._thread = threading.Thread(
             target=self._serve, args=(opened, may_migrate), name="holdfast-sqlite-writer", daemon=True
         )
         self._thread.start()
-        await opened
+        try:
+            await opened
+        except BaseException:  # it failed, or nobody waits for it any more
+            self.stop()
+            raise
+        finally:
+            limit.cancel()
 
     async def run(self, operation: Callable[[Desk], _Answer]) -> _Answer:
         """Run an operation in the next transaction; the answer comes after its commit."""
@@ -83,10 +95,14 @@ class Writer:
         """Find out soon whether another process has written."""
         self._jobs.put(_Signal.LOOK)
 
-    def stop(self) -> None:
-        """Let the thread end once it has done what it was asked for."""
+    def stop(self, *, is_exiting: bool = False) -> None:
+        """Let the thread end once it has done what it was asked for.
+
+        When the process exits without having said so, its workers' files stay, so that they are found dead.
+        """
         if not self._is_stopped:
             self._is_stopped = True
+            self._is_exiting = is_exiting
             self._jobs.put(_Signal.STOP)
 
     def join(self, seconds: float) -> None:
@@ -95,6 +111,8 @@ class Writer:
 
     def abandon(self) -> None:
         """In a forked child: these locks are the parent's, and must not live as long as the child does."""
+        if self._connection is not None:
+            _INHERITED.add(self._identity)
         self._turn.close()
         self._locks.abandon()
 
@@ -115,10 +133,14 @@ class Writer:
             self._close_files()
             tell([Outcome(opening, error=self._translated(error))])
             return
+        is_wanted = not opened.done()
         tell([Outcome(opening)])
-        while self._serve_next():
-            pass
-        self._finish()
+        try:
+            while is_wanted:
+                is_wanted = self._serve_next()
+        finally:
+            self._is_stopped = True
+            self._finish()
 
     def _serve_next(self) -> bool:
         """Do all that has gathered, and what is to be done between two batches. False when told to stop."""
@@ -129,8 +151,8 @@ class Writer:
             self._tidy_wal()
         if _Signal.STOP in signals:
             return False
-        if self._connection is not None and self._others.is_to_look(is_told=_Signal.LOOK in signals):
-            self._look_around(self._connection)
+        if self._others.is_to_look(is_told=_Signal.LOOK in signals):
+            self._look_around()
         return True
 
     def _take(self) -> tuple[list[Job[Desk]], list[_Signal]]:
@@ -159,7 +181,8 @@ class Writer:
                 self._run_batch([job])
             return
         for action in after_commit:
-            action()
+            with suppress(OSError):  # files beside the database; what was committed stands
+                action()
         if hint is not None:
             self._others.touch()
         tell(outcomes, hint, self._others.listeners)
@@ -175,9 +198,7 @@ class Writer:
             desk.flush()
             connection.execute("commit")
         except BaseException:
-            # After some errors, a full disk for one, SQLite has rolled back already.
-            if connection.in_transaction:
-                connection.execute("rollback")
+            _roll_back(connection)
             raise
         finally:
             self._turn.release()
@@ -186,7 +207,7 @@ class Writer:
     # The connection
 
     def _connected(self) -> apsw.Connection:
-        if self._connection is not None and self._is_replaced():
+        if self._connection is not None and self._files.identity() != self._identity:
             self._disconnect()
         if self._connection is None:
             self._connect(may_create=False, may_migrate=False)
@@ -195,6 +216,11 @@ class Writer:
 
     def _connect(self, *, may_create: bool, may_migrate: bool) -> None:
         path = self._files.database
+        if self._files.identity() in _INHERITED:
+            raise StoreUnavailable(
+                f"the database {path} was open in the process this one was forked from, which SQLite does not survive; "
+                "open it after the fork, close it before, or start the process by spawn"
+            )
         if not may_create and not path.exists():
             raise StoreUnavailable(f"the database {path} has disappeared; put it back, or restart on a new one")
         self._turn.acquire()
@@ -209,20 +235,13 @@ class Writer:
             self._turn.release()
         connection.set_wal_hook(self._count_wal_pages)
         self._others.rebase(connection.execute("pragma data_version").get)
-        self._inode = path.stat().st_ino
+        self._identity = self._files.identity()
         self._connection = connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close(force=True)
             self._connection = None
-
-    def _is_replaced(self) -> bool:
-        """Whether the path names another file than the one that is open; what is written there would be lost."""
-        try:
-            return os.stat(self._files.database).st_ino != self._inode  # noqa: PTH116 - a third of the time of Path
-        except OSError:
-            return True
 
     def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -239,9 +258,12 @@ class Writer:
         self._wal_limit = WAL_PAGES if copied == pages else pages + _WAL_PAGES_MORE
         self._wal_pages = 0
 
-    def _look_around(self, connection: apsw.Connection) -> None:
+    def _look_around(self) -> None:
+        self._others.looked()
+        if self._connection is None:
+            return
         try:
-            version = connection.execute("pragma data_version").get
+            version = self._connection.execute("pragma data_version").get
         except apsw.Error:  # the next operation will meet it too, and tell its caller
             return
         if self._others.have_written(version):
@@ -250,12 +272,11 @@ class Writer:
     def _finish(self) -> None:
         """Leave a small file behind if nobody else uses it."""
         if self._connection is not None:
-            try:
+            with suppress(apsw.Error):  # somebody reads or writes; the WAL is as good as the file
                 self._connection.set_busy_timeout(0)
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            except apsw.Error:  # somebody reads; the WAL is as good as the file
-                pass
-        self._locks.release_all()
+        if not self._is_exiting:
+            self._locks.release_all()
         self._close_files()
         closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
         left = self._take_rest()
@@ -279,6 +300,13 @@ class Writer:
         if translated is not error:
             translated.__cause__ = error
         return translated
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    """Undo a transaction that failed. After some errors, a full disk for one, SQLite has done so already."""
+    if connection.in_transaction:
+        with suppress(apsw.Error):  # the error that led here is the one to tell
+            connection.execute("rollback")
 
 
 def _outcome(job: Job[Desk], desk: Desk) -> Outcome:

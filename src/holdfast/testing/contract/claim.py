@@ -263,6 +263,17 @@ class ClaimContract(Contract):
         await write(store, checkpoint_for(lease, Hold(), charged=True))
         assert (await the_run(store)).crashes == 0
 
+    async def test_a_run_that_gets_as_far_as_waiting_has_not_crashed_in_a_row(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, steps: crashes count without a checkpoint between them that lets the run go."""
+        await held(store)
+        clock.advance(LEASE)
+
+        await write(store, checkpoint_for(await claim_one(store), Suspend(), waits=(for_message("go"),)))
+
+        assert (await the_run(store)).crashes == 0
+
     async def test_a_suspect_is_given_only_to_a_worker_that_holds_no_other(
         self, store: Store, clock: SettableClock
     ) -> None:

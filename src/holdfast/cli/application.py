@@ -1,0 +1,69 @@
+"""The user's application: the `Holdfast` object that `MODULE:ATTR` names. Only commands that execute runs load it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.cli.exits import ExitCode, Refusal
+
+
+def load_application(target: str) -> Holdfast:
+    """Import the object. The current directory counts as a place to import from."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise Refusal(f"{target!r}: name the module and the Holdfast object in it, as in shop:hf")
+    if module_name.endswith(".py") or "/" in module_name:
+        guess = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise Refusal(f"{target!r}: name the module, not its file: {guess}:{attribute}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return _application(_imported(module_name), attribute)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Refusal(
+                f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; "
+                "is this the right directory?"
+            ) from error
+        raise Refusal(f"importing {name!r} failed: {error}", ExitCode.FAILED) from error
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}{_place(error)}"
+        raise Refusal(f"importing {name!r} failed: {what}; -vv shows the traceback", ExitCode.FAILED) from error
+
+
+def _place(error: BaseException) -> str:
+    """The line that raised, which for most mistakes in a module is all one needs."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text names the line
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f" ({traceback.tb_frame.f_code.co_filename}, line {traceback.tb_lineno})" if traceback else ""
+
+
+def _application(module: ModuleType, path: str) -> Holdfast:
+    found: Any = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise Refusal(f"{module.__name__!r} has no {path!r}; {_candidates(module)}")
+        found = getattr(found, name)
+    if not isinstance(found, Holdfast):
+        raise Refusal(f"{module.__name__}:{path} is a {type(found).__name__}, not a Holdfast; {_candidates(module)}")
+    return found
+
+
+def _candidates(module: ModuleType) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+    if not names:
+        return "there is no Holdfast object in it: write `hf = Holdfast()` there"
+    return f"did you mean {' or '.join(f'{module.__name__}:{name}' for name in names)}?"

@@ -1,0 +1,159 @@
+"""The check-up behind `holdfast doctor`: what the store says of itself, its workers and its runs."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from holdfast.app import Holdfast, scrubbed
+from holdfast.cli.times import spoken
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.model import Run, WorkerInfo
+from holdfast.core.ports import PAGE_LIMIT, Finding, Query
+from holdfast.core.states import LIVE, RunState
+from holdfast.engine.explain import DEAD_AFTER
+
+_NAMED = 5
+"""So many culprits are named; the rest is counted."""
+
+_RUNS_READ = 20_000
+_SKEW_SECONDS = 1.0
+_LATE: Micros = 60 * SECOND
+
+
+async def findings(hf: Holdfast) -> list[Finding]:
+    """Everything worth telling about an open store, good and bad."""
+    workers = await hf.store.workers()
+    now = await hf.store.now()
+    alive = [worker for worker in workers if worker.heartbeat_at > now - DEAD_AFTER]
+    own = list(await hf.store.check())
+    return [
+        _ok("python", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
+        _ok("store", scrubbed(hf.url)),
+        *own,
+        await _clock(hf),
+        *_workers(workers, alive, now, own),
+        *await _types(hf, alive),
+        await _orphans(hf),
+        *[finding async for finding in _runs(hf, alive, now)],
+    ]
+
+
+async def _clock(hf: Holdfast) -> Finding:
+    before = time.time()
+    told = await hf.store.now() / SECOND
+    after = time.time()
+    skew = max(before - told, told - after, 0.0)
+    if skew > _SKEW_SECONDS:
+        return _warning("clock", f"this machine's clock and the store's differ by {spoken(skew)}; set it by NTP")
+    return _ok("clock", "this machine's clock agrees with the store's")
+
+
+def _workers(
+    workers: Sequence[WorkerInfo], alive: Sequence[WorkerInfo], now: Micros, own: Sequence[Finding]
+) -> Iterator[Finding]:
+    if any(finding.subject == "workers" for finding in own):
+        return  # the store knows better
+    for worker in workers:
+        if worker not in alive:
+            silence = spoken((now - worker.heartbeat_at) / SECOND)
+            who = f"worker {worker.name} (pid {worker.pid} on {worker.host})"
+            yield _warning("workers", f"{who} was last heard of {silence} ago; its runs go to others")
+    yield _ok("workers", f"{len(alive)} alive")
+
+
+async def _types(hf: Holdfast, alive: Sequence[WorkerInfo]) -> list[Finding]:
+    handled = {type for worker in alive for type in worker.types}
+    waiting: dict[str, int] = {}
+    for type, states in (await hf.store.counts()).items():
+        live = sum(count for state, count in states.items() if not state.is_end)
+        if live and type not in handled:
+            waiting[type] = live
+    found = [
+        _warning(
+            "types", f"no worker handles {type}, of which {_many(count, 'run')} {_are(count)} not ended; start one"
+        )
+        for type, count in waiting.items()
+    ]
+    return found or [_ok("types", "every type with live runs has a worker")]
+
+
+async def _orphans(hf: Holdfast) -> Finding:
+    """Promise 8, no silent stop: each live run is claimed, ready, or waits for something named."""
+    lost = await hf.store.orphans(_NAMED + 1)
+    if not lost:
+        return _ok("orphans", "every live run is held, ready, or waits for something")
+    more = " and more" if len(lost) > _NAMED else ""
+    return _problem(
+        "orphans",
+        f"nothing will ever move {', '.join(lost[:_NAMED])}{more}; this is a bug of holdfast, please report it; "
+        "`holdfast cancel` ends them",
+    )
+
+
+async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> AsyncIterator[Finding]:
+    ready: list[Run] = []
+    blocked: list[Run] = []
+    count = 0
+    async for run in _live_runs(hf):
+        count += 1
+        if run.state is RunState.BLOCKED:
+            blocked.append(run)
+        elif run.ready_at is not None and run.ready_at < now and not run.is_held:
+            ready.append(run)
+    if blocked:
+        names = ", ".join(run.id for run in blocked[:_NAMED])
+        more = " and more" if len(blocked) > _NAMED else ""
+        yield _warning(
+            "blocked", f"{_many(len(blocked), 'run')} cannot go on: {names}{more}; `holdfast explain` says why"
+        )
+    else:
+        yield _ok("blocked", "no run is blocked")
+    yield _oldest(ready, alive, now)
+    limit = f" (only the newest {_RUNS_READ:,} were looked at)" if count >= _RUNS_READ else ""
+    yield _ok("runs", f"{_many(count, 'live run')}{limit}")
+
+
+async def _live_runs(hf: Holdfast) -> AsyncIterator[Run]:
+    query = Query(states=LIVE, limit=PAGE_LIMIT)
+    for _ in range(_RUNS_READ // PAGE_LIMIT):
+        page = await hf.store.list(query)
+        for details in page:
+            yield details.run
+        if len(page) < PAGE_LIMIT:
+            return
+        last = page[-1].run
+        query = Query(states=LIVE, limit=PAGE_LIMIT, before=(last.created_at, last.id))
+
+
+def _oldest(ready: Sequence[Run], alive: Sequence[WorkerInfo], now: Micros) -> Finding:
+    if not ready:
+        return _ok("ready", "no run waits for a worker")
+    oldest = min(ready, key=lambda run: run.ready_at or 0)
+    age = now - (oldest.ready_at or now)
+    text = f"{_many(len(ready), 'run')} ready; the oldest, {oldest.id}, for {spoken(age / SECOND)}"
+    if age < _LATE:
+        return _ok("ready", text)
+    advice = "start more workers" if alive else "no worker is alive: start one with `holdfast worker`"
+    return _warning("ready", f"{text}; {advice}")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _are(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _ok(subject: str, text: str) -> Finding:
+    return Finding(level="ok", subject=subject, text=text)
+
+
+def _warning(subject: str, text: str) -> Finding:
+    return Finding(level="warning", subject=subject, text=text)
+
+
+def _problem(subject: str, text: str) -> Finding:
+    return Finding(level="problem", subject=subject, text=text)

@@ -1,0 +1,52 @@
+"""`holdfast audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.lookup import find_run
+from holdfast.cli.output import Output, cleaned
+from holdfast.cli.render import audit_json
+from holdfast.cli.session import in_session
+from holdfast.cli.table import Column, Table
+from holdfast.cli.times import spoken, stamp
+from holdfast.engine.info import AuditInfo
+
+
+@holdfast_command(
+    "audit",
+    "holdfast audit 01a1e122",
+    "holdfast audit key:order-17 --json",
+)
+@click.argument("run")
+@pass_output
+def command(out: Output, run: str) -> None:
+    """List the facts of a run's life: claimed, suspended, woken, retried, ended."""
+
+    async def work(hf: Holdfast) -> None:
+        facts = await hf.run(await find_run(hf, run)).audit()
+        if out.is_json:
+            out.items([audit_json(fact) for fact in facts])
+        else:
+            out.table(_table(facts))
+
+    in_session(out.settings, work)
+
+
+def _table(facts: Sequence[AuditInfo]) -> Table:
+    table = Table((Column("at"), Column("after", is_number=True), Column("event"), Column("data", may_be_cut=True)))
+    for fact in facts:
+        table.rows.append(
+            {
+                "at": (stamp(fact.at), "dim"),
+                "after": spoken(fact.at - facts[0].at),
+                "event": cleaned(fact.event),
+                "data": cleaned("  ".join(f"{name}={value}" for name, value in fact.data.items())),
+            }
+        )
+    return table

@@ -1,0 +1,54 @@
+"""`holdfast demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from dataclasses import replace
+
+import click
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.output import Output
+from holdfast.cli.play import Play
+from holdfast.cli.session import opened
+from holdfast.cli.stage import Stage
+
+_USUAL_SECONDS = 15.0
+
+
+@holdfast_command("demo", "holdfast demo", "holdfast demo --seconds 30 --keep")
+@click.option("--seconds", type=click.FloatRange(min=1), default=_USUAL_SECONDS, help="About how long it takes.")
+@click.option("--headless", is_flag=True, help="Plain lines, also on a terminal.")
+@click.option("--keep", is_flag=True, help="Keep the database, to look around afterwards.")
+@pass_output
+def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitCode:
+    """Watch a workflow survive the death of its worker.
+
+    An order goes through a checkout: a payment that fails once, a sleep, a wait for an approval, a child run.
+    Then another order, whose worker is killed half-way. Everything happens in a directory that is removed
+    at the end. The exit code is 1 if a finished step was repeated or a run did not end well.
+    """
+    if out.settings.url is not None:
+        raise Refusal("the demo makes a database of its own, so --url has no meaning; --keep keeps it")
+    if headless:
+        out = Output(replace(out.settings, color="never"))
+    try:
+        return asyncio.run(_perform(out, pace=seconds / _USUAL_SECONDS, is_kept=keep))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # somebody ended it from outside
+
+
+async def _perform(out: Output, *, pace: float, is_kept: bool) -> ExitCode:
+    performance = asyncio.current_task()
+    assert performance is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with suppress(NotImplementedError):
+            # Leave nothing behind, also when somebody ends the demo from outside.
+            asyncio.get_running_loop().add_signal_handler(number, performance.cancel)
+    with Stage(pace=pace, is_kept=is_kept) as stage:
+        async with opened(replace(out.settings, url=stage.url), may_create=True) as hf, hf:
+            return await Play(out, stage, hf, pace=pace, is_kept=is_kept).perform()

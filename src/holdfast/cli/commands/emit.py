@@ -1,0 +1,41 @@
+"""`holdfast emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.output import Output
+from holdfast.cli.payloads import parse_payload
+from holdfast.cli.session import in_session
+
+
+@holdfast_command(
+    "emit",
+    "holdfast emit paid:17",
+    "holdfast emit paid:17 '{\"cents\": 1200}'",
+    "holdfast emit paid:17 cents:=1200 card=visa",
+)
+@click.argument("topic")
+@click.argument("payload", nargs=-1)
+@pass_output
+def command(out: Output, topic: str, payload: Sequence[str]) -> None:
+    """Publish an event to all runs that wait for it.
+
+    PAYLOAD is JSON, @file, - for stdin, or pairs such as name=text count:=3. Runs that exist and begin to
+    wait later get the event too.
+    """
+    value = parse_payload(payload)
+
+    async def work(hf: Holdfast) -> None:
+        reached = await hf.emit(topic, value)
+        if out.is_json:
+            out.item({"topic": topic, "reached": reached})
+        else:
+            out.line(f"reached {reached} waiting {'run' if reached == 1 else 'runs'}")
+
+    in_session(out.settings, work, may_create=True)

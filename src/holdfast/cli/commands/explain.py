@@ -1,0 +1,33 @@
+"""`holdfast explain`."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.lookup import find_run
+from holdfast.cli.output import Output, cleaned
+from holdfast.cli.session import in_session
+
+
+@holdfast_command(
+    "explain",
+    "holdfast explain key:order-17",
+)
+@click.argument("run")
+@pass_output
+def command(out: Output, run: str) -> None:
+    """Say in one sentence why a run is not moving."""
+
+    async def work(hf: Holdfast) -> None:
+        handle = hf.run(await find_run(hf, run))
+        explanation = await handle.explain()
+        if out.is_json:
+            info = await handle.info()
+            out.item({"id": info.id, "state": info.state.value, "explanation": explanation})
+        else:
+            out.line(cleaned(explanation))
+
+    in_session(out.settings, work)

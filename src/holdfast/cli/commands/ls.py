@@ -1,0 +1,136 @@
+"""`holdfast ls`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
+from holdfast.cli.lookup import find_run, store_now
+from holdfast.cli.output import Output, cleaned, shortened
+from holdfast.cli.render import run_json
+from holdfast.cli.session import in_session
+from holdfast.cli.summary import about, short_ids, state_cell
+from holdfast.cli.table import Column, Table
+from holdfast.cli.times import ago
+from holdfast.engine.info import RunInfo
+
+_WATCH_SECONDS = 1.0
+_KEY_LIMIT = 24
+_COLUMNS = (
+    Column("id"),
+    Column("state"),
+    Column("type"),
+    Column("key"),
+    Column("created"),
+    Column("about", may_be_cut=True),
+)
+
+
+@holdfast_command(
+    "ls",
+    "holdfast ls",
+    "holdfast ls state:failed type:billing.* since:2h",
+    "holdfast ls --tag shop=x --watch",
+    "holdfast ls state:suspended -o jsonl | jq -r .id",
+)
+@click.argument("words", metavar="[FILTER]...", nargs=-1)
+@filter_options
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs.")
+@click.option("--watch", is_flag=True, help="Keep looking; end with ^C.")
+@pass_output
+def command(out: Output, words: Sequence[str], limit: int, *, watch: bool, **options: Any) -> None:
+    """List runs, newest first.
+
+    A FILTER is state:failed, type:billing.*, tag.shop:x, key:order-17, parent:ID, since:2h or until:2030-01-31;
+    the options say the same. All of them must hold; of several states one.
+    """
+    chosen = parse_filter([*words, *words_of_options(options)])
+
+    async def work(hf: Holdfast) -> None:
+        parent = None if chosen.parent_id is None else await find_run(hf, chosen.parent_id)
+        wanted = replace(chosen, parent_id=parent)
+        if watch:
+            await _watch(hf, out, wanted, limit)
+        else:
+            _write(out, await _read(hf, wanted, limit), wanted, limit)
+
+    in_session(out.settings, work)
+
+
+class _Listing:
+    """Runs as they were read at one moment."""
+
+    def __init__(self, runs: Sequence[RunInfo], workers: dict[str, str], now: datetime) -> None:
+        self.runs = runs
+        self.workers = workers
+        self.now = now
+
+
+async def _read(hf: Holdfast, chosen: RunFilter, limit: int) -> _Listing:
+    runs = [info async for info in hf.list(**chosen.options(), limit=limit)]
+    workers = {worker.id: worker.name for worker in await hf.store.workers()}
+    return _Listing(runs, workers, await store_now(hf))
+
+
+def _write(out: Output, listing: _Listing, chosen: RunFilter, limit: int) -> None:
+    if out.is_json:
+        out.items([run_json(info) for info in listing.runs])
+        return
+    out.table(_table(listing, is_short=out.is_rich))
+    if not listing.runs:
+        out.talk("no runs yet" if chosen.is_empty else "no run matches")
+    elif len(listing.runs) == limit:
+        out.talk(f"the newest {limit}; --limit shows more")
+
+
+def _table(listing: _Listing, *, is_short: bool) -> Table:
+    ids = [info.id for info in listing.runs]
+    names = short_ids(ids) if is_short else {id: id for id in ids}
+    table = Table(_COLUMNS)
+    for info in listing.runs:
+        table.rows.append(
+            {
+                "id": names[info.id],
+                "state": state_cell(info.state),
+                "type": info.type,
+                "key": shortened(cleaned(info.key or ""), _KEY_LIMIT) if is_short else cleaned(info.key or ""),
+                "created": (ago(info.created_at, listing.now), "dim"),
+                "about": about(info, listing.now, listing.workers),
+            }
+        )
+    return table.without_empty_columns()
+
+
+async def _watch(hf: Holdfast, out: Output, chosen: RunFilter, limit: int) -> None:
+    """Look again and again: a table that moves, or a line for each run that has changed."""
+    listing = await _read(hf, chosen, limit)
+    if out.is_rich:
+        with out.terminal.live(lambda: _table(listing, is_short=True)) as refresh:
+            while True:
+                await asyncio.sleep(_WATCH_SECONDS)
+                listing = await _read(hf, chosen, limit)
+                refresh()
+    known: dict[str, RunInfo] = {}
+    while True:
+        for info in reversed(listing.runs):
+            if known.get(info.id) != info:
+                _write_change(out, info, listing)
+        known = {info.id: info for info in listing.runs}
+        await asyncio.sleep(_WATCH_SECONDS)
+        listing = await _read(hf, chosen, limit)
+
+
+def _write_change(out: Output, info: RunInfo, listing: _Listing) -> None:
+    if out.is_json:
+        out.event(run_json(info))
+    else:
+        out.line(f"{info.id}  {info.state.value}  {info.type}  {about(info, listing.now, listing.workers)}")

@@ -1,0 +1,40 @@
+"""`holdfast show`."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.follow import read
+from holdfast.cli.lookup import find_run, store_now
+from holdfast.cli.output import Output
+from holdfast.cli.render import snapshot_json
+from holdfast.cli.session import in_session
+from holdfast.cli.view import run_lines
+
+
+@holdfast_command(
+    "show",
+    "holdfast show 01a1e122",
+    "holdfast show key:order-17 --json",
+)
+@click.argument("run")
+@pass_output
+def command(out: Output, run: str) -> None:
+    """Show one run: its state, why it waits, what it did.
+
+    RUN is an id, the beginning of one, or key:KEY. Each entry of the history has a line: a bar for a step,
+    a thin line for a wait, how long it took, how often it was tried. -v shows tracebacks.
+    """
+
+    async def work(hf: Holdfast) -> None:
+        snapshot = await read(hf, await find_run(hf, run))
+        if out.is_json:
+            out.item(snapshot_json(snapshot))
+        else:
+            is_verbose = out.settings.verbosity > 0
+            out.lines(run_lines(snapshot, await store_now(hf), out.width, is_verbose=is_verbose))
+
+    in_session(out.settings, work)

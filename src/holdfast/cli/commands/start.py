@@ -1,0 +1,101 @@
+"""`holdfast start`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.ending import finish, wait_for_end
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.output import Output
+from holdfast.cli.payloads import parse_object, parse_pair
+from holdfast.cli.render import outcome_json
+from holdfast.cli.session import in_session
+from holdfast.cli.times import LENGTH, MOMENT, stamp
+from holdfast.core.model import DEFAULT_PRIORITY
+from holdfast.engine.explain import DEAD_AFTER
+from holdfast.engine.handle import RunHandle
+
+
+@holdfast_command(
+    "start",
+    'holdfast start shop.checkout.v1 \'{"order": "A-17", "cents": 1200}\'',
+    "holdfast start shop.checkout.v1 order=A-17 cents:=1200 --key order-17",
+    "holdfast start report.daily @report.json --at 2030-01-31T06:00",
+    "holdfast start shop.checkout.v1 order=A-17 --wait --timeout 60",
+)
+@click.argument("type")
+@click.argument("payload", nargs=-1)
+@click.option("--key", metavar="KEY", help="The same key with the same payload is the same run, however often started.")
+@click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
+@click.option("--delay", type=LENGTH, help="Start after this time, such as 30s or 2h.")
+@click.option("--at", type=MOMENT, help="Start at this moment, such as 2030-01-31T09:00 (local time) or …Z.")
+@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="To search for; may be repeated.")
+@click.option("--wait", is_flag=True, help="Wait for the end and print the result; the exit code follows it.")
+@click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time (exit code 12).")
+@pass_output
+def command(
+    out: Output,
+    type: str,
+    payload: Sequence[str],
+    *,
+    key: str | None,
+    priority: int,
+    delay: timedelta | None,
+    at: datetime | None,
+    tags: Sequence[str],
+    wait: bool,
+    timeout: timedelta | None,
+) -> ExitCode:
+    """Start a run of a workflow or task, by its type, and print its id.
+
+    PAYLOAD holds the parameters by name: JSON, @file, - for stdin, or pairs such as name=text count:=3.
+    The run is durable when this returns; no worker need exist yet.
+    """
+    if delay is not None and at is not None:
+        raise Refusal("--delay and --at contradict each other; give one of them")
+    if timeout is not None and not wait:
+        raise Refusal("--timeout only limits --wait; add --wait")
+    arguments = parse_object(payload)
+    options: dict[str, Any] = {
+        "key": key,
+        "priority": priority,
+        "delay": delay or timedelta(0),
+        "ready_at": at,
+        "tags": dict(parse_pair(tag, "--tag") for tag in tags),
+    }
+
+    async def work(hf: Holdfast) -> ExitCode:
+        run = await hf.start(type, arguments, **options)
+        await _tell(out, hf, run, type, at)
+        if not wait:
+            if out.is_json:
+                out.item({"id": run.id, "created": run.created})
+            else:
+                out.line(run.id)
+            return ExitCode.OK
+        info = await wait_for_end(hf, run.id, timeout)
+        if out.is_json:
+            out.item({"created": run.created, **outcome_json(info)})
+        return finish(out, info)
+
+    return in_session(out.settings, work, may_create=True)
+
+
+async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: datetime | None) -> None:
+    """Say what a newcomer would ask next."""
+    if not run.created:
+        out.talk(f"the key is known: this is the run that was started with it before, {run.id}")
+        return
+    if at is not None:
+        out.talk(f"starts at {stamp(at)}")
+    now = await hf.store.now()
+    alive = [worker for worker in await hf.store.workers() if worker.heartbeat_at > now - DEAD_AFTER]
+    if not any(type in worker.types for worker in alive):
+        out.talk(f"no worker for {type} is running yet; the run waits for one (`holdfast worker MODULE:ATTR`)")

@@ -1,0 +1,62 @@
+"""Following a run: a snapshot each time something about it has changed, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from holdfast.app import Holdfast
+from holdfast.cli.view import Snapshot
+from holdfast.core.checkpoint import Hint
+from holdfast.core.errors import RunNotFound
+from holdfast.engine.explain import explain
+from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+
+_LOOK_SECONDS = 0.5
+_REST_SECONDS = 0.05
+
+
+async def read(hf: Holdfast, run_id: str) -> Snapshot:
+    """A run as it stands."""
+    store = hf.store
+    details = await store.get(run_id)
+    if details is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    facts = [AuditInfo.of(fact) for fact in await store.audit(run_id)]
+    workers = await store.workers()
+    return Snapshot(
+        info=RunInfo.of(details),
+        entries=tuple(EntryInfo.of(entry) for entry in await store.history(run_id)),
+        audit=(AuditInfo.created(details.run), *facts),
+        values=dict(details.values),
+        workers={worker.id: worker.name for worker in workers},
+        explanation=explain(details, workers, await store.now()),
+    )
+
+
+async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
+    """Snapshots of a run: one at once, then one after each change; the last one shows its end."""
+    told = asyncio.Event()
+
+    def hear(_: Hint) -> None:
+        told.set()
+
+    leave = hf.store.listen(hear)
+    try:
+        last: Snapshot | None = None
+        while last is None or not last.info.state.is_end:
+            told.clear()
+            snapshot = await read(hf, run_id)
+            if snapshot != last:
+                yield snapshot
+            last = snapshot
+            if last.info.state.is_end:
+                return
+            await asyncio.sleep(_REST_SECONDS)
+            # Hints may be lost; a look now and then makes up for it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await told.wait()
+    finally:
+        leave()

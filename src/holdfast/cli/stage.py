@@ -1,0 +1,76 @@
+"""The stage of the demo: a directory with a database and a ledger, and worker processes that end with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import holdfast
+from holdfast.cli.ledger import Ledger
+from holdfast.cli.scenario import LEDGER_VARIABLE, PACE_VARIABLE
+
+_LEASE = "5s"
+_END_SECONDS = 5.0
+
+
+class Stage:
+    """Everything the demo makes. Leaving it ends the workers and, unless it is to be kept, removes the directory."""
+
+    def __init__(self, *, pace: float, is_kept: bool) -> None:
+        self._pace = pace
+        self._is_kept = is_kept
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+        self.url = f"sqlite:///{self.directory / 'demo.db'}"
+        self.ledger = Ledger(self.directory / "ledger.jsonl")
+        self.log = self.directory / "worker.log"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end_workers()
+        if not self._is_kept:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def hire(self, name: str) -> subprocess.Popen[bytes]:
+        """Start a worker process: the command a user would type."""
+        command = [sys.executable, "-m", "holdfast", "--url", self.url, "-v", "worker", "holdfast.cli.scenario:hf"]
+        home = str(Path(holdfast.__file__).parents[1])
+        paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {
+            LEDGER_VARIABLE: str(self.directory / "ledger.jsonl"),
+            PACE_VARIABLE: str(self._pace),
+            "PYTHONPATH": os.pathsep.join(paths),
+        }
+        with self.log.open("ab") as log:
+            worker = subprocess.Popen(  # noqa: S603 - our own interpreter, with our own arguments
+                [*command, "--name", name, "--lease", _LEASE],
+                cwd=self.directory,
+                env=os.environ | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._workers.append(worker)
+        return worker
+
+    def _end_workers(self) -> None:
+        """Ask them to stop, and kill what does not."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.terminate()
+        for worker in self._workers:
+            try:
+                worker.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()

@@ -1,0 +1,90 @@
+"""A run in a few words: what a list says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import assert_never
+
+from holdfast.cli.output import cleaned
+from holdfast.cli.table import Cell
+from holdfast.cli.times import ago, spoken
+from holdfast.core.model import WaitKind
+from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo, WaitInfo
+
+STATE_STYLES: dict[RunState, str] = {
+    RunState.PENDING: "",
+    RunState.RUNNING: "busy",
+    RunState.SUSPENDED: "wait",
+    RunState.PAUSED: "wait",
+    RunState.BLOCKED: "bad",
+    RunState.ROLLING_BACK: "wait",
+    RunState.SUCCEEDED: "good",
+    RunState.FAILED: "bad",
+    RunState.CANCELLED: "dim",
+}
+
+
+def state_cell(state: RunState) -> Cell:
+    return state.value, STATE_STYLES[state]
+
+
+def about(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
+    """What is to be said of a run beyond its state. `workers` are names by id."""
+    match info.state:
+        case RunState.SUCCEEDED:
+            return f"took {spoken((info.finished_at or now) - info.created_at)}"
+        case RunState.FAILED | RunState.BLOCKED:
+            return cleaned(str(info.error)) if info.error else ""
+        case RunState.CANCELLED:
+            return cleaned(info.error.message) if info.error else ""
+        case _:
+            return _about_live(info, now, workers)
+
+
+def _about_live(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
+    if info.worker is not None:
+        late = ", whose lease has run out" if info.ready_at is not None and info.ready_at < now else ""
+        return f"on {cleaned(workers.get(info.worker, info.worker))}{late}"
+    if info.ready_at is not None and info.ready_at <= now:
+        return f"ready for {spoken(now - info.ready_at)}"
+    if info.waits:
+        return "; ".join(wait_words(wait, now) for wait in info.waits)
+    return f"starts {ago(info.ready_at, now)}" if info.ready_at is not None else ""
+
+
+def wait_words(wait: WaitInfo, now: datetime) -> str:
+    """What a run waits for."""
+    names = cleaned(" or ".join(wait.names))
+    match wait.kind:
+        case WaitKind.TIME:
+            return f"sleeps {_left(wait, now)} more" if _is_ahead(wait, now) else "sleeps until now"
+        case WaitKind.RETRY:
+            return f"tries {cleaned(wait.location)} again {f'in {_left(wait, now)}' if _is_ahead(wait, now) else 'now'}"
+        case WaitKind.MESSAGE:
+            what = f"waits for message {names}" if names else "waits for any message"
+        case WaitKind.EVENT:
+            what = f"waits for event {names}"
+        case WaitKind.CHILD:
+            what = f"waits for child {names}"
+        case _:
+            assert_never(wait.kind)
+    return f"{what} (at most {_left(wait, now)} more)" if _is_ahead(wait, now) else what
+
+
+def _is_ahead(wait: WaitInfo, now: datetime) -> bool:
+    return wait.deadline is not None and wait.deadline > now
+
+
+def _left(wait: WaitInfo, now: datetime) -> str:
+    return spoken((wait.deadline or now) - now)
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """The ids, cut at a dash where they still differ from each other, so that a list is easy to read."""
+    dashes = (13, 18, 23)
+    for length in dashes:
+        if len({id[:length] for id in ids}) == len(set(ids)):
+            return {id: id[:length] for id in ids}
+    return {id: id for id in ids}

@@ -1,0 +1,187 @@
+"""The view of one run: a header, why it waits, the timeline, and how it ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import msgspec
+
+from holdfast.cli.output import cleaned, preview, shortened
+from holdfast.cli.summary import STATE_STYLES, wait_words
+from holdfast.cli.table import Cell, Line, Row
+from holdfast.cli.timeline import Item, Scale, Timeline, timeline
+from holdfast.cli.times import ago, spoken, stamp
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import EntryKind, EntryState
+from holdfast.core.states import RunState
+from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+
+_ROWS = 200
+_PLAIN_BAR = 32
+_LABEL_LIMIT = 28
+_INSIDE = tuple(f"{os.sep}holdfast{os.sep}{layer}{os.sep}" for layer in ("core", "runner", "worker"))
+
+GLYPHS: dict[EntryState | None, tuple[str, str]] = {
+    EntryState.DONE: ("✓", "good"),
+    EntryState.FAILED: ("✗", "bad"),
+    EntryState.TIMED_OUT: ("✗", "wait"),
+    EntryState.STARTED: ("…", "wait"),
+    EntryState.RETRYING: ("↻", "wait"),
+    None: ("†", "bad"),
+}
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a run that is shown, as it was read at one moment. `workers` are names by id."""
+
+    info: RunInfo
+    entries: tuple[EntryInfo, ...]
+    audit: tuple[AuditInfo, ...]
+    values: dict[str, str]
+    workers: dict[str, str]
+    explanation: str
+
+
+def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbose: bool = False) -> list[Line]:
+    """All there is to see, on as many lines as it takes."""
+    info = snapshot.info
+    lines: list[Line] = [*_header(snapshot, now), ""]
+    lines += timeline_lines(snapshot, now, width)
+    lines += _end(info, is_verbose=is_verbose)
+    return lines
+
+
+def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
+    info = snapshot.info
+    yield (info.type, "title"), "  ", (info.id, "dim"), "  ", (info.state.value, STATE_STYLES[info.state])
+    facts = [f"created {stamp(info.created_at)}, {ago(info.created_at, now)}"]
+    if info.key is not None:
+        facts.append(f"key {cleaned(info.key)}")
+    facts += [f"{name}={value}" for name, value in info.tags.items()]
+    if info.parent_id is not None:
+        facts.append(f"child of {info.parent_id}")
+    yield ((" · ".join(facts), "dim"),)
+    if info.payload:
+        yield ("payload  ", "dim"), preview(info.payload, 200)
+    for name, value in snapshot.values.items():
+        yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(value), 200)
+    if not info.state.is_end:
+        yield ((cleaned(snapshot.explanation), STATE_STYLES[info.state]),)
+
+
+def timeline_lines(snapshot: Snapshot, now: datetime, width: int | None) -> list[Line]:
+    """A row for each entry: its state, its name, a bar, how long it took, and what is to be said of it."""
+    drawn = timeline(snapshot.info, snapshot.entries, snapshot.audit, snapshot.workers, now)
+    items = drawn.items[-_ROWS:]
+    labels = [_label(item) for item in items if item.kind is not None]
+    label_width = min(_LABEL_LIMIT, max(map(len, labels), default=0))
+    bar_width = _PLAIN_BAR if width is None else max(12, min(60, (width - label_width - 16) // 2))
+    scale = Scale(drawn, bar_width)
+    lines: list[Line] = []
+    if len(items) < len(drawn.items):
+        lines.append([(f"  ⋯ {len(drawn.items) - len(items)} earlier entries: holdfast history ⋯", "dim")])
+    lines += [_row(item, drawn, scale, label_width, now) for item in items]
+    return lines
+
+
+def _row(item: Item, drawn: Timeline, scale: Scale, label_width: int, now: datetime) -> Line:
+    if item.is_gap:
+        return Row([(f"  ⋯ {spoken(item.end - item.begin)} ⋯", "dim")])
+    glyph, style = GLYPHS[item.state]
+    if item.kind is None:
+        return Row([(f"{glyph} {item.label}", style), (f", {spoken(item.begin - drawn.begin)} after the start", "dim")])
+    label = shortened(_label(item), label_width).ljust(label_width)
+    bar, length = _bar(item, drawn, scale), f"  {spoken(item.end - item.begin):>10}"
+    return Row([(f"{glyph} ", style), label, "  ", *bar, length, *_notes(item, now)])
+
+
+def _label(item: Item) -> str:
+    return cleaned(item.label)
+
+
+def _bar(item: Item, drawn: Timeline, scale: Scale) -> list[Cell]:
+    first, last = scale.columns(item.begin, item.end)
+    _, style = GLYPHS[item.state]
+    if item.kind is EntryKind.STEP:
+        bar = "█" * (last - first)
+    elif item.kind is EntryKind.CHILD:
+        bar = "▒" * (last - first)
+    else:
+        bar = "─" * (last - first)
+        style = style if item.is_open or item.state is not EntryState.DONE else "dim"
+    if item.is_silent and drawn.is_folded(item.begin, item.end):
+        bar = _with_fold(bar, spoken(item.end - item.begin))
+    return [" " * first, (bar, style), " " * (scale.width - last)]
+
+
+def _with_fold(bar: str, length: str) -> str:
+    """A bar with `⋯ 2 h ⋯` in its middle, or only the dots if it is short."""
+    text = next((text for text in (f" ⋯ {length} ⋯ ", "⋯") if len(text) <= len(bar)), "")
+    left = (len(bar) - len(text)) // 2
+    return bar[:left] + text + bar[left + len(text) :]
+
+
+def _notes(item: Item, now: datetime) -> list[Cell]:
+    notes: list[Cell] = []
+    if item.attempts > 1:
+        notes.append((f"  {item.attempts} attempts", "wait"))
+    entry = item.entry
+    if entry is not None and entry.error is not None:
+        notes.append((f"  {cleaned(str(entry.error))}", "bad"))
+    elif item.failures:
+        notes.append((f"  first {cleaned(item.failures[0])}", "dim"))
+    if item.wait is not None:
+        notes.append((f"  {wait_words(item.wait, now)}", "wait"))
+    elif entry is not None and entry.state is EntryState.DONE and entry.result is not None:
+        notes.append((f"  → {preview(entry.result, 60)}", "dim"))
+    if item.state is EntryState.TIMED_OUT:
+        notes.append(("  timed out", "wait"))
+    return notes
+
+
+def _end(info: RunInfo, *, is_verbose: bool) -> Iterator[Line]:
+    if info.finished_at is None:
+        return
+    took = spoken(info.finished_at - info.created_at)
+    yield ("",)
+    match info.state:
+        case RunState.SUCCEEDED:
+            yield (
+                (f"succeeded after {took}", "good"),
+                *((": ", preview(info.result, 2000)) if info.result is not None else ()),
+            )
+        case RunState.CANCELLED:
+            reason = f": {cleaned(info.error.message)}" if info.error and info.error.message else ""
+            yield ((f"cancelled after {took}{reason}", "bad"),)
+        case _:
+            yield ((f"{info.state.value} after {took}", "bad"),)
+            if info.error is not None:
+                yield from error_lines(info.error, is_verbose=is_verbose)
+
+
+def error_lines(error: ErrorRecord, *, is_verbose: bool) -> Iterator[Line]:
+    """An error with its causes, and where it was raised."""
+    record: ErrorRecord | None = error
+    word = ""
+    while record is not None:
+        yield ((f"  {word}{cleaned(str(record))}", "bad"),)
+        lines = record.traceback.rstrip().splitlines()
+        if not is_verbose:
+            lines = _place(lines)
+        for line in lines:
+            yield ((f"    {cleaned(line)}", "dim"),)
+        record, word = record.cause, "caused by "
+    if not is_verbose and error.traceback:
+        yield (("  -v shows the tracebacks", "dim"),)
+
+
+def _place(traceback: Sequence[str]) -> list[str]:
+    """The last line of the user's own code in a traceback, and where it stands."""
+    places = [
+        number
+        for number, line in enumerate(traceback)
+        if line.startswith("  File ") and not any(inside in line for inside in _INSIDE)
+    ]
+    return [line.strip() for line in traceback[places[-1] : places[-1] + 2]] if places else []

@@ -1,0 +1,176 @@
+"""A store that fails as it is told to: before a call, after it, once, for good, or as you like.
+
+    store = FaultyStore(MemoryStore(clock=clock))
+    store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
+    async with Harness(app, store=store, clock=clock) as h: ...
+
+Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `look`, `renew`, `retire`); the engine's
+own calls go through, as those of a process that lives on. It changes nothing and invents nothing: whatever a call
+answers is the real store's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, TypeVar
+
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, Hint, LeaseRequest, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
+from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent, Store
+from holdfast.core.states import RunState
+
+R = TypeVar("R")
+When = Literal["before", "after"]
+"""Before a call it is not carried out; after it, it is, and only its answer gets lost."""
+
+
+class FaultyStore:
+    """A store around another one, with faults planned by the number of a worker's call."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner = store
+        self.calls: list[str] = []
+        """The calls of workers so far, by name; their numbers begin with 1."""
+        self.crashed = asyncio.Event()
+        """Set while a planned crash has cut the workers off."""
+        self._failures: dict[int, When] = {}
+        self._crashes: dict[int, When] = {}
+        self._actions: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._refusal: tuple[Callable[[Checkpoint], bool], Exception] | None = None
+
+    # What is to go wrong
+
+    def fail(self, number: int, *, when: When) -> None:
+        """Have the call of this number fail once, as if the connection broke."""
+        self._failures[number] = when
+
+    def crash(self, number: int, *, when: When) -> None:
+        """Cut the workers off at the call of this number, and until `revive`."""
+        self._crashes[number] = when
+
+    def revive(self) -> None:
+        """Let workers through again: new ones, if the test is about a crash."""
+        self.crashed.clear()
+
+    def interpose(self, name: str, action: Callable[[], Awaitable[object]]) -> None:
+        """Do something just before the next call of this name, once: send a message, wait for a signal."""
+        self._actions.append((name, action))
+
+    def refuse(self, is_refused: Callable[[Checkpoint], bool], error: Exception) -> None:
+        """Have every batch with such a checkpoint fail, as a database does that cannot take a value."""
+        self._refusal = (is_refused, error)
+
+    # What workers ask for
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        return await self._through("claim", lambda: self.inner.claim(request))
+
+    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+        if self._refusal is not None and any(map(self._refusal[0], checkpoints)):
+            raise self._refusal[1]
+        return await self._through("checkpoint", lambda: self.inner.checkpoint(checkpoints))
+
+    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
+        return await self._through("look", lambda: self.inner.look(holdings))
+
+    async def retire(self, worker_id: str) -> None:
+        await self._through("retire", lambda: self.inner.retire(worker_id))
+
+    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        lose_answer = self._begin("renew")
+        answer = self.inner.renew(worker, holdings, lease)
+        if lose_answer:
+            raise _lost("renew")
+        return answer
+
+    async def _through(self, name: str, call: Callable[[], Awaitable[R]]) -> R:
+        for index, (awaited, action) in enumerate(self._actions):
+            if awaited == name:
+                del self._actions[index]
+                await action()
+                break
+        lose_answer = self._begin(name)
+        answer = await call()
+        if lose_answer:
+            raise _lost(name)
+        return answer
+
+    def _begin(self, name: str) -> bool:
+        """Count a call and let it fail if that is planned; True if its answer is to get lost."""
+        if self.crashed.is_set():
+            raise StoreUnavailable(f"{name}: this worker has crashed")
+        self.calls.append(name)
+        number = len(self.calls)
+        crash = self._crashes.pop(number, None)
+        fault = crash or self._failures.pop(number, None)
+        if crash is not None:
+            self.crashed.set()
+        if fault == "before":
+            raise StoreUnavailable(f"{name}: fault before call {number}")
+        return fault == "after"
+
+    # What the engine asks for
+
+    async def open(self, *, migrate: bool = True) -> None:
+        await self.inner.open(migrate=migrate)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def schema(self) -> SchemaStatus:
+        return self.inner.schema()
+
+    async def now(self) -> Micros:
+        return await self.inner.now()
+
+    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        return await self.inner.create(intents, None if self.crashed.is_set() else lease)
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
+        return await self.inner.send(messages)
+
+    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
+        return await self.inner.emit(events)
+
+    async def control(self, run_id: str, request: Control) -> bool:
+        return await self.inner.control(run_id, request)
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        return self.inner.listen(listener)
+
+    async def get(self, run_id: str) -> Details | None:
+        return await self.inner.get(run_id)
+
+    async def find(self, key: str) -> str | None:
+        return await self.inner.find(key)
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return await self.inner.list(query)
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return await self.inner.history(run_id)
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return await self.inner.audit(run_id)
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        return await self.inner.ends(run_ids)
+
+    async def counts(self) -> dict[str, dict[RunState, int]]:
+        return await self.inner.counts()
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await self.inner.workers()
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        return await self.inner.orphans(limit)
+
+    async def check(self) -> Sequence[Finding]:
+        return await self.inner.check()
+
+
+def _lost(name: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{name}: carried out, but the answer got lost")

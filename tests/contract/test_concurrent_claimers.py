@@ -1,0 +1,127 @@
+"""Eight claimers on one SQLite file, each on its own thread with its own store: no lease is given twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core.clock import Micros
+from holdfast.core.ids import new_id
+from holdfast.core.model import Lease
+from holdfast.core.ports import Query, Store
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
+
+CLAIMERS = 8
+RUNS = 200
+
+
+async def prepare(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await start(store, *(an_intent(number) for number in range(RUNS)))
+    await store.close()
+
+
+async def claim(store: Store, worker: str, *, limit: int = 3, lease: Micros = LEASE) -> tuple[Lease, ...]:
+    request = ClaimRequest(id=new_id(), worker=worker, types=(TYPE,), limit=limit, lease=lease, python=PYTHON)
+    return (await store.claim(request)).leases
+
+
+def on_threads(path: Path, claimer: Callable[[Store, str], Awaitable[list[Lease]]]) -> list[Lease]:
+    """Let each claimer run on its own thread, loop and store, all from one instant on; return what they won."""
+    together = Barrier(CLAIMERS)
+
+    async def run(worker: str) -> list[Lease]:
+        store = SqliteStore(path)
+        await store.open()
+        together.wait(timeout=30)
+        try:
+            return await claimer(store, worker)
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(CLAIMERS) as threads:
+        won = threads.map(lambda number: asyncio.run(run(f"worker-{number}")), range(CLAIMERS))
+        return [lease for leases in won for lease in leases]
+
+
+async def take_all(store: Store, worker: str) -> list[Lease]:
+    won: list[Lease] = []
+    while leases := await claim(store, worker):
+        won += leases
+    return won
+
+
+async def take_turns(store: Store, worker: str) -> list[Lease]:
+    """Claim for no time at all, so that every run can be taken from its holder at once."""
+    return [lease for _ in range(20) for lease in await claim(store, worker, limit=20, lease=0)]
+
+
+async def finish_all(store: Store, worker: str) -> list[Lease]:
+    won: list[Lease] = []
+    while leases := await claim(store, worker):
+        verdicts = (await store.checkpoint([checkpoint_for(lease, succeed()) for lease in leases])).verdicts
+        won += [lease for lease, verdict in zip(leases, verdicts, strict=True) if not verdict.is_lost]
+    return won
+
+
+def test_eight_claimers_on_threads_share_no_run_and_leave_none(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    asyncio.run(prepare(path))
+
+    won = on_threads(path, take_all)
+
+    assert sorted(lease.run.id for lease in won) == [an_id(number) for number in range(RUNS)]
+    assert {lease.run.token for lease in won} == {1}
+
+
+def test_no_token_is_given_twice_when_leases_run_out_under_the_claimers(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    asyncio.run(prepare(path))
+
+    won = on_threads(path, take_turns)
+
+    times = Counter(lease.run.id for lease in won)
+    assert max(times.values()) > 1
+    assert sorted((lease.run.id, lease.run.token) for lease in won) == [
+        (run_id, token) for run_id in sorted(times) for token in range(1, times[run_id] + 1)
+    ]
+
+
+def test_eight_workers_on_threads_end_every_run_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    asyncio.run(prepare(path))
+
+    ended = on_threads(path, finish_all)
+
+    assert sorted(lease.run.id for lease in ended) == [an_id(number) for number in range(RUNS)]
+    assert asyncio.run(states(path)) == {RunState.SUCCEEDED: RUNS}
+
+
+async def states(path: Path) -> Counter[RunState]:
+    store = SqliteStore(path)
+    await store.open()
+    listed = await store.list(Query(limit=RUNS))
+    await store.close()
+    return Counter(details.run.state for details in listed)
+
+
+async def test_eight_claimers_as_tasks_on_several_stores_share_no_run_and_leave_none(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    await prepare(path)
+    stores = [SqliteStore(path) for _ in range(3)]
+    for store in stores:
+        await store.open()
+
+    won = await asyncio.gather(*(take_all(stores[number % 3], f"worker-{number}") for number in range(CLAIMERS)))
+    for store in stores:
+        await store.close()
+
+    assert sorted(lease.run.id for leases in won for lease in leases) == [an_id(number) for number in range(RUNS)]

@@ -1,0 +1,43 @@
+"""Every example runs, and says what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import PROJECT
+
+LAST_WORDS = {
+    "agent": "  ask_model#3",
+    "approval": "the holidays: nobody answered",
+    "checkout": "parcel='parcel-large-",
+    "nightly_report": "  publish          done    1 attempts",
+    "web_app": "'thumbnails': ['cat.png@64', 'cat.png@256', 'cat.png@1024']",
+    "webhook": "download link for your order",
+}
+
+
+@pytest.mark.parametrize("name", LAST_WORDS)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_URL": f"sqlite:///{tmp_path}/example.db"}
+    program = subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"examples.{name}"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert program.returncode == 0, program.stderr
+    assert LAST_WORDS[name] in program.stdout.splitlines()[-1]
+
+
+def test_every_example_is_run() -> None:
+    examples = {path.stem for path in (PROJECT / "examples").glob("*.py")} - {"__init__"}
+
+    assert examples == set(LAST_WORDS)

@@ -1,0 +1,110 @@
+"""What exists is documented, and what is documented exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+import holdfast
+from holdfast.cli.main import SUMMARIES, cli
+from holdfast.core import errors, states
+from tests.docs.page import DOCS, PROJECT, Page, pages
+
+SOURCE = PROJECT / "src" / "holdfast"
+LINE_LIMIT = 210
+
+_PATH = re.compile(r"`([\w./-]+\.(?:py|sql|md|toml))`")
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+
+USER_PAGES = [page for page in pages() if page.path.parent == DOCS or page.path.name == "README.md"]
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_every_public_name_is_mentioned(name: str) -> None:
+    assert any(re.search(rf"\b{name}\b", page.text) for page in USER_PAGES)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in vars(errors).items() if isinstance(kind, type)])
+def test_every_error_has_its_place_on_the_page_of_errors(name: str) -> None:
+    is_error = issubclass(getattr(errors, name), Exception)
+
+    assert not is_error or name.startswith("_") or name in Page(DOCS / "errors.md").text
+
+
+@pytest.mark.parametrize("method", [name for name in vars(holdfast.Context) if not name.startswith("_")])
+def test_every_operation_of_the_context_is_mentioned(method: str) -> None:
+    internal = {"of", "run_step"}
+
+    assert method in internal or any(f"ctx.{method}" in page.text for page in USER_PAGES)
+
+
+@pytest.mark.parametrize("method", [name for name in vars(holdfast.RunHandle) if not name.startswith("_")])
+def test_every_operation_of_a_handle_is_mentioned(method: str) -> None:
+    assert any(f"run.{method}" in page.text for page in USER_PAGES)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_command_has_a_heading_on_the_page_of_commands(name: str) -> None:
+    assert re.search(rf"^##+ .*`{name}`", Page(DOCS / "cli.md").text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_option_of_a_command_is_mentioned(name: str) -> None:
+    text = Page(DOCS / "cli.md").text
+
+    assert [option for option in _options(name) if not re.search(rf"{option}\b", text)] == []
+
+
+def _options(name: str) -> Iterator[str]:
+    context = click.Context(cli)
+    command = cli.get_command(context, name)
+    assert command is not None
+    for parameter in [*command.params, *cli.params]:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            yield from (option for option in parameter.opts if option.startswith("--"))
+
+
+def test_the_state_diagram_is_that_of_the_code() -> None:
+    (shown,) = Page(PROJECT / "ARCHITECTURE.md").blocks("mermaid")
+
+    assert shown.text.rstrip() == states.diagram()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Page) -> None:
+    broken = [link for link in _LINK.findall(page.prose()) if not _is_good(link, page)]
+
+    assert broken == []
+
+
+def _is_good(link: str, page: Page) -> bool:
+    if link.startswith(("https://", "http://", "mailto:")):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (page.path.parent / path).resolve() if path else page.path
+    return target.exists() and (not anchor or anchor in Page(target).anchors())
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Page) -> None:
+    if page in USER_PAGES:
+        return  # they name files of the user's own
+    roots = (PROJECT, SOURCE, page.path.parent)
+    missing = [name for name in _PATH.findall(page.prose()) if not any((root / name).exists() for root in roots)]
+
+    assert missing == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = Page(DOCS / "README.md")
+    linked = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(index.prose())}
+
+    assert [page.name for page in pages() if page.path.is_relative_to(DOCS) and page.path not in linked] == [index.name]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_page_can_be_read_in_one_sitting(page: Page) -> None:
+    assert len(page.text.splitlines()) <= LINE_LIMIT

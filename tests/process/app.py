@@ -1,0 +1,233 @@
+"""A worker process of the tests: `python -m tests.process.app URL [--lease …] [--grace …] [--concurrency …]`.
+
+Where a body keeps its ledger, and which file lets it go on, comes with the payload of its run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast import Context, Holdfast, Registry, Retry
+from tests.process.ledger import Ledger
+
+POLL_SECONDS = 0.01
+LONG_SECONDS = 60.0
+
+workflows = Registry()
+
+# Bodies
+
+
+async def work(book: str, seconds: float = 0.02) -> str:
+    """Take a moment, as most steps do."""
+    with Ledger(book).execution() as mark:
+        await asyncio.sleep(seconds)
+        return mark
+
+
+async def hold(book: str, gate: str) -> str:
+    """Take until somebody opens the gate."""
+    with Ledger(book).execution() as mark:
+        async with asyncio.timeout(LONG_SECONDS):
+            while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - nobody in this process could tell
+                await asyncio.sleep(POLL_SECONDS)
+        return mark
+
+
+async def hang(book: str, gate: str) -> str:
+    """Take a minute, unless the gate is open from the beginning."""
+    with Ledger(book).execution() as mark:
+        if not Path(gate).exists():  # noqa: ASYNC240 - it takes microseconds
+            await asyncio.sleep(LONG_SECONDS)
+        return mark
+
+
+def stick(book: str, gate: str) -> str:
+    """Likewise in a thread, which cannot be cancelled."""
+    with Ledger(book).execution() as mark:
+        if not Path(gate).exists():
+            time.sleep(LONG_SECONDS)
+        return mark
+
+
+async def block(book: str, seconds: float) -> str:
+    """Keep the worker's whole event loop from doing anything else."""
+    with Ledger(book).execution() as mark:
+        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+        return mark
+
+
+async def die(book: str) -> None:
+    """Take the worker along."""
+    with Ledger(book).execution():
+        os._exit(13)
+
+
+BodyName = Literal["hold", "hang", "stick"]
+BODIES = {"hold": hold, "hang": hang, "stick": stick}
+
+# Workflows
+
+
+@workflows.workflow("quick")
+async def quick(ctx: Context, book: str, steps: int = 1, seconds: float = 0.0) -> list[str]:
+    """Steps in a row."""
+    return [await ctx.step("work", work, book, seconds) for _ in range(steps)]
+
+
+@workflows.workflow("story")
+async def story(ctx: Context, book: str, gate: str, body: BodyName = "hold") -> list[str]:
+    """Three steps, of which the middle one depends on a gate."""
+    first = await ctx.step("first", work, book)
+    middle = await ctx.step("middle", BODIES[body], book, gate)
+    last = await ctx.step("last", work, book)
+    return [first, middle, last]
+
+
+@workflows.workflow("blocking")
+async def blocking(ctx: Context, book: str, seconds: float) -> str:
+    """A step that should have been in a thread."""
+    return await ctx.step("block", block, book, seconds)
+
+
+@workflows.workflow("letter")
+async def letter(ctx: Context) -> Any:
+    """Give back what it is sent."""
+    return await ctx.receive("word", timeout=30)
+
+
+@workflows.workflow("deadly")
+async def deadly(ctx: Context, book: str, attempts: int) -> str:
+    """Kill its worker."""
+    await ctx.step("die", die, book, retry=Retry(max_attempts=attempts))
+    return "it lived"
+
+
+deadly_twice = workflows.workflow("deadly.twice", crash_limit=2)(deadly.function)
+
+STUBBORN = Retry(max_attempts=30, initial=0.01)
+
+
+class Tale(msgspec.Struct):
+    """What a saga came to: the marks of its steps by location, the words it was sent, what its child told."""
+
+    marks: dict[str, str] = {}
+    words: list[str] = []
+    told: int = 0
+
+
+# Its workers are killed far more often than any that are not being tested.
+@workflows.workflow("saga", crash_limit=30)
+async def saga(ctx: Context, book: str, number: int) -> Tale:
+    """Eight steps, some side by side, with sleeps, messages and a child in between."""
+    tale = Tale()
+    for place in ("a", "b", "c"):
+        tale.marks[place] = await ctx.step(place, work, book, 0.08, retry=STUBBORN)
+    await asyncio.sleep(0.05)
+    tale.words.append(await ctx.receive("word", type=str))
+    both = await asyncio.gather(*(ctx.step(place, work, book, 0.05, retry=STUBBORN) for place in ("d", "e")))
+    tale.marks |= zip(("d", "e"), both, strict=True)
+    await ctx.sleep(1.2 if number % 3 == 0 else 0.1)  # the one suspends, the other stays in memory
+    tale.told = await ctx.call(errand, book, number)
+    for place in ("f", "g", "h"):
+        tale.marks[place] = await ctx.step(place, work, book, 0.08, retry=STUBBORN)
+    tale.words.append(await ctx.receive("word", type=str))
+    return tale
+
+
+@workflows.workflow("errand", crash_limit=30)
+async def errand(ctx: Context, book: str, number: int) -> int:
+    """Two steps for a parent."""
+    await ctx.step("there", work, book, retry=STUBBORN)
+    await ctx.step("back", work, book, retry=STUBBORN)
+    return number * 2
+
+
+@workflows.workflow("spawning")
+async def spawning(ctx: Context) -> list[int]:
+    """Steps that start processes, in each of the usual ways."""
+    ways = (run_in_thread, run_on_loop, run_in_pool, run_forked)
+    return [await ctx.step(way.__name__, way) for way in ways]
+
+
+_PROGRAM = (sys.executable, "-c", "print(7 * 6)")
+
+
+def run_in_thread() -> int:
+    return int(subprocess.run(_PROGRAM, check=True, capture_output=True, timeout=30).stdout)
+
+
+async def run_on_loop() -> int:
+    process = await asyncio.create_subprocess_exec(*_PROGRAM, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    return int(out)
+
+
+def run_in_pool() -> int:
+    with ProcessPoolExecutor(1) as pool:
+        return pool.submit(_product, 7, 6).result(30)
+
+
+def _product(one: int, other: int) -> int:
+    return one * other
+
+
+def run_forked() -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(42)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@workflows.workflow("nursery")
+async def nursery(ctx: Context, book: str, gate: str) -> str:
+    """A step whose child processes live longer than its worker."""
+    return await ctx.step("raise", bring_up, book, gate)
+
+
+def bring_up(book: str, gate: str) -> str:
+    """The first time: leave two children behind, one of them a fork, and wait for the end."""
+    with Ledger(book).execution() as mark:
+        if not Path(gate).exists():
+            program = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+            fork = os.fork()
+            if fork == 0:
+                time.sleep(60)
+                os._exit(0)
+            Path(f"{book}.children").write_text(f"{program.pid} {fork}\n")
+            time.sleep(LONG_SECONDS)
+        return mark
+
+
+# The process
+
+
+async def serve(url: str, **options: Any) -> None:
+    async with Holdfast(url) as hf:
+        hf.include(workflows)
+        await hf.worker(**options).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--lease", dest="lease_seconds", type=float, default=30)
+    parser.add_argument("--grace", dest="grace_seconds", type=float, default=10)
+    parser.add_argument("--concurrency", type=int, default=200)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
+    asyncio.run(serve(**vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""A crew for each test. What its workers said is shown when the test fails, and no run may be forgotten by all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.process.crew import Crew
+
+
+@pytest_asyncio.fixture
+async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
+    crew = Crew(tmp_path)
+    async with crew.hf:
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+            sys.stdout.write(crew.report("the end of the test"))
+        assert await crew.hf.store.orphans(10) == []
+        assert crew.complaints() == []

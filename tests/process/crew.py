@@ -1,0 +1,223 @@
+"""The crew: worker processes on one SQLite file, and the producer in this process that gives them work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import AuditInfo, EntryInfo, Holdfast, RunHandle
+from holdfast.core.model import EntryKind
+from tests.process.app import workflows
+from tests.process.ledger import Deed, Ledger
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECONDS = 20.0
+"""How long anything may take, on a machine that is busy with other things too."""
+
+COMPLAINTS = ("Traceback", "Exception ignored", "was destroyed", "never awaited", "never retrieved")
+"""What no worker ever says, however it ends."""
+
+_POLL_SECONDS = 0.01
+_TAIL_CHARACTERS = 4_000
+
+T = TypeVar("T")
+
+
+class Hand:
+    """One worker process."""
+
+    def __init__(self, number: int, url: str, folder: Path, options: dict[str, float]) -> None:
+        self.number = number
+        self.worker_id = ""
+        self.killed_at: float | None = None
+        self._log = folder / f"worker-{number}.log"
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.process.app", url, *words],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Everything it has said."""
+        return self._log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL. Returns when the process is gone."""
+        self.killed_at = time.time()
+        self.process.kill()
+        self.process.wait(LIMIT_SECONDS)
+
+
+class Crew:
+    """All workers of a test. It dismisses them at the end, whatever has become of them."""
+
+    def __init__(self, folder: Path, database: Path | None = None) -> None:
+        self.folder = folder
+        self.database = database or folder / "runs.db"
+        self.url = f"sqlite:///{self.database}"
+        self.ledger = Ledger(folder / "ledger")
+        self.hf = Holdfast(self.url)
+        self.hf.include(workflows)
+        self.hands: list[Hand] = []
+
+    @property
+    def book(self) -> str:
+        """Where the ledger is, for the payload of a run."""
+        return str(self.ledger.path)
+
+    def gate(self, name: str = "gate") -> Path:
+        """A file that some body waits for."""
+        return self.folder / name
+
+    # Workers
+
+    async def hire(self, **options: float) -> Hand:
+        """Start a worker process, and wait until it works."""
+        return await self.ready(self.launch(**options))
+
+    def launch(self, **options: float) -> Hand:
+        """Start a worker process."""
+        hand = Hand(len(self.hands), self.url, self.folder, options)
+        self.hands.append(hand)
+        return hand
+
+    async def ready(self, hand: Hand) -> Hand:
+        """Wait until the store knows a worker."""
+        await self.hf.opened()
+        await self.until(f"worker {hand.number} is ready", lambda: self._is_ready(hand))
+        return hand
+
+    async def _is_ready(self, hand: Hand) -> bool:
+        assert hand.is_alive, self.report(f"worker {hand.number} ended at once")
+        known = {worker.pid: worker.id for worker in await self.hf.store.workers()}
+        hand.worker_id = known.get(hand.pid, "")
+        return bool(hand.worker_id)
+
+    async def exited(self, hand: Hand, seconds: float = LIMIT_SECONDS) -> int:
+        """Wait until a process has ended by itself; its exit code."""
+        await self.until(f"worker {hand.number} ends", lambda: not hand.is_alive, seconds)
+        return hand.process.wait()
+
+    def dismiss(self) -> None:
+        """Kill whoever is left."""
+        for hand in self.hands:
+            if hand.is_alive:
+                hand.kill()
+
+    def complaints(self) -> list[str]:
+        """Lines of workers that should not be there."""
+        lines = [line for hand in self.hands for line in hand.log.splitlines()]
+        return [line for line in lines if any(words in line for words in COMPLAINTS)]
+
+    # Waiting
+
+    async def until(
+        self, what: str, is_so: Callable[[], bool | Awaitable[bool]], seconds: float = LIMIT_SECONDS
+    ) -> None:
+        """Wait until something is so; fails with all that is known after so many seconds."""
+        limit = time.monotonic() + seconds
+        while not await _answer(is_so()):
+            if time.monotonic() > limit:
+                raise AssertionError(self.report(f"after {seconds:g} s it is still not so that {what}"))
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def begun(self, run: RunHandle[Any], location: str, hand: Hand) -> Deed:
+        """Wait until a worker has begun to execute a step."""
+        await self.until(f"worker {hand.number} began {location}", lambda: bool(self._began(run, location, hand)))
+        return self._began(run, location, hand)[0]
+
+    def _began(self, run: RunHandle[Any], location: str, hand: Hand) -> list[Deed]:
+        return [deed for deed in self.ledger.deeds("began", run.id, location) if deed.pid == hand.pid]
+
+    async def result(self, run: RunHandle[T], seconds: float = LIMIT_SECONDS) -> T:
+        """The result of a run, or all that is known of why there is none."""
+        try:
+            return await run.result(timeout=seconds)
+        except TimeoutError:
+            raise AssertionError(self.report(f"after {seconds:g} s no result: {await run.explain()}")) from None
+
+    async def results(self, runs: Iterable[RunHandle[T]], seconds: float = LIMIT_SECONDS) -> list[T]:
+        """The results of many runs, all within so many seconds."""
+        return await asyncio.gather(*(self.result(run, seconds) for run in runs))
+
+    # Telling
+
+    def executions(self, run: RunHandle[Any], location: str) -> list[int]:
+        """The workers that began to execute a step, in order."""
+        numbers = {hand.pid: hand.number for hand in self.hands}
+        return [numbers[deed.pid] for deed in self.ledger.deeds("began", run.id, location)]
+
+    def report(self, what: str) -> str:
+        """A failure, with the last words of every worker."""
+        logs = [f"--- worker {hand.number} (pid {hand.pid}, {_fate(hand)}) ---\n{_tail(hand.log)}" for hand in self.hands]
+        ledger = self.ledger.path.read_text() if self.ledger.path.exists() else ""
+        return "\n".join([what, *logs, "--- ledger ---", _tail(ledger)])
+
+
+def _fate(hand: Hand) -> str:
+    code = hand.process.poll()
+    return "alive" if code is None else f"exit code {code}"
+
+
+def _tail(text: str) -> str:
+    return text[-_TAIL_CHARACTERS:]
+
+
+async def _answer(given: bool | Awaitable[bool]) -> bool:  # noqa: FBT001 - an answer, not a switch
+    return given if isinstance(given, bool) else await given
+
+
+# Of runs
+
+
+async def facts(run: RunHandle[Any], event: str) -> list[AuditInfo]:
+    """The facts of one kind in a run's life."""
+    return [fact for fact in await run.audit() if fact.event == event]
+
+
+async def step(run: RunHandle[Any], location: str) -> EntryInfo:
+    """What is recorded of a step."""
+    (entry,) = [entry for entry in await run.history() if entry.location == location]
+    return entry
+
+
+async def marks(run: RunHandle[Any]) -> dict[str, str]:
+    """The recorded results of a run's steps by location."""
+    return {entry.location: entry.result for entry in await run.history() if entry.kind is EntryKind.STEP}
+
+
+def is_locked(database: Path) -> bool:
+    """Whether somebody is writing to a database right now."""
+    import fcntl
+
+    file = os.open(database.with_name(database.name + "-holdfast") / "write.lock", os.O_RDWR)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

@@ -1,0 +1,71 @@
+"""The ledger: what step bodies really did, one line each, in a file that all processes append to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast import LeaseLost, step_info
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Something a body did: `began`, `ended`, or `cancelled`. All of one execution bear the same `mark`."""
+
+    what: str
+    run_id: str
+    location: str
+    attempt: int
+    pid: int
+    mark: str
+
+    @classmethod
+    def read(cls, line: str) -> Deed:
+        what, run_id, location, attempt, pid, mark = line.split()
+        return cls(what, run_id, location, int(attempt), int(pid), mark)
+
+
+class Ledger:
+    """Deeds in the order in which they were done."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @contextmanager
+    def execution(self) -> Iterator[str]:
+        """In a body: write down that it begins, and how it ends. Gives a mark that no other execution has."""
+        mark = f"{os.getpid()}.{time.monotonic_ns()}"
+        self._write("began", mark)
+        try:
+            yield mark
+        except (asyncio.CancelledError, LeaseLost):
+            self._write("cancelled", mark)
+            raise
+        self._write("ended", mark)
+
+    def _write(self, what: str, mark: str) -> None:
+        info = step_info()
+        line = f"{what} {info.run_id} {info.location} {info.attempt} {os.getpid()} {mark}\n"
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(file, line.encode())  # one write, so that lines of several processes do not mix
+        os.close(file)
+
+    def deeds(self, what: str, run_id: str | None = None, location: str | None = None) -> list[Deed]:
+        """Those that were done, of one run and at one location if so wished."""
+        return [
+            deed
+            for deed in map(Deed.read, self._lines())
+            if deed.what == what and run_id in (None, deed.run_id) and location in (None, deed.location)
+        ]
+
+    def _lines(self) -> list[str]:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return []
+        return text.splitlines()

@@ -1,0 +1,59 @@
+"""Producers that are killed, and many that begin at once: what was accepted is there, whole, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.process.app import quick
+from tests.process.crew import ROOT, Crew
+
+PRODUCER = """
+import asyncio, itertools, sys
+from tests.process.app import quick
+
+async def main(url, book):
+    async with Holdfast(url) as hf:
+        for number in itertools.count():
+            runs = await hf.start_many(quick, [(book,)] * 3, keys=[f"{number}-{part}" for part in range(3)])
+            print(*(run.id for run in runs), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_what_a_killed_producer_was_promised_is_kept(crew: Crew, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as out:
+        producer = subprocess.Popen([sys.executable, "-c", PRODUCER, crew.url, crew.book], cwd=ROOT, stdout=out)
+    try:
+        await crew.until("some runs are started", lambda: said.read_bytes().count(b"\n") > 20)
+    finally:
+        producer.kill()
+        producer.wait()
+    promised = set(said.read_text().split())
+    await crew.hire()
+
+    found = {info.id async for info in crew.hf.list()}
+    await crew.results([crew.hf.run(run_id) for run_id in found])
+
+    assert promised <= found
+    assert len(found) % 3 == 0  # all or none
+    assert len(found) - len(promised) <= 3
+
+
+async def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, tmp_path / "new.db")
+    try:
+        hands = [crew.launch() for _ in range(4)]
+        await crew.until("somebody has made the file", crew.database.exists)
+        async with crew.hf:
+            await asyncio.gather(*map(crew.ready, hands))
+            results = await crew.results(await crew.hf.start_many(quick, [(crew.book, 2)] * 20))
+    finally:
+        crew.dismiss()
+
+    assert [len(result) for result in results] == [2] * 20
+    assert crew.complaints() == []

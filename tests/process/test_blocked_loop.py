@@ -1,0 +1,35 @@
+"""A step that blocks its worker's event loop: the worker keeps its leases for a while, and loses them in the end."""
+
+from __future__ import annotations
+
+from tests.process.app import blocking, quick
+from tests.process.crew import Crew, facts, marks
+
+
+async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
+    lease = 1.0
+    blocked = await crew.hire(lease=lease)
+    run = await crew.hf.start(blocking, crew.book, 2.5 * lease)
+    await crew.begun(run, "block", blocked)
+    await crew.hire(lease=lease)
+
+    await crew.result(run)
+
+    assert crew.executions(run, "block") == [blocked.number]
+    assert len(await facts(run, "claimed")) == 1
+
+
+async def test_a_loop_that_is_silent_for_several_leases_loses_them(crew: Crew) -> None:
+    lease = 0.5
+    blocked = await crew.hire(lease=lease)
+    run = await crew.hf.start(blocking, crew.book, 10 * lease)
+    await crew.begun(run, "block", blocked)
+    heir = await crew.hire(lease=lease * 20)
+
+    await crew.result(run)
+
+    assert crew.executions(run, "block") == [blocked.number, heir.number]
+    assert (await marks(run))["block"] == crew.ledger.deeds("began", run.id)[-1].mark
+    assert "silent" in blocked.log
+    heir.kill()
+    assert len(await crew.result(await crew.hf.start(quick, crew.book, 2))) == 2  # it has come round

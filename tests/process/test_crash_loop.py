@@ -1,0 +1,84 @@
+"""A run that kills its workers: it is stopped before it has killed them all, and others do not suffer."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import RunFailed, RunHandle, RunState
+from tests.process.app import deadly, deadly_twice, quick
+from tests.process.crew import Crew, Hand, step
+
+INNOCENT = 12
+
+
+async def staffed(crew: Crew, deaths: int) -> Hand:
+    """Put a new worker in the place of each that dies, so many times; the last one, which lives."""
+    for _ in range(deaths):
+        assert await crew.exited(crew.launch()) == 13
+    return await crew.hire()
+
+
+async def innocent(crew: Crew) -> list[RunHandle[list[str]]]:
+    """Runs that are in the hands of the same workers."""
+    return await crew.hf.start_many(quick, [(crew.book, 3, 0.05)] * INNOCENT)
+
+
+async def check_unharmed(crew: Crew, runs: list[RunHandle[list[str]]]) -> None:
+    for run, result in zip(runs, await crew.results(runs), strict=True):
+        assert len(set(result)) == 3
+        assert (await run.info()).state is RunState.SUCCEEDED
+
+
+async def test_a_run_that_kills_three_workers_is_blocked(crew: Crew) -> None:
+    run = await crew.hf.start(deadly, crew.book, 10)
+    others = await innocent(crew)
+
+    await staffed(crew, deaths=3)
+    await crew.until("the run is blocked", lambda: is_blocked(run))
+
+    await check_unharmed(crew, [*others, *await innocent(crew)])
+    info = await run.info()
+    assert info.error is not None
+    assert info.error.type == "CrashLoop"
+    assert info.ready_at is None  # it is not tried again by itself
+    assert "Blocked" in await run.explain()
+    assert crew.executions(run, "die") == [0, 1, 2]
+
+
+async def test_the_limit_is_the_workflows_own(crew: Crew) -> None:
+    run = await crew.hf.start(deadly_twice, crew.book, 10)
+    others = await innocent(crew)
+
+    await staffed(crew, deaths=2)
+    await crew.until("the run is blocked", lambda: is_blocked(run))
+
+    await check_unharmed(crew, others)
+    assert crew.executions(run, "die") == [0, 1]
+
+
+async def test_a_step_that_has_used_up_its_attempts_fails_without_another(crew: Crew) -> None:
+    run = await crew.hf.start(deadly, crew.book, 2)
+    others = await innocent(crew)
+
+    await staffed(crew, deaths=2)
+    with pytest.raises(RunFailed, match="WorkerLost"):
+        await crew.result(run)
+
+    await check_unharmed(crew, others)
+    entry = await step(run, "die")
+    assert (entry.state, entry.attempts) == ("failed", 2)
+    assert crew.executions(run, "die") == [0, 1]
+
+
+async def test_a_step_without_retry_is_never_begun_a_second_time(crew: Crew) -> None:
+    run = await crew.hf.start(deadly, crew.book, 1)
+
+    await staffed(crew, deaths=1)
+    with pytest.raises(RunFailed, match="WorkerLost"):
+        await crew.result(run)
+
+    assert crew.executions(run, "die") == [0]
+
+
+async def is_blocked(run: RunHandle[str]) -> bool:
+    return (await run.info()).state is RunState.BLOCKED

@@ -1,0 +1,138 @@
+"""The disk takes nothing more for a while: a worker says so once, holds what it has, and goes on when it can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast import RunHandle, StoreUnavailable
+from tests.process.app import quick, story
+from tests.process.crew import Crew, Hand, facts, marks
+
+LEASE_SECONDS = 1.5
+OUTAGE_SECONDS = 2.5
+"""Longer than the lease, which must not be lost by it: there is nobody else to take over."""
+
+
+@contextmanager
+def unable_to_grow_files(crew: Crew, hand: Hand) -> Iterator[None]:
+    """From the outside, let no file grow beyond what the write-ahead log has now, if a worker process writes it."""
+    wal = crew.database.with_name(crew.database.name + "-wal")
+    soft, hard = resource.prlimit(hand.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(hand.pid, resource.RLIMIT_FSIZE, (wal.stat().st_size, hard))
+    yield
+    if hand.is_alive:
+        resource.prlimit(hand.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def full(disk: Path) -> Iterator[None]:
+    """Fill a disk to the last byte."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    yield
+    filler.unlink()
+
+
+async def last_through(crew: Crew, hand: Hand) -> None:
+    """Be there while nothing works, for longer than a lease, until the worker has met it in all it does."""
+    for trouble in ("cannot write", "cannot claim", "cannot renew"):
+        await crew.until(f"the worker says: {trouble}", lambda trouble=trouble: trouble in hand.log)
+    await asyncio.sleep(OUTAGE_SECONDS)
+
+
+async def check_nothing_was_lost(crew: Crew, hand: Hand, held: RunHandle[list[str]]) -> None:
+    """It was one worker, with one lease, that executed each step once, and it did not say the same again and again."""
+    assert await crew.result(held) == list((await marks(held)).values())
+    assert crew.executions(held, "middle") == [hand.number]
+    assert len(await facts(held, "claimed")) == 1
+    for words in ("cannot write", "cannot claim", "cannot renew", "writing works again", "claiming works again"):
+        assert hand.log.count(words) == 1, words
+    assert hand.is_alive
+
+
+async def test_a_worker_that_cannot_write_goes_on_when_it_can(crew: Crew) -> None:
+    worker = await crew.hire(lease=LEASE_SECONDS)
+    held = await crew.hf.start(story, crew.book, str(crew.gate()))
+    await crew.begun(held, "middle", worker)
+
+    with unable_to_grow_files(crew, worker):
+        crew.gate().touch()
+        accepted = await crew.hf.start_many(quick, [(crew.book, 2)] * 5)  # this process may write
+        await last_through(crew, worker)
+
+    assert [len(result) for result in await crew.results(accepted)] == [2] * 5
+    await check_nothing_was_lost(crew, worker, held)
+
+
+async def test_a_worker_that_ends_without_a_word_to_the_store_is_followed_at_once(crew: Crew) -> None:
+    worker = await crew.hire(grace=0)
+    held = await crew.hf.start(story, crew.book, str(crew.gate()))
+    await crew.begun(held, "middle", worker)
+
+    with unable_to_grow_files(crew, worker):
+        worker.signal(signal.SIGTERM)
+        assert await crew.exited(worker, 15) == 0
+    crew.gate().touch()
+    heir = await crew.hire()
+
+    await crew.result(held, 10)  # a third of the lease
+    assert crew.executions(held, "middle") == [worker.number, heir.number]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk takes the right to mount: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest_asyncio.fixture
+async def cramped(tmp_path: Path, small_disk: Path) -> AsyncIterator[Crew]:
+    """A crew whose database is on a small disk."""
+    crew = Crew(tmp_path, small_disk / "runs.db")
+    async with crew.hf:
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+
+
+async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small_disk: Path) -> None:
+    crew = cramped
+    worker = await crew.hire(lease=LEASE_SECONDS)
+    held = await crew.hf.start(story, crew.book, str(crew.gate()))
+    await crew.begun(held, "middle", worker)
+    accepted = await crew.hf.start_many(quick, [(crew.book, 2)] * 5, delay=1)
+
+    with full(small_disk):
+        crew.gate().touch()
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
+            while True:  # until what SQLite had in store is used up
+                accepted += await crew.hf.start_many(quick, [(crew.book, 2)] * 5, delay=1)
+        await last_through(crew, worker)
+
+    assert [len(result) for result in await crew.results(accepted)] == [2] * len(accepted)
+    await check_nothing_was_lost(crew, worker, held)
+    assert sum((await crew.hf.store.counts())["quick"].values()) == len(accepted)  # what was refused is not there
+    assert os.statvfs(small_disk).f_bavail > 0

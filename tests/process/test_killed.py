@@ -1,0 +1,67 @@
+"""A worker that is killed: another one goes on at once, with the step that was cut off."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from holdfast import RunState
+from tests.process.app import story
+from tests.process.crew import Crew, facts, marks, step
+
+TAKEOVER_SECONDS = 3.0
+"""A tenth of the lease that would have to run out if nobody noticed the death."""
+
+
+async def test_a_new_worker_resumes_at_once_and_repeats_only_what_was_cut_off(crew: Crew) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    killed = await crew.hire()
+    await crew.begun(run, "middle", killed)
+    killed.kill()
+    crew.gate().touch()
+    heir = await crew.hire()
+    hired_at = datetime.now(UTC)
+
+    result = await crew.result(run)
+
+    assert crew.executions(run, "first") == [killed.number]
+    assert crew.executions(run, "middle") == [killed.number, heir.number]
+    assert crew.executions(run, "last") == [heir.number]
+    assert result == list((await marks(run)).values())
+    (_, again) = await facts(run, "claimed")
+    assert again.data["lost"] == killed.worker_id
+    assert again.data["worker"] == heir.worker_id
+    assert (again.at - hired_at).total_seconds() < TAKEOVER_SECONDS
+
+
+async def test_the_crash_counts_as_an_attempt_of_the_step_that_was_cut_off(crew: Crew) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    killed = await crew.hire()
+    await crew.begun(run, "middle", killed)
+    killed.kill()
+    crew.gate().touch()
+    await crew.hire()
+    await crew.result(run)
+
+    assert [(await step(run, location)).attempts for location in ("first", "middle", "last")] == [1, 2, 1]
+    assert [deed.attempt for deed in crew.ledger.deeds("began", run.id, "middle")] == [1, 2]
+    assert (await run.info()).attempt == 2
+    (_, again) = await facts(run, "claimed")
+    assert again.data["crashes"] == 1
+
+
+async def test_a_worker_that_stands_by_takes_over_within_seconds(crew: Crew) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    killed = await crew.hire()
+    await crew.begun(run, "middle", killed)
+    heir = await crew.hire()
+    killed.kill()
+    crew.gate().touch()
+
+    await crew.result(run)
+
+    assert crew.executions(run, "middle") == [killed.number, heir.number]
+    (_, again) = await facts(run, "claimed")
+    assert killed.killed_at is not None
+    assert again.at.timestamp() - killed.killed_at < TAKEOVER_SECONDS
+    assert [worker.pid for worker in await crew.hf.store.workers()] == [heir.pid]
+    assert (await run.info()).state is RunState.SUCCEEDED

@@ -1,0 +1,34 @@
+"""Two workers on one file under load: neither keeps the other from its heartbeat, so no lease is ever lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import RunState
+from tests.process.app import quick
+from tests.process.crew import Crew, facts
+
+LEASE_SECONDS = 2.0
+RUNS, STEPS = 600, 5
+
+
+async def test_no_lease_is_lost_under_load(crew: Crew) -> None:
+    runs = await crew.hf.start_many(quick, [(crew.book, STEPS)] * RUNS)
+    # More of them hold long steps, so that there are leases to lose all the time.
+    held = await crew.hf.start_many(quick, [(crew.book, 1, 3.0)] * 20)
+    workers = await asyncio.gather(*(crew.hire(lease=LEASE_SECONDS, concurrency=100) for _ in range(2)))
+
+    results = await crew.results([*runs, *held], 45)
+
+    assert sorted(map(len, results)) == [1] * len(held) + [STEPS] * RUNS
+    began = crew.ledger.deeds("began")
+    assert len(began) == RUNS * STEPS + len(held)  # each body exactly once
+    assert {deed.pid for deed in began} == {worker.pid for worker in workers}
+    async for info in crew.hf.list():
+        assert (info.state, info.attempt) == (RunState.SUCCEEDED, 1)
+    for run in held:
+        assert len(await facts(run, "claimed")) == 1
+    for worker in workers:
+        assert worker.is_alive
+        assert "WARNING" not in worker.log
+        assert "taken away" not in worker.log

@@ -1,0 +1,125 @@
+"""A worker that is asked to end: running steps have their grace, then every run is given back; nothing is charged."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast import RunState
+from tests.process.app import BodyName, saga, story
+from tests.process.crew import Crew, facts, marks, step
+
+
+@pytest.mark.parametrize("body", ["hang", "stick"])
+async def test_a_run_with_a_long_step_is_given_back_after_the_grace(crew: Crew, body: BodyName) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()), body)
+    ended = await crew.hire(grace=1)
+    await crew.begun(run, "middle", ended)
+    told_at = time.monotonic()
+    ended.signal(signal.SIGTERM)
+    code = await crew.exited(ended, 10)
+    took = time.monotonic() - told_at
+    after = await run.info()
+    given_back_at = datetime.now(UTC)
+
+    crew.gate().touch()
+    heir = await crew.hire()
+    result = await crew.result(run)
+
+    assert code == 0
+    assert 1 <= took < 5
+    assert (after.state, after.worker) == (RunState.PENDING, None)
+    assert after.ready_at is not None
+    assert after.ready_at <= given_back_at  # claimable before anybody could ask
+    assert crew.executions(run, "middle") == [ended.number, heir.number]
+    assert [deed.attempt for deed in crew.ledger.deeds("began", run.id, "middle")] == [1, 1]
+    assert (await step(run, "middle")).attempts == 1
+    assert [fact.event for fact in await run.audit()] == ["created", "claimed", "released", "claimed", "succeeded"]
+    assert not [fact for fact in await facts(run, "claimed") if "lost" in fact.data]
+    assert result == list((await marks(run)).values())
+
+
+async def test_the_body_of_a_long_step_is_cancelled_when_the_grace_is_over(crew: Crew) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()), "hang")
+    ended = await crew.hire(grace=0)
+    await crew.begun(run, "middle", ended)
+    ended.signal(signal.SIGTERM)
+    await crew.exited(ended)
+
+    assert [deed.location for deed in crew.ledger.deeds("cancelled", run.id)] == ["middle"]
+
+
+async def test_a_step_that_ends_within_the_grace_is_recorded(crew: Crew) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    ended = await crew.hire(grace=30)
+    await crew.begun(run, "middle", ended)
+    ended.signal(signal.SIGTERM)
+    await crew.until("the worker has heard it", lambda: "no more claims" in ended.log)
+    crew.gate().touch()
+    code = await crew.exited(ended)
+    recorded = await marks(run)
+
+    heir = await crew.hire()
+    result = await crew.result(run)
+
+    assert code == 0
+    assert list(recorded) == ["first", "middle"]
+    assert result[:2] == list(recorded.values())
+    assert crew.executions(run, "middle") == [ended.number]
+    assert crew.executions(run, "last") == [heir.number]
+    assert not [fact for fact in await facts(run, "claimed") if "lost" in fact.data]
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_the_grace_at_once(crew: Crew, second: signal.Signals) -> None:
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    ended = await crew.hire(grace=60)
+    await crew.begun(run, "middle", ended)
+    ended.signal(signal.SIGTERM)
+    await crew.until("the worker has heard it", lambda: "no more claims" in ended.log)
+    ended.signal(second)
+
+    assert await crew.exited(ended, 5) == 0
+    assert [fact.event for fact in await run.audit()] == ["created", "claimed", "released"]
+    assert await crew.hf.store.workers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_an_idle_worker_ends_at_once(crew: Crew, number: signal.Signals) -> None:
+    idle = await crew.hire()
+    idle.signal(number)
+
+    assert await crew.exited(idle, 5) == 0
+    assert await crew.hf.store.workers() == []
+
+
+async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew) -> None:
+    runs = await crew.hf.start_many(saga, [(crew.book, number) for number in range(40)])
+    for run in runs:
+        await run.send("word", "one")
+    old = [await crew.hire() for _ in range(2)]
+    new = []
+    for worker in old:
+        await crew.until("it is in the midst of it", lambda pid=worker.pid: is_executing(crew, pid))
+        worker.signal(signal.SIGTERM)
+        new.append(await crew.hire())
+        assert await crew.exited(worker) == 0
+    for run in runs:
+        await run.send("word", "two")
+
+    tales = await crew.results(runs)
+
+    assert [(tale.words, tale.told) for tale in tales] == [(["one", "two"], number * 2) for number in range(40)]
+    began = crew.ledger.deeds("began")
+    assert len({(deed.run_id, deed.location) for deed in began}) == len(began)
+    assert {worker.pid for worker in old} < {deed.pid for deed in began}
+    async for info in crew.hf.list():
+        assert info.attempt == 1
+
+
+def is_executing(crew: Crew, pid: int) -> bool:
+    began, ended = (sum(deed.pid == pid for deed in crew.ledger.deeds(what)) for what in ("began", "ended"))
+    return began - ended > 3

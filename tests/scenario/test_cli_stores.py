@@ -1,0 +1,93 @@
+"""Stores that cannot be used: one clear message, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.ports import SchemaStatus
+from holdfast.stores.sqlite import SqliteStore
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "unknown kind of store"),
+        ("mysql://ann:secret@host/db", "'mysql://ann:***@host/db': unknown kind of store"),
+        ("sqlite://shop.db", "with four slashes"),
+        ("sqlite:///shop.db?color=red", "unknown option color"),
+        ("memory://", "a memory store lives inside one process"),
+    ],
+)
+@pytest.mark.parametrize("words", ["ls", "start x", "emit x", "migrate", "doctor"])
+def test_a_bad_url_is_a_mistake_of_usage(shop: Shop, url: str, message: str, words: str) -> None:
+    result = shop.type("--url", url, *words.split())
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "secret" not in result.output
+
+
+def test_a_directory_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path) -> None:
+    result = shop.type("start", "x", HOLDFAST_URL=f"sqlite:///{tmp_path}/nowhere/shop.db")
+
+    assert result.exit_code == 5
+    assert "there is no directory" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("words", ["ls", "start x", "doctor", "migrate"])
+def test_a_file_that_is_no_database_is_left_alone(shop: Shop, words: str) -> None:
+    shop.path.write_text("This is a letter to a friend, and by no means a database. " * 50)
+    before = shop.path.read_bytes()
+
+    result = shop.type(*words.split())
+
+    assert result.exit_code == 5
+    assert "is not a SQLite database" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert shop.path.read_bytes() == before
+
+
+def test_a_database_that_cannot_be_written_is_unreachable(shop: Shop) -> None:
+    # Not even root may write there.
+    result = shop.type("start", "x", HOLDFAST_URL="sqlite:////proc/shop.db")
+
+    assert result.exit_code == 5
+    assert "/proc/shop.db" in result.stderr
+
+
+@pytest.mark.parametrize("words", ["ls", "start x", "cancel x --yes"])
+def test_an_older_schema_is_not_migrated_in_passing(shop: Shop, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    shop.type("migrate")
+    older = SchemaStatus(current=1, wanted=2, pending=("0002_second",))
+    monkeypatch.setattr(SqliteStore, "schema", lambda _: older)
+
+    result = shop.type(*words.split())
+
+    assert result.exit_code == 5
+    assert "has schema version 1, this holdfast needs 2; run `holdfast migrate`" in result.stderr
+
+
+def test_the_doctor_names_pending_migrations(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.type("migrate")
+    older = SchemaStatus(current=1, wanted=2, pending=("0002_second",))
+    monkeypatch.setattr(SqliteStore, "schema", lambda _: older)
+
+    result = shop.type("doctor")
+
+    assert result.exit_code == 1
+    assert "pending migrations: 0002_second; run `holdfast migrate`" in result.stdout
+
+
+def test_a_traceback_is_shown_when_it_is_asked_for(shop: Shop) -> None:
+    result = shop.type("-vv", "ls")
+
+    assert result.exit_code == 5
+    assert result.stderr.startswith("Traceback")
+    assert "Error: there is no holdfast database" in result.stderr

@@ -1,0 +1,226 @@
+"""`holdfast worker`, and other commands that are processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.rig import Shop
+
+APPLICATION = """
+import asyncio
+from pathlib import Path
+from holdfast import Context, Holdfast
+
+hf = Holdfast()
+
+@hf.task("shop.add.v1")
+def add(a: int, b: int) -> int:
+    return a + b
+
+@hf.task("shop.slow.v1")
+async def slow() -> str:
+    Path("begun").touch()
+    await asyncio.sleep(0.5)
+    return "done"
+
+@hf.workflow("billing.wait.v1")
+async def wait(ctx: Context) -> None:
+    await ctx.receive("never")
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A shop with an application in the same directory."""
+    (tmp_path / "app.py").write_text(APPLICATION)
+    return Shop(tmp_path)
+
+
+def holdfast(shop: Shop, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command as a process, in the directory of the shop."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        text=True,
+        capture_output=True,
+        check=False,
+        **_place(shop, environment),
+    )
+
+
+@contextmanager
+def running(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on until the test has seen enough."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **_place(shop, {}),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _place(shop: Shop, environment: dict[str, str]) -> dict[str, Any]:
+    return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": "sqlite:///shop.db"} | environment}
+
+
+def test_a_worker_executes_what_there_is_and_ends_when_idle(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    shop.start("billing.wait.v1", key="waits")
+
+    done = holdfast(shop, "worker", "app:hf", "--until-idle", "--name", "wally")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "worker wally on sqlite:///shop.db executes billing.wait.v1, shop.add.v1, shop.slow.v1" in done.stderr
+    assert shop.type("result", "key:sum").stdout == "3\n"
+    assert shop.read("show", "key:waits")["run"]["state"] == "suspended"
+    assert shop.read("workers") == []
+
+
+def test_a_worker_takes_only_the_types_it_is_told(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    shop.start("billing.wait.v1", key="waits")
+
+    done = holdfast(shop, "-q", "worker", "app:hf", "--until-idle", "--types", "billing.*,shop.slow.v1")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shop.read("show", "key:sum")["run"]["state"] == "pending"
+    assert shop.read("show", "key:waits")["run"]["state"] == "suspended"
+
+
+def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None:
+    shop.start("shop.slow.v1", key="slow")
+
+    with running(shop, "-v", "worker", "app:hf") as worker:
+        while not (shop.path.parent / "begun").exists():
+            assert worker.poll() is None
+        worker.send_signal(signal.SIGTERM)
+        _, talk = worker.communicate(timeout=30)
+
+    assert worker.returncode == 0
+    assert "no more claims, running steps have 10 s" in talk
+    assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
+
+
+def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
+    done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
+
+    assert done.returncode == 0
+    assert (shop.path.parent / "other.db").exists()
+    assert not shop.path.exists()
+
+
+def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> None:
+    (shop.path.parent / "own.py").write_text(APPLICATION.replace("Holdfast()", "Holdfast('sqlite:///own.db')"))
+
+    done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "own:hf", "--until-idle")
+
+    assert done.returncode == 2
+    assert "own:hf is made for sqlite:///own.db, but --url says sqlite:///other.db" in done.stderr
+    assert not (shop.path.parent / "own.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("nosuch:hf", "there is no module 'nosuch'"),
+        ("app:add", "app:add is a Task, not a Holdfast; did you mean app:hf?"),
+        ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
+        ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
+        ("app:hf --lease 0", "lease_seconds is positive"),
+        ("app:hf --concurrency 0", "0 is not in the range"),
+        ("app:hf --grace soon", "'soon' is no length of time"),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why(shop: Shop, words: str, message: str) -> None:
+    done = holdfast(shop, "worker", *words.split())
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not shop.path.exists()
+
+
+def test_a_worker_without_a_store_ends(shop: Shop) -> None:
+    done = holdfast(shop, "worker", "app:hf", HOLDFAST_URL="sqlite:///nowhere/shop.db")
+
+    assert done.returncode == 5
+    assert "there is no directory" in done.stderr
+
+
+def test_commands_that_only_look_never_import_the_application(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    (shop.path.parent / "app.py").write_text("raise SystemExit('imported')")
+
+    for words in ("ls", "show key:sum", "doctor", "cancel key:sum --yes"):
+        assert holdfast(shop, *words.split()).returncode == 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(shop: Shop) -> None:
+    for _ in range(3):
+        shop.start("shop.large.v1", {"text": "x" * 100_000})
+
+    command = f"{sys.executable} -m holdfast ls -o jsonl"
+    piped = f"set -o pipefail; {command} | head -c 10"
+    done = subprocess.run(["bash", "-c", piped], text=True, capture_output=True, check=False, **_place(shop, {}))
+
+    assert (done.returncode, done.stderr, len(done.stdout)) == (0, "", 10)
+
+
+def test_an_interrupt_ends_watching(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+
+    with running(shop, "watch", "key:sum") as watching:
+        assert watching.stdout is not None
+        assert "created" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, talk = watching.communicate(timeout=30)
+
+    assert (watching.returncode, talk) == (130, "interrupted\n")
+
+
+def test_a_list_can_be_watched(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+
+    with running(shop, "ls", "--watch", "-o", "jsonl") as watching:
+        assert watching.stdout is not None
+        assert '"state": "pending"' in watching.stdout.readline()
+        shop.type("cancel", "key:sum", "--yes")
+        assert '"state": "cancelled"' in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=30)
+
+    assert watching.returncode == 130
+
+
+@pytest.mark.parametrize(("answer", "code", "state"), [("n", 1, "pending"), ("y", 0, "cancelled")])
+def test_cancel_asks_once_on_a_terminal(shop: Shop, answer: str, code: int, state: str) -> None:
+    run_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        command = [sys.executable, "-m", "holdfast", "cancel", run_id]
+        done = subprocess.run(
+            command, stdin=theirs, text=True, capture_output=True, check=False, timeout=30, **_place(shop, {})
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert done.returncode == code
+    assert "Cancel this run? [y/N]" in done.stderr
+    assert shop.read("show", run_id)["run"]["state"] == state

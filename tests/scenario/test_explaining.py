@@ -1,0 +1,199 @@
+"""Explaining: one sentence for each state a run can be in; and the audit trail of a life."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Registry, Retry, RunState
+from holdfast.core.clock import SECOND
+from tests.stage import Stage
+
+app = Registry()
+
+
+def fail() -> None:
+    raise OSError("busy")
+
+
+@app.workflow("child.v1")
+async def child(ctx: Context) -> None:
+    await ctx.sleep(3600)
+
+
+@app.workflow("shop.v1")
+async def shop(ctx: Context, wait: str) -> None:
+    match wait:
+        case "sleep":
+            await ctx.sleep(3600)
+        case "message":
+            await ctx.receive("approve", timeout=60)
+        case "messages":
+            await ctx.receive(["yes", "no"])
+        case "any":
+            await ctx.receive()
+        case "event":
+            await ctx.wait_event("paid:17")
+        case "child":
+            await ctx.call(child)
+        case "retry":
+            await ctx.step("charge", fail, retry=Retry(initial=30, jitter=0))
+        case "two":
+            await asyncio.gather(ctx.sleep(60), ctx.receive("x"))
+        case "deadlock":
+            await asyncio.Event().wait()
+        case "step":
+            await ctx.step("slow", asyncio.Event().wait)
+        case "error":
+            raise ValueError("no stock")
+
+
+NOW = "2030-01-01 00:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("wait", "sentence"),
+    [
+        ("sleep", "Waiting: sleeping until 2030-01-01 01:00:00 UTC (sleep)."),
+        (
+            "message",
+            f"Waiting: for message approve since {NOW}, at most until 2030-01-01 00:01:00 UTC (receive:approve).",
+        ),
+        ("messages", f"Waiting: for message yes or no since {NOW} (receive:yes|no)."),
+        ("any", f"Waiting: for any message since {NOW} (receive)."),
+        ("event", f"Waiting: for event paid:17 since {NOW} (event:paid:17)."),
+        ("retry", "Waiting: step charge is tried again at 2030-01-01 00:00:30 UTC."),
+        (
+            "two",
+            f"Waiting: sleeping until 2030-01-01 00:01:00 UTC (sleep); for message x since {NOW} (receive:x).",
+        ),
+        ("error", f"Ended as failed at {NOW}: ValueError: no stock."),
+        ("nothing", f"Ended as succeeded at {NOW}."),
+    ],
+)
+async def test_a_run_explains_itself_in_one_sentence(stage: Stage, wait: str, sentence: str) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, wait)
+        await h.settle()
+        assert await run.explain() == sentence
+
+
+async def test_a_run_that_waits_for_a_child_names_it(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "child")
+        await h.settle()
+        (info,) = [info async for info in h.list(parent_id=run.id)]
+        assert await run.explain() == f"Waiting: for child run {info.id} since {NOW} (child.v1)."
+
+
+async def test_a_blocked_run_says_why_and_when_it_is_tried_again(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "deadlock")
+        await h.settle()
+        sentence = await run.explain()
+        assert sentence.startswith("Blocked by WorkflowViolation: the workflow waits for something that can never come")
+        assert sentence.endswith("; it is tried again at 2030-01-01 00:00:05 UTC.")
+
+
+async def test_a_cancelled_run_gives_the_reason(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "sleep")
+        await run.cancel("ordered twice")
+        assert await run.explain() == f"Ended as cancelled at {NOW}: ordered twice."
+
+
+async def test_a_run_that_nobody_takes_says_what_is_missing(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        unknown = await h.start("elsewhere.v1")
+        delayed = await h.start(shop, "sleep", delay=60)
+        sentence = f"Ready since {NOW}, but none of the 1 workers handles type elsewhere.v1."
+        assert await unknown.explain() == sentence
+        assert await delayed.explain() == "Starts at 2030-01-01 00:01:00 UTC."
+        await h.stop_worker()
+        assert "but no worker is running; start one with `holdfast worker`" in await unknown.explain()
+
+
+async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "step")
+        await h.settle()
+        worker = h._worker
+        assert worker is not None
+        assert await run.explain() == f"Running on worker {worker.name}."
+        h.clock.pass_to(h.clock.now() + 31 * SECOND)
+        assert "its lease has run out, so another worker takes over" in await run.explain()
+        await run.cancel()
+
+
+async def test_the_audit_tells_a_life_from_beginning_to_end(stage: Stage) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def life(ctx: Context) -> Any:
+        await ctx.step("a", lambda: 1)
+        await ctx.sleep(60)
+        return await ctx.receive("go")
+
+    async with stage.harness(local) as h:
+        run = await h.start(life, key="k")
+        await h.advance(60)
+        await run.send("go")
+        await run.result()
+        facts = list(await run.audit())
+        told = [(fact.event, (fact.at - facts[0].at).total_seconds()) for fact in facts]
+        assert told == [
+            ("created", 0),
+            ("claimed", 0),
+            ("suspended", 0),
+            ("claimed", 60),
+            ("suspended", 60),
+            ("woken", 60),
+            ("claimed", 60),
+            ("succeeded", 60),
+        ]
+        assert facts[0].data == {"type": "life", "key": "k"}
+        assert facts[5].data == {"by": "message", "name": "go"}
+        assert [fact.data["token"] for fact in facts if fact.event == "claimed"] == [1, 2, 3]
+
+
+async def test_the_audit_tells_of_a_worker_that_died(stage: Stage) -> None:
+    local = Registry()
+    opened = asyncio.Event()
+
+    @local.workflow
+    async def slow(ctx: Context) -> None:
+        await ctx.step("slow", opened.wait)
+
+    async with stage.harness(local) as h:
+        run = await h.start(slow)
+        await h.settle()
+        worker = h._worker
+        assert worker is not None
+        await h.crash_worker()
+        opened.set()
+        await h.start_worker()
+        await run.result()
+        claims = [fact.data for fact in await run.audit() if fact.event == "claimed"]
+        assert claims[1]["lost"] == worker.id
+        assert claims[1]["crashes"] == 1
+        info = await run.info()
+        assert (info.state, info.attempt) == (RunState.SUCCEEDED, 2)
+
+
+async def test_of_claims_suspensions_and_wake_ups_the_last_hundred_are_kept(stage: Stage) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def often(ctx: Context) -> None:
+        for _ in range(60):
+            await ctx.sleep(60)
+
+    async with stage.harness(local) as h:
+        run = await h.start(often)
+        await run.result()
+        events = [fact.event for fact in await run.audit()]
+        assert events[0] == "created"
+        assert events[-1] == "succeeded"
+        assert len(events) == 102

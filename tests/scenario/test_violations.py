@@ -1,0 +1,252 @@
+"""Violations: workflow code that does what only a step may do is blocked, and the error names call and line."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Registry, RunFailed, RunState
+from holdfast.testing.harness import Harness
+from tests.stage import Stage, facts
+
+Code = Callable[[Context], Awaitable[Any]]
+
+
+def shop(code: Code) -> Registry:
+    app = Registry()
+
+    @app.workflow("shop.v1")
+    async def workflow(ctx: Context) -> Any:
+        await ctx.step("first", lambda: None)
+        await ctx.step("second", lambda: None)
+        return await code(ctx)
+
+    return app
+
+
+def line_of(code: Any, text: str) -> str:
+    lines, first = inspect.getsourcelines(code)
+    (number,) = [first + index for index, line in enumerate(lines) if text in line]
+    return f"test_violations.py:{number}"
+
+
+async def a_socket(ctx: Context) -> None:
+    await asyncio.open_connection("localhost", 1)
+
+
+async def a_thread(ctx: Context) -> None:
+    await asyncio.to_thread(print, "hello")
+
+
+async def an_executor(ctx: Context) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, print)
+
+
+async def a_process(ctx: Context) -> None:
+    await asyncio.create_subprocess_exec("true")
+
+
+async def a_lookup(ctx: Context) -> None:
+    await asyncio.get_running_loop().getaddrinfo("localhost", 1)
+
+
+async def swallowed(ctx: Context) -> str:
+    try:
+        await asyncio.to_thread(print, "hello")
+    except BaseException:  # noqa: BLE001, S110 - that is the point
+        pass
+    return "as if nothing had happened"
+
+
+async def wrapped(ctx: Context) -> str:
+    try:
+        await asyncio.to_thread(print, "hello")
+    except RuntimeError as error:
+        raise ConnectionError("the library says it differently") from error
+    return "?"
+
+
+async def in_a_branch(ctx: Context) -> str:
+    async def branch() -> None:
+        await asyncio.to_thread(print, "hello")
+
+    await asyncio.gather(branch(), return_exceptions=True)
+    return "?"
+
+
+@pytest.mark.parametrize(
+    ("code", "call", "text"),
+    [
+        (a_socket, "loop.create_connection()", "open_connection"),
+        (a_thread, "loop.run_in_executor()", "to_thread"),
+        (an_executor, "loop.run_in_executor()", "run_in_executor"),
+        (a_process, "loop.subprocess_exec()", "create_subprocess_exec"),
+        (a_lookup, "loop.getaddrinfo()", "getaddrinfo"),
+        (swallowed, "loop.run_in_executor()", "to_thread"),
+        (wrapped, "loop.run_in_executor()", "to_thread"),
+        (in_a_branch, "loop.run_in_executor()", "to_thread"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_a_violation_blocks_the_run_names_call_and_line_and_commits_nothing(
+    stage: Stage, code: Code, call: str, text: str
+) -> None:
+    async with stage.harness(shop(code)) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+        info = await run.info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert info.error.type == "WorkflowViolation"
+        assert call in info.error.message
+        assert line_of(code, text) in info.error.message
+        assert "Move it into one: await ctx.step" in info.error.message
+        assert await facts(run) == ["first step done"]
+
+
+async def test_a_violation_is_healed_by_fixed_code(stage: Stage) -> None:
+    async def fixed(ctx: Context) -> str:
+        return await ctx.step("print", lambda: "in a step")
+
+    async with stage.harness(shop(a_thread)) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+    async with stage.harness(shop(fixed)) as h:
+        assert await h.run(run.id).result() == "in a step"
+        assert h.executed == ["second", "print"]
+
+
+async def blocked_message(h: Harness) -> str:
+    run = await h.start("shop.v1")
+    await h.settle()
+    info = await run.info()
+    assert info.state is RunState.BLOCKED
+    assert info.error is not None
+    return info.error.message
+
+
+async def test_awaiting_something_of_another_loop_is_a_violation(stage: Stage) -> None:
+    outer = asyncio.get_running_loop()
+    future: asyncio.Future[None] = outer.create_future()
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    getter = asyncio.create_task(queue.get())  # binds the queue to the worker's loop
+    await asyncio.sleep(0)
+
+    async def a_future(ctx: Context) -> None:
+        await future
+
+    async def in_gather(ctx: Context) -> None:
+        await asyncio.gather(ctx.sleep(1), future)
+
+    async def a_queue(ctx: Context) -> None:
+        await queue.get()
+
+    async def swallows(ctx: Context) -> None:
+        try:
+            await future
+        except RuntimeError:
+            await ctx.step("goes on", lambda: None)
+
+    for code, text in [
+        (a_future, "await future"),
+        (in_gather, "asyncio.gather"),
+        (a_queue, "queue.get"),
+        (swallows, "await future"),
+    ]:
+        async with stage.harness(shop(code)) as h:
+            message = await blocked_message(h)
+            assert "another event loop" in message
+            assert line_of(code, text) in message
+            assert "goes on" not in h.executed
+    getter.cancel()
+
+
+async def test_a_run_woken_from_outside_is_blocked(stage: Stage) -> None:
+    shared = asyncio.Event()
+
+    async def waits(ctx: Context) -> None:
+        await asyncio.gather(shared.wait(), ctx.step("slow", slow))
+
+    async def slow() -> None:
+        await asyncio.sleep(0)
+        shared.set()  # a waiter of the run is called back from the worker's loop
+
+    async with stage.harness(shop(waits)) as h:
+        message = await blocked_message(h)
+        assert "woken from outside" in message or "another event loop" in message
+
+
+async def test_a_standstill_that_asks_for_nothing_durable_is_blocked_and_names_the_line(stage: Stage) -> None:
+    """T4: it can never end, so it is blocked and says so."""
+
+    async def deadlock(ctx: Context) -> None:
+        lock = asyncio.Lock()
+        await lock.acquire()
+        await lock.acquire()  # nobody will ever release it
+
+    async with stage.harness(shop(deadlock)) as h:
+        message = await blocked_message(h)
+        assert "can never come" in message
+        assert line_of(deadlock, "nobody will ever release it") in message
+
+
+async def test_a_run_that_spins_is_blocked(stage: Stage) -> None:
+    async def spin(ctx: Context) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    async with stage.harness(shop(spin)) as h:
+        assert "spinning" in await blocked_message(h)
+
+
+async def test_sys_exit_in_a_workflow_fails_that_run_and_no_other(stage: Stage) -> None:
+    async def leave(ctx: Context) -> None:
+        sys.exit("bye")
+
+    async def stay(ctx: Context) -> int:
+        return 1
+
+    app = shop(leave)
+
+    @app.workflow("other.v1")
+    async def other(ctx: Context) -> Any:
+        await ctx.sleep(60)
+        return await stay(ctx)
+
+    async with stage.harness(app) as h:
+        bystander = await h.start(other)
+        with pytest.raises(RunFailed, match="SystemExit: bye"):
+            await h.execute("shop.v1")
+        assert await bystander.result() == 1
+
+
+async def test_sys_exit_in_a_branch_fails_the_run(stage: Stage) -> None:
+    async def leave(ctx: Context) -> None:
+        async def branch() -> None:
+            await ctx.step("third", lambda: None)
+            sys.exit(3)
+
+        await asyncio.gather(branch(), ctx.sleep(60))
+
+    async with stage.harness(shop(leave)) as h:
+        with pytest.raises(RunFailed, match="SystemExit: 3"):
+            await h.execute("shop.v1")
+
+
+async def test_one_blocked_run_leaves_the_others_alone(stage: Stage) -> None:
+    app = shop(a_thread)
+
+    @app.workflow("healthy.v1")
+    async def healthy(ctx: Context, number: int) -> int:
+        await ctx.sleep(60)
+        return number
+
+    async with stage.harness(app) as h:
+        await h.start_many("shop.v1", [{}] * 10)
+        runs = await h.start_many(healthy, [(n,) for n in range(10)])
+        assert [await run.result() for run in runs] == list(range(10))

@@ -1,0 +1,90 @@
+"""A rig for tests of the command line: an application, a database of its own, and commands typed at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from holdfast import Context, Fatal, Holdfast, Registry, RunHandle
+from holdfast.cli.main import cli
+
+registry = Registry()
+
+
+@registry.task("shop.add.v1")
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@registry.workflow("shop.order.v1")
+async def order(ctx: Context, name: str) -> dict[str, Any]:
+    paid = await ctx.step("charge", lambda: f"paid for {name}")
+    ctx.set_value("stage", "approval")
+    approval = await ctx.receive("approve", timeout=timedelta(hours=1))
+    return {"paid": paid, "approval": approval}
+
+
+@registry.workflow("shop.broken.v1")
+async def broken(ctx: Context) -> None:
+    def refuse() -> None:
+        raise Fatal("the card [bold]was\x1b[31m refused")
+
+    await ctx.step("charge", refuse)
+
+
+@registry.workflow("shop.event.v1")
+async def event(ctx: Context, topic: str) -> Any:
+    return await ctx.wait_event(topic)
+
+
+class Shop:
+    """A database in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "shop.db"
+        self.url = f"sqlite:///{self.path}"
+
+    def type(self, *arguments: str, stdin: str | None = None, **environment: str) -> Result:
+        """Run a command as a script would: its output is no terminal."""
+        variables = {"HOLDFAST_URL": self.url, "NO_COLOR": None, "HOLDFAST_OUTPUT": None, **environment}
+        return CliRunner(env=variables).invoke(cli, arguments, input=stdin, prog_name="holdfast")
+
+    def read(self, *arguments: str) -> Any:
+        """The JSON that a successful command writes."""
+        result = self.type(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    def do(self, work: Callable[[Holdfast], Awaitable[Any]]) -> Any:
+        """Do something with the engine, without the command line."""
+
+        async def session() -> Any:
+            async with Holdfast(self.url) as hf:
+                hf.include(registry)
+                return await work(hf)
+
+        return asyncio.run(session())
+
+    def start(self, type: str, payload: dict[str, Any] | None = None, **options: Any) -> str:
+        """Start a run; nobody executes it yet."""
+
+        async def work(hf: Holdfast) -> str:
+            run: RunHandle[Any] = await hf.start(type, payload or {}, **options)
+            return run.id
+
+        run_id: str = self.do(work)
+        return run_id
+
+    def work(self) -> None:
+        """Execute what can be executed now."""
+
+        async def work(hf: Holdfast) -> None:
+            await hf.worker(name="tester").run_until_idle()
+
+        self.do(work)

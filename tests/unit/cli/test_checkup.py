@@ -1,0 +1,157 @@
+"""The check-up behind `holdfast doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast import Holdfast
+from holdfast.cli.checkup import findings
+from holdfast.core.clock import SECOND, Micros, SystemClock
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import WorkerInfo
+from holdfast.core.ports import Details, Finding, Query
+from holdfast.core.states import RunState
+from holdfast.stores.memory import MemoryStore
+
+MINUTE: Micros = 60 * SECOND
+
+
+class SickStore(MemoryStore):
+    """A store that tells what it is told to tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told_workers: list[WorkerInfo] = []
+        self.lost: list[str] = []
+        self.ahead: Micros = 0
+        self.told_runs: Sequence[Details] | None = None
+        self.own: list[Finding] = []
+
+    async def now(self) -> Micros:
+        return SystemClock().now() + self.ahead
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return self.told_workers
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        return self.lost[:limit]
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return self.told_runs if self.told_runs is not None else await super().list(query)
+
+    async def check(self) -> Sequence[Finding]:
+        return self.own
+
+
+async def examined(store: SickStore) -> dict[str, list[Finding]]:
+    """What is found, by subject."""
+    found: dict[str, list[Finding]] = {}
+    async with Holdfast("memory://", store=store) as hf:
+        for finding in await findings(hf):
+            found.setdefault(finding.subject, []).append(finding)
+    return found
+
+
+def worker(*, silent: Micros = 0) -> WorkerInfo:
+    heard = SystemClock().now() - silent
+    return WorkerInfo(
+        id="w1", name="wally", host="h", pid=7, types=("a.b.v1",), concurrency=1, started_at=heard, heartbeat_at=heard
+    )
+
+
+async def run(store: MemoryStore) -> Details:
+    async with Holdfast("memory://", store=store) as hf:
+        started = await hf.start("a.b.v1", {})
+        details = await store.get(started.id)
+    assert details is not None
+    return details
+
+
+async def test_an_empty_store_with_a_worker_is_in_order() -> None:
+    store = SickStore()
+    store.told_workers = [worker()]
+
+    found = await examined(store)
+
+    assert {finding.level for many in found.values() for finding in many} == {"ok"}
+    assert found["workers"][0].text == "1 alive"
+
+
+async def test_a_run_that_nothing_will_ever_move_is_a_problem() -> None:
+    store = SickStore()
+    store.lost = [f"r{number}" for number in range(9)]
+
+    (finding,) = (await examined(store))["orphans"]
+
+    assert finding.level == "problem"
+    assert "nothing will ever move r0, r1, r2, r3, r4 and more" in finding.text
+
+
+async def test_a_worker_that_is_not_heard_of_is_named() -> None:
+    store = SickStore()
+    store.told_workers = [worker(silent=5 * MINUTE)]
+
+    dead, alive = (await examined(store))["workers"]
+
+    assert (dead.level, alive.text) == ("warning", "0 alive")
+    assert "worker wally (pid 7 on h) was last heard of 5 min ago" in dead.text
+
+
+async def test_what_the_store_says_of_its_workers_counts() -> None:
+    store = SickStore()
+    store.told_workers = [worker(silent=5 * MINUTE)]
+    store.own = [Finding(level="warning", subject="workers", text="the store knows")]
+
+    assert [finding.text for finding in (await examined(store))["workers"]] == ["the store knows"]
+
+
+async def test_clocks_that_differ_are_a_warning() -> None:
+    store = SickStore()
+    store.ahead = 10 * SECOND
+
+    (finding,) = (await examined(store))["clock"]
+
+    assert finding.level == "warning"
+    assert "differ by 10 s" in finding.text
+
+
+async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> None:
+    store = SickStore()
+    details = await run(store)
+
+    (before,) = (await examined(store))["types"]
+    async with Holdfast("memory://", store=store) as hf:
+        await hf.cancel(details.run.id)
+    (after,) = (await examined(store))["types"]
+
+    assert "no worker handles a.b.v1, of which 1 run has not ended" in before.text
+    assert after.level == "ok"
+
+
+async def test_a_run_that_has_long_been_ready_is_a_warning() -> None:
+    store = SickStore()
+    store.told_workers = [worker()]
+    details = await run(store)
+    late = replace(details, run=replace(details.run, ready_at=SystemClock().now() - 5 * MINUTE))
+
+    store.told_runs = [details]
+    (fresh,) = (await examined(store))["ready"]
+    store.told_runs = [details, late]
+    (old,) = (await examined(store))["ready"]
+
+    assert (fresh.level, old.level) == ("ok", "warning")
+    assert f"2 runs ready; the oldest, {late.run.id}, for 5 min; start more workers" in old.text
+
+
+async def test_blocked_runs_are_named() -> None:
+    store = SickStore()
+    details = await run(store)
+    error = ErrorRecord(type="HistoryDiverged", message="x")
+    store.told_runs = [replace(details, run=replace(details.run, state=RunState.BLOCKED, error=error))]
+
+    (finding,) = (await examined(store))["blocked"]
+
+    assert finding.level == "warning"
+    assert f"1 run cannot go on: {details.run.id}" in finding.text

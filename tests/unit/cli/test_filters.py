@@ -1,0 +1,78 @@
+"""Filters: which runs a command is about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.cli.exits import Refusal
+from holdfast.cli.filters import RunFilter, parse_filter, words_of_options
+from holdfast.core.states import RunState
+
+
+def test_every_condition_has_its_word() -> None:
+    chosen = parse_filter(
+        [
+            "state:failed,blocked",
+            "type:billing.*",
+            "tag.shop:x",
+            "tag.a.b:c:d",
+            "key:k:1",
+            "since:2h",
+            "parent:p",
+            "until:2030-01-31T00:00Z",
+        ]
+    )
+
+    assert chosen == RunFilter(
+        states=frozenset({RunState.FAILED, RunState.BLOCKED}),
+        type="billing.*",
+        key="k:1",
+        tags={"shop": "x", "a.b": "c:d"},
+        parent_id="p",
+        since=timedelta(hours=2),
+        until=datetime(2030, 1, 31, tzinfo=UTC),
+    )
+
+
+def test_states_add_up() -> None:
+    assert parse_filter(["state:failed", "state:blocked"]).states == {RunState.FAILED, RunState.BLOCKED}
+
+
+def test_no_words_choose_everything() -> None:
+    assert parse_filter([]).is_empty
+    assert parse_filter(["type:*"]).is_empty
+
+
+def test_options_say_the_same_as_words() -> None:
+    options = {"states": ("failed",), "tags": ("shop=x",), "type": "a.*", "key": None, "parent": None}
+
+    words = words_of_options({**options, "since": "2h", "until": None})
+
+    assert parse_filter(words) == parse_filter(["state:failed", "tag.shop:x", "type:a.*", "since:2h"])
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("failed", "'failed' is no filter; did you mean state:failed"),
+        ("billing.invoice", "did you mean type:billing.invoice"),
+        ("nonsense", "use state: type:"),
+        ("state:faild", r"no state 'faild' \(did you mean failed\?\); the states are pending"),
+        ("color:red", "there is no filter 'color'"),
+        ("tag.:x", "there is no filter 'tag.'"),
+        ("type:", "has no value"),
+        ("type:a*b", "a star stands only at the end"),
+        ("since:soon", "since:soon: 'soon' is no length of time"),
+        ("until:2h", "until:2h: '2h' is no moment"),
+    ],
+)
+def test_a_mistake_is_named_with_what_was_meant(word: str, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        parse_filter([word])
+
+
+def test_a_condition_is_not_given_twice() -> None:
+    with pytest.raises(Refusal, match="the filter type: is given twice"):
+        parse_filter(["type:a", "type:b"])

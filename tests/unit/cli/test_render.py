@@ -1,0 +1,105 @@
+"""What `--json` promises. A change that breaks a test here breaks somebody's script."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+from holdfast import AuditInfo
+from holdfast.cli import render
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import WorkerInfo
+from holdfast.core.ports import Finding, SchemaStatus
+from tests.unit.cli.test_timeline import ZERO, entry, run, snapshot
+
+RUN_KEYS = [
+    "id",
+    "type",
+    "state",
+    "payload",
+    "result",
+    "error",
+    "key",
+    "priority",
+    "tags",
+    "attempt",
+    "generation",
+    "parent_id",
+    "worker",
+    "created_at",
+    "updated_at",
+    "finished_at",
+    "ready_at",
+    "waits",
+]
+ENTRY_KEYS = [
+    "location",
+    "kind",
+    "state",
+    "attempts",
+    "result",
+    "error",
+    "started_at",
+    "finished_at",
+    "retry_at",
+    "ref",
+]
+
+
+def test_a_run_has_always_the_same_keys() -> None:
+    value = render.run_json(run(payload={"a": 1}, tags={"shop": "x"}))
+
+    assert list(value) == RUN_KEYS
+    assert value["state"] == "running"
+    assert value["created_at"] == "2030-01-31T12:00:00.000000Z"
+    assert value["finished_at"] is None
+
+
+def test_an_entry_has_always_the_same_keys() -> None:
+    value = render.entry_json(entry("charge", 0, 1, result={"ok": True}))
+
+    assert list(value) == ENTRY_KEYS
+    assert (value["kind"], value["state"], value["result"]) == ("step", "done", {"ok": True})
+
+
+def test_an_error_carries_its_cause() -> None:
+    error = ErrorRecord(type="StepFailed", message="x", cause=ErrorRecord(type="ValueError", message="y", attempts=2))
+
+    assert render.error_json(error) == {
+        "type": "StepFailed",
+        "message": "x",
+        "attempts": 0,
+        "traceback": "",
+        "cause": {"type": "ValueError", "message": "y", "attempts": 2, "traceback": "", "cause": None},
+    }
+
+
+def test_a_snapshot_holds_everything_about_a_run() -> None:
+    value = render.snapshot_json(snapshot(run(), entry("charge", 0, 1)))
+
+    assert list(value) == ["run", "explanation", "values", "history", "audit"]
+
+
+def test_the_rest_has_its_forms_too() -> None:
+    worker = WorkerInfo(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
+    status = SchemaStatus(current=0, wanted=1, pending=("0001_first",))
+
+    assert list(render.worker_json(worker, is_alive=True)) == (
+        ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive"]
+    )
+    assert render.schema_json(status) == {"current": 0, "wanted": 1, "pending": ["0001_first"]}
+    assert render.finding_json(Finding(level="ok", subject="s", text="t")) == {
+        "level": "ok",
+        "subject": "s",
+        "text": "t",
+    }
+    assert render.audit_json(AuditInfo(event="created", at=ZERO, data={"type": "a"})) == {
+        "event": "created",
+        "at": "2030-01-31T12:00:00.000000Z",
+        "data": {"type": "a"},
+    }
+
+
+def test_times_are_written_in_utc() -> None:
+    eastern = datetime(2030, 1, 31, 13, tzinfo=timezone(timedelta(hours=1)))
+
+    assert render.time_json(eastern) == render.time_json(datetime(2030, 1, 31, 12, tzinfo=UTC))

@@ -1,0 +1,122 @@
+"""Housekeeping: what is not needed any more goes away by itself, in small bites, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core.checkpoint import Hold, Release, Suspend
+from holdfast.core.clock import DAY, SECOND
+from holdfast.core.model import EVENT_RETENTION
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.contract import SettableClock
+from holdfast.testing.contract.arrange import (
+    a_message,
+    an_event,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    claim_one,
+    for_event,
+    for_message,
+    held,
+    start,
+    suspended,
+    write,
+)
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest_asyncio.fixture
+async def store(clock: SettableClock, tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "runs.db", clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def count(store: SqliteStore, table: str) -> int:
+    statement = f"select count(*) from {table}"  # noqa: S608 - a name from this file
+    return await store._readers.run(lambda connection: int(connection.execute(statement).get))
+
+
+async def test_of_claims_the_last_hundred_are_shown_and_few_more_are_kept(
+    store: SqliteStore, clock: SettableClock
+) -> None:
+    model = MemoryStore(clock=clock)
+    for each in (store, model):
+        await start(each, an_intent(1))
+
+    for _ in range(220):
+        clock.advance(SECOND)
+        for each in (store, model):
+            await write(each, checkpoint_for(await claim_one(each), Release()))
+
+    assert list(await store.audit(an_id(1))) == list(await model.audit(an_id(1)))
+    assert await count(store, "audit") <= 220 + 100 + 50
+
+
+async def test_of_wake_ups_the_last_hundred_are_kept_though_nobody_claims(
+    store: SqliteStore, clock: SettableClock
+) -> None:
+    await suspended(store, 1, for_message())
+
+    for number in range(300):
+        clock.advance(SECOND)
+        await store.send([a_message(1, id=f"m{number}")])
+
+    assert await count(store, "audit") <= 100 + 50
+
+
+async def test_expired_events_go_away_as_new_ones_come(store: SqliteStore, clock: SettableClock) -> None:
+    await store.emit([an_event(f"e{number}", topic=f"topic-{number % 7}") for number in range(250)])
+    clock.advance(EVENT_RETENTION)
+
+    left = []
+    for number in range(4):
+        await store.emit([an_event(f"new-{number}")])
+        left.append(await count(store, "event"))
+
+    assert left == [151, 52, 3, 4]
+
+
+async def test_an_event_that_expired_may_be_emitted_again(store: SqliteStore, clock: SettableClock) -> None:
+    await store.emit([an_event("e")])
+    await suspended(store, 1, for_event("paid", after=1))
+    clock.advance(EVENT_RETENTION)
+
+    assert await store.emit([an_event("e")]) == [1]
+
+
+async def test_receipts_of_a_run_go_away_with_the_first_message_after_a_day(
+    store: SqliteStore, clock: SettableClock
+) -> None:
+    lease = await held(store)
+    await store.send([a_message(1, id=f"m{number}") for number in range(5)])
+    await write(store, checkpoint_for(lease, Hold(), consumed=(1, 2, 3, 4, 5), seen=5))
+    before = await count(store, "receipt")
+    clock.advance(DAY)
+
+    await store.send([a_message(1, id="m0")])
+
+    assert (before, await count(store, "receipt"), await count(store, "inbox")) == (5, 0, 1)
+
+
+async def test_an_event_is_not_missed_because_a_clock_ran_back(store: SqliteStore, clock: SettableClock) -> None:
+    lease = await held(store)
+    clock.advance(60 * SECOND)
+    await store.emit([an_event("first")])
+    clock._now -= 30 * SECOND  # what another process may read, whose clock was set right meanwhile
+    await store.emit([an_event("second")])
+
+    verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid", after=1),)))
+
+    assert [arrival.ref for arrival in verdict.arrivals] == ["2"]

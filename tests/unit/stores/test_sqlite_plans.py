@@ -1,0 +1,114 @@
+"""Every statement finds its rows through an index, whatever the number of runs that sleep, wait or have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.core.ports import Query
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import (
+    arrivals,
+    checkpoints,
+    claims,
+    desk,
+    histories,
+    leases,
+    listing,
+    moves,
+    reads,
+    schema,
+    starts,
+)
+from holdfast.stores.sqlite.connections import open_for_writing
+
+MODULES = (arrivals, checkpoints, claims, desk, histories, leases, moves, reads, starts)
+
+# What looks at everything there is, and says so.
+READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "REGISTERED"}
+
+STATEMENTS = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": text
+    for module in MODULES
+    for name, text in vars(module).items()
+    if isinstance(text, str) and re.match(r"\s*(select|insert|update|delete)\b", text) and name not in READS_EVERYTHING
+}
+
+CLAIM_PLANS = {
+    "claims.NEXT_LANE": "run_queue (type=? AND priority>?)",
+    "claims.LANE_HEAD": "run_queue (type=? AND priority=? AND ready_at>?)",
+    "claims.DUE_IN_LANE": "run_queue (type=? AND priority=? AND ready_at<?)",
+    "claims.NEXT_HOLDER": "run_held (worker>?)",
+    "claims.EXPIRED": "run_held (worker=? AND type=? AND ready_at<?)",
+    "claims.NEXT_EXPIRY": "run_held (worker=? AND type=?)",
+}
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
+    path = tmp_path / "runs.db"
+    connection = open_for_writing(path)
+    schema.prepare(connection, path, may_migrate=True)
+    yield connection
+    connection.close()
+
+
+def plan(connection: apsw.Connection, text: str) -> list[str]:
+    numbered = [int(number) for number in re.findall(r"\?(\d)", text)]
+    bindings = (None,) * (max(numbered) if numbered else text.count("?"))
+    return [detail for _, _, _, detail in connection.execute(f"explain query plan {text}", bindings)]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_scans_a_table(connection: apsw.Connection, name: str) -> None:
+    scans = [step for step in plan(connection, STATEMENTS[name]) if step.startswith("SCAN")]
+
+    assert [step for step in scans if "VIRTUAL TABLE" not in step and step != "SCAN CONSTANT ROW"] == []
+
+
+@pytest.mark.parametrize("name", CLAIM_PLANS)
+def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -> None:
+    steps = plan(connection, STATEMENTS[name])
+
+    assert steps[0].endswith(CLAIM_PLANS[name])
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
+QUERIES = {
+    "everything": (Query(), "run_created"),
+    "the next page": (Query(before=(1, "a")), "run_created (created_at<?)"),
+    "a time": (Query(created_from=1, created_until=2), "run_created (created_at>? AND created_at<?)"),
+    "a common state": (Query(states=frozenset({RunState.SUCCEEDED})), "run_created"),
+    "a rare state": (Query(states=frozenset({RunState.FAILED})), "run_rare (state=?)"),
+    "a rare state of a type": (Query(states=frozenset({RunState.BLOCKED}), type="shop"), "run_rare (state=?)"),
+    "a type": (Query(type="shop"), "run_type (type=?)"),
+    "a page of a type": (Query(type="shop", before=(1, "a")), "run_type (type=? AND created_at<?)"),
+    "children": (Query(parent_id="a"), "run_parent (parent_id=?)"),
+    "a tag": (Query(tags={"a": "b"}), "PRIMARY KEY (name=? AND value=?)"),
+    "a page of a tag": (Query(tags={"a": "b"}, before=(1, "a")), "PRIMARY KEY (name=? AND value=? AND created_at<?)"),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_list_is_read_in_the_order_it_is_shown(connection: apsw.Connection, name: str) -> None:
+    query, index = QUERIES[name]
+    for conditions, hint in listing._sources(connection, query):
+        steps = plan(connection, listing.statement(conditions, hint, query)[0])
+
+        assert steps[0].endswith(index)
+        assert not any("TEMP B-TREE" in step for step in steps)
+
+
+def test_a_list_by_key_or_id_finds_its_few_rows(connection: apsw.Connection) -> None:
+    for query, index in ((Query(key="k"), "run_key (key=?)"), (Query(id_prefix="0"), "(id>? AND id<?)")):
+        for conditions, hint in listing._sources(connection, query):
+            assert plan(connection, listing.statement(conditions, hint, query)[0])[0].endswith(index)
+
+
+def test_statements_are_not_planned_anew_for_each_value(connection: apsw.Connection) -> None:
+    # Beside partial indexes SQLite would look at what is bound, and prepare again whenever it differs.
+    assert connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1

@@ -1,0 +1,208 @@
+"""Trouble with the file: one kind of error that says what happened and where; when it is over, all goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import apsw
+import pytest
+import pytest_asyncio
+
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import files as files_module
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.testing.contract.arrange import an_id, an_intent, start
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest_asyncio.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """The superuser may write everything; while it lasts, this process is not the superuser."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=f"there is no directory {tmp_path}/nowhere; create it first"):
+        await SqliteStore(tmp_path / "nowhere" / "runs.db").open()
+
+
+async def test_a_directory_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="it is a directory; name a file"):
+        await SqliteStore(tmp_path).open()
+
+
+async def test_memory_is_no_file() -> None:
+    with pytest.raises(InvalidRequest, match="use memory://"):
+        await SqliteStore(":memory:").open()
+
+
+@pytest.fixture
+def diary(path: Path) -> Path:
+    path.write_text("Dear diary, " * 1_000)
+    return path
+
+
+async def test_a_file_that_is_no_database_is_refused(diary: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=rf"{diary} is not a SQLite database"):
+        await SqliteStore(diary).open()
+    with pytest.raises(StoreUnavailable, match=rf"{diary} is not a SQLite database"):
+        SqliteStore(diary).schema()
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that every user can reach, unlike those pytest makes."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+        Path(directory).chmod(0o777)
+
+
+async def test_a_directory_that_cannot_be_written_is_refused_when_opening(public: Path) -> None:
+    set_modes(0o555, public)
+
+    with as_ordinary_user(), pytest.raises(StoreUnavailable, match="write permission"):
+        await SqliteStore(public / "runs.db").open()
+
+
+async def test_a_file_that_cannot_be_written_is_refused_when_opening(public: Path) -> None:
+    store = SqliteStore(public / "runs.db")
+    await store.open()
+    await store.close()
+    set_modes(0o444, public / "runs.db")
+    set_modes(0o777, store._files.side, store._files.workers)
+    set_modes(0o666, store._files.turn, store._files.hint)
+
+    with as_ordinary_user(), pytest.raises(StoreUnavailable, match=r"runs\.db cannot be written"):
+        await SqliteStore(public / "runs.db").open()
+
+
+def set_modes(mode: int, *paths: Path) -> None:
+    for path in paths:
+        path.chmod(mode)
+
+
+async def test_a_full_disk_fails_only_what_does_not_fit_and_ends_when_there_is_space(store: SqliteStore) -> None:
+    def limit(desk: Desk, more: int) -> None:
+        pages = desk.connection.execute("pragma page_count").get
+        desk.connection.execute(f"pragma max_page_count = {pages + more}")
+
+    await store._writer.run(lambda desk: limit(desk, 12))
+    big, small = an_intent(1, payload='"' + "x" * 100_000 + '"'), an_intent(2)
+
+    asked = [store.create([big]), store.create([small])]
+    too_big, fitting = await asyncio.gather(*asked, return_exceptions=True)
+    with pytest.raises(StoreUnavailable, match="the disk is full; nothing was written"):
+        await store.create([big])
+    await store._writer.run(lambda desk: limit(desk, 10_000))
+    await start(store, big)
+
+    assert isinstance(too_big, StoreUnavailable)
+    assert isinstance(too_big.__cause__, apsw.FullError)
+    assert not isinstance(fitting, BaseException)
+    assert await store.get(an_id(1)) is not None
+    assert await store.get(an_id(2)) is not None
+
+
+async def test_a_lock_of_another_program_is_named_and_ends_with_it(store: SqliteStore, path: Path) -> None:
+    await store._writer.run(lambda desk: desk.connection.set_busy_timeout(20))
+    shell = apsw.Connection(str(path))
+    shell.execute("begin immediate")
+
+    with pytest.raises(StoreUnavailable, match="locked by another program"):
+        await store.create([an_intent(1)])
+    assert await store.get(an_id(1)) is None  # reading goes on
+    shell.execute("rollback")
+    await start(store, an_intent(1))
+    shell.close()
+
+
+async def test_a_file_that_disappears_is_not_written_to(store: SqliteStore, path: Path) -> None:
+    await start(store, an_intent(1))
+    aside = path.with_name("aside.db")
+    await asyncio.to_thread(path.rename, aside)
+
+    with pytest.raises(StoreUnavailable, match="has disappeared"):
+        await store.create([an_intent(2)])
+    await asyncio.to_thread(aside.rename, path)
+    await start(store, an_intent(3))
+
+    assert await store.get(an_id(1)) is not None
+    assert await store.get(an_id(2)) is None
+
+
+async def test_a_damaged_database_is_an_error_and_no_end_of_the_store(store: SqliteStore) -> None:
+    def broken(_desk: Desk) -> None:
+        raise apsw.CorruptError("database disk image is malformed")
+
+    with pytest.raises(StoreUnavailable, match="is damaged; restore a backup"):
+        await store._writer.run(broken)
+
+    await start(store, an_intent(1))
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:26 / {share} rw,relatime - {kind} server:/export rw
+31 22 0:27 / /somewhere\\040else rw,relatime - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs"])
+async def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.format(share=tmp_path, kind=kind))
+    monkeypatch.setattr(files_module, "_MOUNTS", mounts)
+
+    with pytest.raises(StoreUnavailable, match=rf"network file system \({kind}\)"):
+        await SqliteStore(tmp_path / "runs.db").open()
+
+
+@pytest.mark.parametrize("kind", ["overlay", "ext4", "tmpfs", "btrfs", "xfs", "virtiofs", "zfs", "apfs"])
+async def test_file_systems_of_ordinary_machines_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.format(share=tmp_path, kind=kind))
+    monkeypatch.setattr(files_module, "_MOUNTS", mounts)
+    store = SqliteStore(tmp_path / "runs.db")
+
+    await store.open()
+    await store.close()
+
+    assert files_module.file_system_type(tmp_path) == kind
+
+
+async def test_the_check_up_finds_a_sound_store_sound(store: SqliteStore) -> None:
+    findings = await store.check()
+
+    assert [finding for finding in findings if finding.level == "problem"] == []
+    subjects = {finding.subject for finding in findings}
+    assert subjects == {"sqlite", "journal", "file system", "disk", "wal", "schema", "side directory", "workers"}

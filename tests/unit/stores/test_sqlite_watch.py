@@ -1,0 +1,207 @@
+"""The watch: what another process commits is heard of at once, with and without the help of the system."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from holdfast.core.checkpoint import Hint
+from holdfast.stores.sqlite import SqliteStore, watch
+from holdfast.testing.contract.arrange import an_intent, claim, start
+
+ELSEWHERE = Hint(is_elsewhere=True)
+
+
+class Ear:
+    """Collects hints, and lets a test wait for the next one."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Hint] = asyncio.Queue()
+
+    def __call__(self, hint: Hint) -> None:
+        self.heard.put_nowait(hint)
+
+    async def next(self, seconds: float = 10) -> Hint:
+        async with asyncio.timeout(seconds):
+            return await self.heard.get()
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest_asyncio.fixture
+async def other(store: SqliteStore, tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """A second store on the same file, which is to the first what another process is."""
+    other = SqliteStore(tmp_path / "runs.db")
+    await other.open()
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look without a reason, so that only touches can be heard."""
+    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no such thing here")
+
+    monkeypatch.setattr(watch, "_Watch", fail)
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_a_touch_is_heard(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await start(other, an_intent(1))
+
+    assert await ear.next() == ELSEWHERE
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_every_touch_is_heard_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(20):
+        await start(other, an_intent(number))
+        assert await ear.next() == ELSEWHERE
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_own_commits_are_told_once_and_precisely(store: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(20):
+        await start(store, an_intent(number))
+        assert (await ear.next()).ready
+    await asyncio.sleep(0.05)  # the time for a wrong hint to arrive
+
+    assert ear.heard.empty()
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_many_commits_are_told_in_few_hints(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+    begun = time.monotonic()
+
+    for number in range(300):
+        await start(other, an_intent(number))
+    await asyncio.sleep(0.05)
+
+    seconds = time.monotonic() - begun
+    assert 1 <= ear.heard.qsize() <= seconds / watch._LOOKS_APART_SECONDS + 2
+    stop()
+
+
+async def test_a_touch_that_is_lost_costs_a_second(
+    store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(other._others, "touch", lambda: None)
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await start(other, an_intent(1))
+
+    assert await ear.next(5) == ELSEWHERE
+    stop()
+
+
+@pytest.mark.usefixtures("no_inotify")
+async def test_without_inotify_the_version_is_polled(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(3):
+        await start(other, an_intent(number))
+        assert await ear.next() == ELSEWHERE
+    stop()
+
+
+async def test_nothing_is_told_of_what_changed_nothing(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await claim(other)
+    await asyncio.sleep(0.05)
+
+    assert ear.heard.empty()
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_a_listener_from_before_the_opening_hears_too(tmp_path: Path, other: SqliteStore) -> None:
+    early = SqliteStore(tmp_path / "runs.db")
+    ear = Ear()
+    stop = early.listen(ear)
+    await early.open()
+
+    await start(other, an_intent(1))
+
+    assert await ear.next() == ELSEWHERE
+    stop()
+    await early.close()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_whoever_has_left_hears_nothing_and_leaves_nothing_behind(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+    stop()
+    stop()
+
+    await start(other, an_intent(1))
+    await start(store, an_intent(2))
+    await asyncio.sleep(0.02)
+
+    assert ear.heard.empty()
+    assert store._others._watches == {}
+
+
+async def test_an_idle_store_with_a_listener_looks_about_once_a_second(store: SqliteStore) -> None:
+    stop = store.listen(Ear())
+    await asyncio.sleep(0.05)
+    patience = store._others.patience()
+    stop()
+
+    assert patience is not None
+    assert patience > 0.5
+
+
+def test_it_works_on_uvloop(tmp_path: Path) -> None:
+    async def main() -> Hint:
+        store, other = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
+        await store.open()
+        await other.open()
+        ear = Ear()
+        stop = store.listen(ear)
+        await start(other, an_intent(1))
+        hint = await ear.next()
+        stop()
+        await store.close()
+        await other.close()
+        return hint
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == ELSEWHERE

@@ -1,0 +1,319 @@
+"""The worker: what it claims, how it makes place, how it hears, how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from holdfast import Context, InvalidRequest, Registry, RunState
+from holdfast.core.checkpoint import Hint
+from holdfast.testing.harness import Harness
+from holdfast.worker.worker import Worker
+
+
+def registry() -> Registry:
+    app = Registry()
+
+    @app.workflow("shop.order.v1")
+    async def order(ctx: Context, number: int) -> int:
+        return await ctx.step("count", lambda: number)
+
+    @app.workflow("shopping.v1")
+    async def shopping(ctx: Context) -> str:
+        return "bought"
+
+    return app
+
+
+@pytest_asyncio.fixture
+async def h() -> AsyncIterator[Harness]:
+    """A harness whose worker is gone, so that the test hires its own."""
+    async with Harness(registry(), patience_seconds=0.02) as harness:
+        await harness.stop_worker()
+        yield harness
+
+
+def hire(h: Harness, **options: Any) -> Worker:
+    return h._hire(clock=h.clock, poll=None, has_heart=False, **options)
+
+
+@pytest.mark.parametrize(
+    ("types", "claimed"),
+    [
+        (None, {"shop.order.v1", "shopping.v1"}),
+        (["shop.order.v1"], {"shop.order.v1"}),
+        (["shop.*"], {"shop.order.v1"}),
+        (["shop*"], set()),
+        (["%", "shop_order_v1", "shop.order"], set()),
+        (["elsewhere.v1"], set()),
+    ],
+)
+async def test_a_worker_claims_what_is_registered_and_matches_its_patterns(
+    h: Harness, types: list[str] | None, claimed: set[str]
+) -> None:
+    runs = [
+        await h.start("shop.order.v1", {"number": 1}),
+        await h.start("shopping.v1"),
+        await h.start("elsewhere.v1"),
+    ]
+    await hire(h, types=types).run_until_idle()
+    infos = [await run.info() for run in runs]
+    assert {info.type for info in infos if info.state is RunState.SUCCEEDED} == claimed
+
+
+async def test_a_worker_claims_what_is_registered_while_it_works(h: Harness) -> None:
+    async with hire(h):
+        late = Registry()
+
+        @late.workflow("late.v1")
+        async def added(ctx: Context) -> str:
+            return "in time"
+
+        h.include(late)
+        assert await h.execute(added) == "in time"
+
+
+async def test_a_worker_without_types_says_so(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    await hire(h, types=["nothing.*"]).run_until_idle()
+    assert "no registered type that matches nothing.*" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"concurrency": 0}, {"threads": 0}, {"steps": 0}, {"lease_seconds": 0}, {"grace_seconds": -1}],
+)
+async def test_settings_that_cannot_work_are_refused(h: Harness, options: Any) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(options)).removesuffix("_seconds")):
+        h.worker(**options)
+
+
+async def test_a_worker_is_started_once(h: Harness) -> None:
+    async with hire(h) as worker:
+        with pytest.raises(InvalidRequest, match="started already"):
+            await worker.start()
+
+
+async def test_run_until_idle_ends_when_nothing_is_due_though_runs_sleep_and_wait(h: Harness) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def sleepy(ctx: Context) -> None:
+        await ctx.step("first", lambda: None)
+        await ctx.sleep(3600)
+
+    @app.workflow
+    async def waiting(ctx: Context) -> None:
+        await ctx.receive("go")
+
+    h.include(app)
+    runs = [await h.start(sleepy), await h.start(waiting), await h.start(sleepy, delay=60)]
+    await hire(h).run_until_idle()
+    states = [(await run.info()).state for run in runs]
+    assert states == [RunState.SUSPENDED, RunState.SUSPENDED, RunState.PENDING]
+
+
+async def test_a_run_that_waits_for_something_near_gives_way_to_one_that_is_ready(h: Harness) -> None:
+    app = Registry()
+    order: list[str] = []
+
+    @app.workflow
+    async def job(ctx: Context, name: str, rounds: int) -> None:
+        for number in range(rounds):
+            await ctx.step("work", order.append, f"{name}{number}")
+            await ctx.sleep(0.5)
+
+    h.include(app)
+    async with hire(h, concurrency=1):
+        first = await h.start(job, "a", 3)
+        while not order:
+            await asyncio.sleep(0)
+        second = await h.start(job, "b", 1)
+        await first.result()
+        await second.result()
+    assert order == ["a0", "b0", "a1", "a2"]
+
+
+async def test_no_more_runs_are_held_than_the_concurrency_allows(h: Harness) -> None:
+    app = Registry()
+    running: set[int] = set()
+    peak: list[int] = []
+    opened = asyncio.Event()
+
+    async def body(number: int) -> None:
+        running.add(number)
+        peak.append(len(running))
+        await opened.wait()
+        running.discard(number)
+
+    @app.workflow
+    async def job(ctx: Context, number: int) -> None:
+        await ctx.step("work", body, number)
+
+    h.include(app)
+    async with hire(h, concurrency=3):
+        runs = await h.start_many(job, [(n,) for n in range(10)])
+        while len(peak) < 3:
+            await asyncio.sleep(0)
+        opened.set()
+        for run in runs:
+            await run.result()
+    assert max(peak) == 3
+
+
+async def test_no_more_bodies_run_at_once_than_steps_allows_and_the_rest_take_their_turn(h: Harness) -> None:
+    app = Registry()
+    running: list[int] = []
+    peak: list[int] = []
+
+    async def body(number: int) -> int:
+        running.append(number)
+        peak.append(len(running))
+        await asyncio.sleep(0)
+        running.remove(number)
+        return number
+
+    @app.workflow
+    async def job(ctx: Context) -> list[int]:
+        return list(await asyncio.gather(*(ctx.step("work", body, n) for n in range(20))))
+
+    h.include(app)
+    async with hire(h, steps=4):
+        assert await h.execute(job) == list(range(20))
+    assert max(peak) == 4
+
+
+async def test_a_hint_that_comes_while_the_last_look_ends_is_not_lost(h: Harness) -> None:
+    """T1: the holder learns of an arrival by a hint; the loss of one may only cost latency, this one nothing."""
+    app = Registry()
+
+    @app.workflow
+    async def both(ctx: Context) -> Any:
+        slow = asyncio.create_task(ctx.step("slow", asyncio.Event().wait))
+        got = [await ctx.receive("x"), await ctx.receive("x")]
+        slow.cancel()
+        return got
+
+    h.include(app)
+    async with hire(h) as worker:
+        run = await h.start(both)
+        while not worker.is_executing:
+            await asyncio.sleep(0)
+        looked = worker._looked
+
+        def hear_meanwhile(task: asyncio.Task[None]) -> None:
+            worker._hear(Hint(arrived=frozenset({run.id})))
+            looked(task)
+
+        worker._looked = hear_meanwhile  # type: ignore[method-assign]
+        await run.send("x", 1)
+        while worker._looks is None:
+            await asyncio.sleep(0)
+        await h.store.send([])
+        hint_lost = asyncio.create_task(run.send("x", 2))
+        await hint_lost
+        worker._looked = looked  # type: ignore[method-assign]
+        assert await run.result(timeout=5) == [1, 2]
+
+
+async def test_looking_at_held_runs_does_not_count_as_renewing_their_leases(h: Harness) -> None:
+    """T8: after an outage a worker renews before it claims, so it never takes a run from itself."""
+    app = Registry()
+    opened = asyncio.Event()
+
+    @app.workflow
+    async def slow(ctx: Context) -> str:
+        await ctx.step("slow", opened.wait)
+        return "done"
+
+    h.include(app)
+    async with hire(h, lease_seconds=30) as worker:
+        run = await h.start(slow)
+        while not worker.is_executing:
+            await asyncio.sleep(0)
+        h.clock.pass_to(h.clock.now() + 29_000_000)
+        await run.send("hello")  # makes it look
+        await asyncio.sleep(0.01)
+        h.clock.pass_to(h.clock.now() + 2_000_000)
+        await h.execute("shopping.v1")  # makes it claim
+        opened.set()
+        assert await run.result() == "done"
+        assert [fact.event for fact in await run.audit()].count("claimed") == 1
+
+
+async def test_a_stopping_worker_gives_running_steps_their_grace_then_gives_the_run_back(h: Harness) -> None:
+    app = Registry()
+    opened = asyncio.Event()
+    cancelled: list[str] = []
+
+    async def quick() -> str:
+        await opened.wait()
+        return "finished in grace"
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append("endless")
+
+    @app.workflow
+    async def job(ctx: Context, body: str) -> Any:
+        return await ctx.step("work", quick if body == "quick" else endless)
+
+    h.include(app)
+    worker = hire(h)
+    await worker.start()
+    first, second = await h.start(job, "quick"), await h.start(job, "endless")
+    while len(worker._held) < 2 or not all(held.is_executing for held in worker._held.values()):
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.01, opened.set)
+    await worker.stop(grace_seconds=0.05)
+    assert cancelled == ["endless"]
+    assert await first.result() == "finished in grace"
+    info = await second.info()
+    assert (info.state, info.worker, info.ready_at) == (RunState.PENDING, None, h.now)
+    assert list(await second.history()) == []
+    async with hire(h) as worker:
+        while not worker.is_executing:
+            await asyncio.sleep(0)
+        assert (await second.info()).attempt == 1  # a shutdown is not charged
+        await second.cancel()
+
+
+async def test_a_worker_that_is_told_to_stop_twice_or_before_its_start_does_nothing(h: Harness) -> None:
+    worker = hire(h)
+    await worker.stop()
+    async with hire(h) as worker:
+        await worker.stop()
+        await worker.stop()
+        assert list(await h.store.workers()) == []
+
+
+async def test_a_worker_registers_and_retires(h: Harness) -> None:
+    async with hire(h, name="w-1", concurrency=7) as worker:
+        (info,) = await h.store.workers()
+        assert (info.id, info.name, info.concurrency) == (worker.id, "w-1", 7)
+        assert set(info.types) == {"shop.order.v1", "shopping.v1"}
+    assert list(await h.store.workers()) == []
+
+
+async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def busy(ctx: Context) -> None:
+        started = asyncio.get_running_loop()
+        assert started is not None
+        import time
+
+        time.sleep(0.11)  # noqa: ASYNC251 - that is the point
+
+    h.include(app)
+    with caplog.at_level(logging.WARNING):
+        async with hire(h):
+            await h.execute(busy)
+    assert "(busy) kept the worker's loop for" in caplog.text
