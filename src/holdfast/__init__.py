@@ -10,86 +10,24 @@
 Application code imports from here, tests from `holdfast.testing`. Everything else is inside.
 """
 
-from holdfast.app import Holdfast
-from holdfast.core.errors import (
-    ChildFailed,
-    ErrorRecord,
-    Fatal,
-    HistoryDiverged,
-    HoldfastError,
-    InvalidRequest,
-    JoinFailed,
-    KeyConflict,
-    LeaseLost,
-    NotSerializable,
-    PayloadTooLarge,
-    RaceFailed,
-    Rollback,
-    RunBusy,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunNotFound,
-    SchemaOutOfDate,
-    StepFailed,
-    StepTimeout,
-    StoreUnavailable,
-    UnknownWorkflow,
-    WaitTimeout,
-    WorkflowViolation,
-)
-from holdfast.core.retry import Retry
-from holdfast.core.states import RunState
-from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
-from holdfast.runner.context import Child, Context
-from holdfast.runner.registry import Registry, Step, Task, Workflow
-from holdfast.runner.step_info import StepInfo, step_info
-from holdfast.worker.worker import Worker
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AuditInfo",
-    "Child",
-    "ChildFailed",
-    "Context",
-    "EntryInfo",
-    "ErrorRecord",
-    "Fatal",
-    "HistoryDiverged",
-    "Holdfast",
-    "HoldfastError",
-    "InvalidRequest",
-    "JoinFailed",
-    "KeyConflict",
-    "LeaseLost",
-    "NotSerializable",
-    "PayloadTooLarge",
-    "RaceFailed",
-    "Registry",
-    "Retry",
-    "Rollback",
-    "RunBusy",
-    "RunCancelled",
-    "RunFailed",
-    "RunFinished",
-    "RunHandle",
-    "RunInfo",
-    "RunNotFound",
-    "RunState",
-    "SchemaOutOfDate",
-    "Step",
-    "StepFailed",
-    "StepInfo",
-    "StepTimeout",
-    "StoreUnavailable",
-    "Task",
-    "UnknownWorkflow",
-    "WaitInfo",
-    "WaitTimeout",
-    "Worker",
-    "Workflow",
-    "WorkflowViolation",
-    "step_info",
-]
+if TYPE_CHECKING:
+    from holdfast.api import *  # noqa: F403 - the one list of public names is there
+    from holdfast.api import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load the public names when the first of them is used: `holdfast --help` needs none of them."""
+        api = import_module("holdfast.api")
+        if name == "__all__" or name in api.__all__:
+            return getattr(api, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted([*globals(), *import_module("holdfast.api").__all__])

@@ -123,6 +123,7 @@ class LeavesChildrenAlone(MemoryStore):
     ],
 )
 def test_the_machine_notices(broken: type[MemoryStore]) -> None:
+    assert {name for name in vars(broken) if not name.startswith("__")} <= set(dir(MemoryStore)), "breaks nothing"
     # The same examples each time, so that it is found each time; and no search for the shortest one.
     like = settings(max_examples=2_000, derandomize=True, database=None, phases=[Phase.generate], print_blob=False)
 

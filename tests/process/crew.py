@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -78,6 +77,7 @@ class Crew:
         self.folder = folder
         self.database = database or folder / "runs.db"
         self.url = f"sqlite:///{self.database}"
+        self.write_lock = folder / f"{self.database}-holdfast" / "write.lock"
         self.ledger = Ledger(folder / "ledger")
         self.hf = Holdfast(self.url)
         self.hf.include(workflows)
@@ -172,7 +172,9 @@ class Crew:
 
     def report(self, what: str) -> str:
         """A failure, with the last words of every worker."""
-        logs = [f"--- worker {hand.number} (pid {hand.pid}, {_fate(hand)}) ---\n{_tail(hand.log)}" for hand in self.hands]
+        logs = [
+            f"--- worker {hand.number} (pid {hand.pid}, {_fate(hand)}) ---\n{_tail(hand.log)}" for hand in self.hands
+        ]
         ledger = self.ledger.path.read_text() if self.ledger.path.exists() else ""
         return "\n".join([what, *logs, "--- ledger ---", _tail(ledger)])
 
@@ -207,17 +209,3 @@ async def step(run: RunHandle[Any], location: str) -> EntryInfo:
 async def marks(run: RunHandle[Any]) -> dict[str, str]:
     """The recorded results of a run's steps by location."""
     return {entry.location: entry.result for entry in await run.history() if entry.kind is EntryKind.STEP}
-
-
-def is_locked(database: Path) -> bool:
-    """Whether somebody is writing to a database right now."""
-    import fcntl
-
-    file = os.open(database.with_name(database.name + "-holdfast") / "write.lock", os.O_RDWR)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False

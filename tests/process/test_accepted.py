@@ -12,6 +12,7 @@ from tests.process.crew import ROOT, Crew
 
 PRODUCER = """
 import asyncio, itertools, sys
+from holdfast import Holdfast
 from tests.process.app import quick
 
 async def main(url, book):

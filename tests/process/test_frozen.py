@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+from pathlib import Path
 
 from holdfast import RunHandle
 from tests.process.app import quick, story
-from tests.process.crew import Crew, Hand, facts, is_locked, marks, step
+from tests.process.crew import Crew, Hand, facts, marks, step
 
 LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
@@ -20,12 +22,23 @@ async def freeze(crew: Crew, hand: Hand) -> None:
         hand.signal(signal.SIGSTOP)
         await crew.until("the process is stopped", lambda: is_stopped(hand))
         for _ in range(10):
-            if not is_locked(crew.database):
+            if not is_locked(crew.write_lock):
                 return
             await asyncio.sleep(0.02)
         hand.signal(signal.SIGCONT)
         await asyncio.sleep(0.05)
     raise AssertionError(crew.report("whenever the process was stopped, it was writing"))
+
+
+def is_locked(path: Path) -> bool:
+    file = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def is_stopped(hand: Hand) -> bool:

@@ -121,7 +121,9 @@ async def test_an_early_wake_does_not_shorten_a_delay(stage: Stage) -> None:
 
         return list(
             await asyncio.gather(
-                ctx.step("flaky", body, retry=Retry(initial=3600, max_delay=3600, factor=1, jitter=0)), ctx.receive("poke"), ctx.receive("poke")
+                ctx.step("flaky", body, retry=Retry(initial=3600, max_delay=3600, factor=1, jitter=0)),
+                ctx.receive("poke"),
+                ctx.receive("poke"),
             )
         )
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from holdfast.app import Holdfast
 from holdfast.cli.view import Snapshot
-from holdfast.core.checkpoint import Hint
 from holdfast.core.errors import RunNotFound
+from holdfast.core.hint import Hint
 from holdfast.engine.explain import explain
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Value, Wait
@@ -141,16 +139,3 @@ class Cancel(Value, frozen=True, kw_only=True, tag=True):
 
 
 Control = Cancel
-
-
-class Hint(msgspec.Struct, frozen=True):
-    """Something that happened in a store, told to whoever listens. Losing one may only cost latency.
-
-    `is_elsewhere`: something was written by another process; look for yourself.
-    """
-
-    ready: frozenset[str] = frozenset()
-    arrived: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
-    taken: frozenset[str] = frozenset()
-    is_elsewhere: bool = False

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, Hint, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Micros
+from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, Value, Wait, WorkerInfo
 from holdfast.core.states import RunState

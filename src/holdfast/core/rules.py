@@ -182,6 +182,30 @@ def woken(run: Run, now: Micros) -> Run:
     return replace(run, ready_at=max(now, run.start_at), updated_at=now)
 
 
+def message_arrival(message: Message, run: Run, now: Micros) -> Arrival:
+    """A message as the run it is addressed to gets it."""
+    return Arrival(
+        number=run.arrivals + 1,
+        kind=WaitKind.MESSAGE,
+        name=message.name,
+        at=now,
+        payload=message.payload,
+        ref=message.id,
+    )
+
+
+def event_arrival(number: int, topic: str, payload: str, at: Micros, run: Run | None = None) -> Arrival:
+    """The event of this number as a run gets it; without one, as any waiting run would."""
+    return Arrival(
+        number=run.arrivals + 1 if run is not None else 0,
+        kind=WaitKind.EVENT,
+        name=topic,
+        at=at,
+        payload=payload,
+        ref=str(number),
+    )
+
+
 def child_end(child: Run, number: int, now: Micros) -> Arrival:
     """The end of a child as its parent gets it."""
     return Arrival(
@@ -196,6 +220,12 @@ def child_end(child: Run, number: int, now: Micros) -> Arrival:
 
 
 # Control
+
+
+def is_orphan(run: Run, *, has_waits: bool) -> bool:
+    """Whether nothing would ever move a run: not held, not ready at any time, not waiting for something named."""
+    is_waiting = run.state in (RunState.BLOCKED, RunState.PAUSED) or has_waits
+    return not (run.state.is_end or run.is_held or run.ready_at is not None or is_waiting)
 
 
 def cancelled(run: Run, reason: str, now: Micros) -> Run:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.core.checkpoint import Finish, Hint
+from holdfast.core.checkpoint import Finish
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import Run
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState

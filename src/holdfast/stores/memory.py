@@ -10,10 +10,10 @@ import asyncio
 import heapq
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,13 +25,13 @@ from holdfast.core.checkpoint import (
     Control,
     Created,
     CreatedRun,
-    Hint,
     LeaseRequest,
     Verdict,
     Verdicts,
 )
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import RunNotFound
+from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
     EVENT_RETENTION,
     RECEIPT_RETENTION,
@@ -70,6 +70,13 @@ class _Record:
     receipts: dict[str, Micros] = field(default_factory=dict)
     audit: list[AuditFact] = field(default_factory=list)
 
+    def satisfies(self, wait: Wait) -> bool:
+        """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
+        return any(rules.accepts(wait, arrival) for arrival in self.inbox.values())
+
+    def details(self) -> Details:
+        return Details(run=self.run, waits=self.waits, values=dict(self.values))
+
 
 @dataclass
 class _Published:
@@ -80,19 +87,24 @@ class _Published:
     at: Micros
     reached: int = 0
 
+    def arrival(self, run: Run | None = None) -> Arrival:
+        return rules.event_arrival(self.number, self.event.topic, self.event.payload, self.at, run)
+
 
 def _atomic(
     operation: Callable[Concatenate[MemoryStore, _P], _R],
-) -> Callable[Concatenate[MemoryStore, _P], _R]:
+) -> Callable[Concatenate[MemoryStore, _P], Coroutine[Any, Any, _R]]:
+    """Make a plain method an operation of the port: it never awaits, and afterwards whoever listens is told."""
+
     @wraps(operation)
-    def locked(self: MemoryStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def atomic(self: MemoryStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         with self._lock:
             try:
                 return operation(self, *args, **kwargs)
             finally:
                 self._tell()
 
-    return locked
+    return atomic
 
 
 class MemoryStore:
@@ -108,10 +120,7 @@ class MemoryStore:
         self._event_count = 0
         self._workers: dict[str, WorkerInfo] = {}
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
-        self._ready: set[str] = set()
-        self._arrived: set[str] = set()
-        self._ended: set[str] = set()
-        self._taken: set[str] = set()
+        self._news = News()
 
     async def open(self, *, migrate: bool = True) -> None:
         """Nothing to open."""
@@ -127,11 +136,8 @@ class MemoryStore:
 
     # Starting
 
-    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        return self._create(intents, lease)
-
     @_atomic
-    def _create(self, intents: Sequence[Intent], lease: LeaseRequest | None) -> Created:
+    def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
         now = self._clock.now()
         existing = self._existing(intents)
         return Created(
@@ -181,7 +187,7 @@ class MemoryStore:
         if run.parent_id is not None:
             self._children[run.parent_id].append(run.id)
         if lease is None or run.ready_at is None or run.ready_at > now:
-            self._ready.add(run.type)
+            self._news.ready.add(run.type)
             return CreatedRun(run_id=run.id, created=True)
         return CreatedRun(run_id=run.id, created=True, lease=self._lease(record, lease, now))
 
@@ -193,11 +199,8 @@ class MemoryStore:
 
     # Claiming
 
-    async def claim(self, request: ClaimRequest) -> Claimed:
-        return self._claim(request)
-
     @_atomic
-    def _claim(self, request: ClaimRequest) -> Claimed:
+    def claim(self, request: ClaimRequest) -> Claimed:
         now = self._clock.now()
         types = frozenset(request.types)
         queued = [r for r in self._records.values() if r.run.ready_at is not None and r.run.type in types]
@@ -205,7 +208,7 @@ class MemoryStore:
             won = [r for r in queued if r.run.claim_id == request.id and r.run.worker == request.worker]
             if won:
                 return Claimed(leases=tuple(self._lease_of(r) for r in won), next_ready_at=now, now=now)
-        due = [r for r in queued if _ready_at(r) <= now]
+        due = [r for r in queued if (r.run.ready_at or 0) <= now]
         chosen: list[_Record] = []
         may_suspect = request.may_suspect
         for record in heapq.nsmallest(len(due), due, key=_claim_order):
@@ -217,9 +220,8 @@ class MemoryStore:
                 may_suspect = False
             chosen.append(record)
         leases = tuple(self._lease(record, request, now) for record in chosen)
-        rest = min(
-            (_ready_at(r) for r in queued if not (r.run.is_held and r.run.worker == request.worker)), default=None
-        )
+        others = [r for r in queued if r.run.worker != request.worker]
+        rest = min((r.run.ready_at or 0 for r in others), default=None)
         return Claimed(leases=leases, next_ready_at=rest, now=now)
 
     def _lease(self, record: _Record, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
@@ -233,11 +235,8 @@ class MemoryStore:
 
     # Writing
 
-    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
-        return self._checkpoint(checkpoints)
-
     @_atomic
-    def _checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
         now = self._clock.now()
         return Verdicts(verdicts=tuple(self._apply(one, now) for one in checkpoints), now=now)
 
@@ -296,13 +295,13 @@ class MemoryStore:
         if after.state.is_end:
             self._bury(record, now)
         elif not after.is_held and after.ready_at is not None and after.ready_at <= now:
-            self._ready.add(after.type)
+            self._news.ready.add(after.type)
 
     def _bury(self, record: _Record, now: Micros) -> None:
         run = record.run
         record.waits = ()
         record.inbox.clear()
-        self._ended.add(run.id)
+        self._news.ended.add(run.id)
         for child_id in self._children.pop(run.id, ()):
             if self._records[child_id].run.on_close == "cancel":
                 self._cancel(child_id, "its parent ended", now)
@@ -311,11 +310,8 @@ class MemoryStore:
 
     # Arriving
 
-    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
-        return self._send(messages)
-
     @_atomic
-    def _send(self, messages: Sequence[Message]) -> Sequence[Sent]:
+    def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
         now = self._clock.now()
         return [self._deliver_message(message, now) for message in messages]
 
@@ -330,22 +326,11 @@ class MemoryStore:
         unread = {arrival.ref for arrival in record.inbox.values() if arrival.kind is WaitKind.MESSAGE}
         is_known = message.id in record.receipts or message.id in unread
         if not is_known:
-            arrival = Arrival(
-                number=record.run.arrivals + 1,
-                kind=WaitKind.MESSAGE,
-                name=message.name,
-                at=now,
-                payload=message.payload,
-                ref=message.id,
-            )
-            self._deliver(record, arrival, now)
+            self._deliver(record, rules.message_arrival(message, record.run, now), now)
         return Sent(run_id=run_id)
 
-    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        return self._emit(events)
-
     @_atomic
-    def _emit(self, events: Sequence[Event]) -> Sequence[int]:
+    def emit(self, events: Sequence[Event]) -> Sequence[int]:
         now = self._clock.now()
         return [self._publish(event, now) for event in events]
 
@@ -359,23 +344,20 @@ class MemoryStore:
         published = _Published(self._event_count, event, now)
         kept.append(published)
         for record in self._records.values():
-            if any(
-                rules.accepts(wait, _event_arrival(published, 0)) and not _is_satisfied(wait, record)
-                for wait in record.waits
-            ):
-                self._deliver(record, _event_arrival(published, record.run.arrivals + 1), now)
+            if any(rules.accepts(wait, published.arrival()) and not record.satisfies(wait) for wait in record.waits):
+                self._deliver(record, published.arrival(record.run), now)
                 published.reached += 1
         return published.reached
 
     def _collect_published(self, record: _Record, now: Micros) -> None:
         """Hand a run the first event it missed on each topic it has begun to wait for."""
         for wait in record.waits:
-            if wait.kind is not WaitKind.EVENT or _is_satisfied(wait, record):
+            if wait.kind is not WaitKind.EVENT or record.satisfies(wait):
                 continue
             for published in self._events[wait.names[0]]:
                 is_kept = record.run.created_at <= published.at and published.at > now - EVENT_RETENTION
                 if is_kept and published.number > wait.after:
-                    self._deliver(record, _event_arrival(published, record.run.arrivals + 1), now)
+                    self._deliver(record, published.arrival(record.run), now)
                     break
 
     def _deliver(self, record: _Record, arrival: Arrival, now: Micros) -> None:
@@ -386,18 +368,15 @@ class MemoryStore:
         is_awaited = any(rules.accepts(wait, arrival) for wait in record.waits)
         record.run = rules.delivered(before, now, is_awaited=is_awaited)
         if record.run.is_held:
-            self._arrived.add(record.run.id)
+            self._news.arrived.add(record.run.id)
         elif record.run.ready_at != before.ready_at:
             self._note(record, rules.audit_of_wake(record.run, arrival, now))
-            self._ready.add(record.run.type)
+            self._news.ready.add(record.run.type)
 
     # Control
 
-    async def control(self, run_id: str, request: Control) -> bool:
-        return self._control(run_id, request)
-
     @_atomic
-    def _control(self, run_id: str, request: Control) -> bool:
+    def control(self, run_id: str, request: Control) -> bool:
         if run_id not in self._records:
             raise RunNotFound(f"there is no run {run_id}")
         return self._cancel(run_id, request.reason, self._clock.now())
@@ -407,31 +386,28 @@ class MemoryStore:
         if record is None or record.run.state.is_end:
             return False
         if record.run.is_held:
-            self._taken.add(run_id)
+            self._news.taken.add(run_id)
         self._move(record, rules.cancelled(record.run, reason, now), now)
         return True
 
     # Workers
 
-    @_atomic
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
-        now = self._clock.now()
-        known = self._workers.get(worker.id)
-        started_at = known.started_at if known else now
-        self._workers[worker.id] = replace(worker, started_at=started_at, heartbeat_at=now)
-        verdicts = tuple(self._look(holding) for holding in holdings)
-        for verdict in verdicts:
-            if not verdict.is_lost:
-                record = self._records[verdict.run_id]
-                record.run = replace(record.run, ready_at=now + lease)
-        return Verdicts(verdicts=verdicts, now=now)
+        with self._lock:
+            now = self._clock.now()
+            known = self._workers.get(worker.id)
+            started_at = known.started_at if known else now
+            self._workers[worker.id] = replace(worker, started_at=started_at, heartbeat_at=now)
+            verdicts = tuple(self._look(holding) for holding in holdings)
+            for verdict in verdicts:
+                if not verdict.is_lost:
+                    record = self._records[verdict.run_id]
+                    record.run = replace(record.run, ready_at=now + lease)
+            return Verdicts(verdicts=verdicts, now=now)
 
     @_atomic
-    def _retire(self, worker_id: str) -> None:
+    def retire(self, worker_id: str) -> None:
         self._workers.pop(worker_id, None)
-
-    async def retire(self, worker_id: str) -> None:
-        self._retire(worker_id)
 
     def _look(self, holding: Holding) -> Verdict:
         record = self._records.get(holding.run_id)
@@ -449,7 +425,7 @@ class MemoryStore:
 
     async def get(self, run_id: str) -> Details | None:
         record = self._records.get(run_id)
-        return _details(record) if record else None
+        return record.details() if record else None
 
     async def find(self, key: str) -> str | None:
         return self._keys.get(key)
@@ -458,7 +434,7 @@ class MemoryStore:
         with self._lock:
             matching = [record for record in self._records.values() if query.admits(record.run)]
         newest_first = sorted(matching, key=lambda r: (r.run.created_at, r.run.id), reverse=True)
-        return [_details(record) for record in newest_first[: query.limit]]
+        return [record.details() for record in newest_first[: query.limit]]
 
     async def history(self, run_id: str) -> Sequence[Entry]:
         record = self._records.get(run_id)
@@ -486,7 +462,7 @@ class MemoryStore:
         return sorted(self._workers.values(), key=lambda worker: worker.id)
 
     async def orphans(self, limit: int) -> Sequence[str]:
-        lost = (r.run.id for r in self._records.values() if _is_orphan(r))
+        lost = (r.run.id for r in self._records.values() if rules.is_orphan(r.run, has_waits=bool(r.waits)))
         return [run_id for run_id, _ in zip(lost, range(limit), strict=False)]
 
     async def check(self) -> Sequence[Finding]:
@@ -500,14 +476,11 @@ class MemoryStore:
         return lambda: self._listeners.remove(subscription) if subscription in self._listeners else None
 
     def _tell(self) -> None:
-        if not (self._ready or self._arrived or self._ended or self._taken):
-            return
-        hint = Hint(frozenset(self._ready), frozenset(self._arrived), frozenset(self._ended), frozenset(self._taken))
-        for told in (self._ready, self._arrived, self._ended, self._taken):
-            told.clear()
-        for loop, listener in self._listeners:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(listener, hint)
+        hint, self._news = self._news.hint(), News()
+        if hint is not None:
+            for loop, listener in self._listeners:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(listener, hint)
 
     def _note(self, record: _Record, fact: AuditFact | None) -> None:
         if fact is None:
@@ -519,42 +492,9 @@ class MemoryStore:
                 record.audit.remove(routine[0])
 
 
-def _ready_at(record: _Record) -> Micros:
-    ready_at = record.run.ready_at
-    assert ready_at is not None
-    return ready_at
-
-
 def _claim_order(record: _Record) -> tuple[int, Micros, str]:
-    return record.run.priority, _ready_at(record), record.run.id
+    return record.run.priority, record.run.ready_at or 0, record.run.id
 
 
 def _in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda e: (not e.is_settled, e.position, e.location)))
-
-
-def _event_arrival(published: _Published, number: int) -> Arrival:
-    return Arrival(
-        number=number,
-        kind=WaitKind.EVENT,
-        name=published.event.topic,
-        at=published.at,
-        payload=published.event.payload,
-        ref=str(published.number),
-    )
-
-
-def _is_satisfied(wait: Wait, record: _Record) -> bool:
-    """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
-    return any(rules.accepts(wait, arrival) for arrival in record.inbox.values())
-
-
-def _details(record: _Record) -> Details:
-    return Details(run=record.run, waits=record.waits, values=dict(record.values))
-
-
-def _is_orphan(record: _Record) -> bool:
-    run = record.run
-    if run.state.is_end or run.is_held or run.ready_at is not None:
-        return False
-    return not (run.state in (RunState.BLOCKED, RunState.PAUSED) or record.waits)

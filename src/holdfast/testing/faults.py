@@ -15,9 +15,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, Hint, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent, Store
 from holdfast.core.states import RunState

@@ -20,6 +20,7 @@ BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
 _OUTAGE_PAUSE: Micros = SECOND
 _AGAIN_PAUSE: Micros = SECOND // 50
+_STOP_SECONDS = 5.0
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -103,11 +104,13 @@ class Claimer:
         self._task.add_done_callback(self._answered)
 
     async def stop(self) -> None:
-        """Claim no more; a claim under way is still taken."""
+        """Claim no more; a claim under way is still taken, if the store answers soon."""
         self._is_stopped = True
         self._disarm()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        if (task := self._task) is not None:
+            await asyncio.wait([task], timeout=_STOP_SECONDS)
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _ask(self) -> Claimed | None:
         try:

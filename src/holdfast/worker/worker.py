@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from holdfast.core.checkpoint import Claimed, Finish, Hint, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import matches_type
 from holdfast.core.model import Holding, Lease, WorkerInfo
@@ -134,7 +135,11 @@ class Worker:
         if not self.types():
             wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
             _log.warning("worker %s has no registered type%s; it will never claim anything", self.name, wanted)
-        await self._on_open()
+        try:
+            await self._on_open()
+        except BaseException:
+            self._is_started = False  # there is nothing to stop
+            raise
         self.committer = Committer(self._store, self.clock.told)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         self._claimer = Claimer(
@@ -171,8 +176,9 @@ class Worker:
         if not await self._until(lambda: not self._held and not self._offers, _RELEASE_SECONDS):
             _log.warning("%d runs could not be given back; others take them when their leases end", len(self._held))
         await self._let_go_of_everything()
-        with contextlib.suppress(StoreUnavailable):
-            await self._store.retire(self.id)
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._store.retire(self.id)
         _log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from holdfast.core.checkpoint import Cancel, Hint, Hold
+from holdfast.core.checkpoint import Cancel, Hold
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import Event, Message
 from holdfast.stores.sqlite import SqliteStore, jobs
 from holdfast.stores.sqlite.desk import Desk

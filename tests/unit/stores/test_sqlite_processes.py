@@ -18,8 +18,8 @@ import apsw
 import pytest
 import pytest_asyncio
 
-from holdfast.core.checkpoint import Hint
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from holdfast.core.checkpoint import Hint
+from holdfast.core.hint import Hint
 from holdfast.stores.sqlite import SqliteStore, watch
 from holdfast.testing.contract.arrange import an_intent, claim, start
 

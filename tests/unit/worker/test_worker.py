@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Context, InvalidRequest, Registry, RunState
-from holdfast.core.checkpoint import Hint
+from holdfast.core.hint import Hint
 from holdfast.testing.harness import Harness
 from holdfast.worker.worker import Worker
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import apsw
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Hint
 from holdfast.core.clock import Clock, Micros
+from holdfast.core.hint import Hint
 from holdfast.core.model import Arrival, AuditFact, Entry, Run, Wait
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.checkpoint import Hint
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
 
 ANSWER_SECONDS = 60.0
 

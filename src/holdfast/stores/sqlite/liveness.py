@@ -30,6 +30,7 @@ class WorkerLocks:
         self._own: dict[str, int] = {}
         self._dead: dict[str, int] = {}
         self._contested: set[str] = set()
+        self._retiring: set[str] = set()
         self._probed_at = -PROBE_SECONDS
 
     # Of this process
@@ -47,8 +48,13 @@ class WorkerLocks:
             time.sleep(_HOLD_PAUSE_SECONDS)  # somebody looks whether it is free
         self._contested.add(worker_id)  # another process has the same id; then that one's life counts
 
+    def retiring(self, worker_id: str) -> None:
+        """A worker is about to retire. Should that fail, its file stays, so that it is found dead. From any thread."""
+        self._retiring.add(worker_id)
+
     def release(self, worker_id: str) -> None:
         """Remove a worker's file: what it still holds is left to its leases."""
+        self._retiring.discard(worker_id)
         file = self._own.pop(worker_id, None)
         if file is not None:
             self._path(worker_id).unlink(missing_ok=True)
@@ -56,6 +62,8 @@ class WorkerLocks:
 
     def release_all(self) -> None:
         self._let_go_of_dead()
+        for worker_id in self._retiring & self._own.keys():
+            os.close(self._own.pop(worker_id))
         for worker_id in list(self._own):
             self.release(worker_id)
 

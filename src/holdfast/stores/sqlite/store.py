@@ -16,12 +16,12 @@ from holdfast.core.checkpoint import (
     ClaimRequest,
     Control,
     Created,
-    Hint,
     LeaseRequest,
     Verdicts,
 )
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
@@ -125,6 +125,7 @@ class SqliteStore:
             leases.retire(desk, worker_id)
             desk.after_commit.append(lambda: self._locks.release(worker_id))
 
+        self._locks.retiring(worker_id)
         await self._writer.run(operation)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.core.checkpoint import Hint
+from holdfast.core.hint import Hint
 from holdfast.stores.sqlite.files import FILE_MODE, Files
 from holdfast.stores.sqlite.jobs import Listener
 

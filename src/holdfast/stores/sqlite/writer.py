@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.core.checkpoint import Hint
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import open_for_writing
 from holdfast.stores.sqlite.desk import Desk

@@ -12,7 +12,6 @@ from holdfast.core.checkpoint import (
     Claimed,
     ClaimRequest,
     Finish,
-    Hint,
     Hold,
     LeaseRequest,
     Next,
@@ -22,6 +21,7 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
+from holdfast.core.hint import Hint
 from holdfast.core.ids import derived_id, new_id
 from holdfast.core.model import (
     AuditFact,

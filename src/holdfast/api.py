@@ -1,0 +1,83 @@
+"""The public names of holdfast, all in one place. `holdfast` itself offers them, and loads them at first use."""
+
+from holdfast.app import Holdfast
+from holdfast.core.errors import (
+    ChildFailed,
+    ErrorRecord,
+    Fatal,
+    HistoryDiverged,
+    HoldfastError,
+    InvalidRequest,
+    JoinFailed,
+    KeyConflict,
+    LeaseLost,
+    NotSerializable,
+    PayloadTooLarge,
+    RaceFailed,
+    Rollback,
+    RunBusy,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunNotFound,
+    SchemaOutOfDate,
+    StepFailed,
+    StepTimeout,
+    StoreUnavailable,
+    UnknownWorkflow,
+    WaitTimeout,
+    WorkflowViolation,
+)
+from holdfast.core.retry import Retry
+from holdfast.core.states import RunState
+from holdfast.engine.handle import RunHandle
+from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
+from holdfast.runner.context import Child, Context
+from holdfast.runner.registry import Registry, Step, Task, Workflow
+from holdfast.runner.step_info import StepInfo, step_info
+from holdfast.worker.worker import Worker
+
+__all__ = [
+    "AuditInfo",
+    "Child",
+    "ChildFailed",
+    "Context",
+    "EntryInfo",
+    "ErrorRecord",
+    "Fatal",
+    "HistoryDiverged",
+    "Holdfast",
+    "HoldfastError",
+    "InvalidRequest",
+    "JoinFailed",
+    "KeyConflict",
+    "LeaseLost",
+    "NotSerializable",
+    "PayloadTooLarge",
+    "RaceFailed",
+    "Registry",
+    "Retry",
+    "Rollback",
+    "RunBusy",
+    "RunCancelled",
+    "RunFailed",
+    "RunFinished",
+    "RunHandle",
+    "RunInfo",
+    "RunNotFound",
+    "RunState",
+    "SchemaOutOfDate",
+    "Step",
+    "StepFailed",
+    "StepInfo",
+    "StepTimeout",
+    "StoreUnavailable",
+    "Task",
+    "UnknownWorkflow",
+    "WaitInfo",
+    "WaitTimeout",
+    "Worker",
+    "Workflow",
+    "WorkflowViolation",
+    "step_info",
+]

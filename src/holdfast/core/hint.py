@@ -1,0 +1,36 @@
+"""A hint: what has just happened in a store, told to whoever listens. Losing one may only cost latency."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Types of which runs became ready, and runs: held ones that got arrivals, ended ones, ones taken from a holder.
+
+    `is_elsewhere`: something was written by another process; look for yourself.
+    """
+
+    ready: frozenset[str] = frozenset()
+    arrived: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    is_elsewhere: bool = False
+
+
+class News:
+    """What a transaction will have to tell, gathered while it goes on."""
+
+    __slots__ = ("arrived", "ended", "ready", "taken")
+
+    def __init__(self) -> None:
+        self.ready: set[str] = set()
+        self.arrived: set[str] = set()
+        self.ended: set[str] = set()
+        self.taken: set[str] = set()
+
+    def hint(self) -> Hint | None:
+        """The hint to give when it is committed, if there is anything to tell."""
+        if not (self.ready or self.arrived or self.ended or self.taken):
+            return None
+        return Hint(frozenset(self.ready), frozenset(self.arrived), frozenset(self.ended), frozenset(self.taken))

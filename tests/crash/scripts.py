@@ -1,0 +1,245 @@
+"""The scripts that are played with a crash at every call: together they use every operation there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast import ChildFailed, Context, Fatal, Registry, Retry, RunFailed, StepFailed, WaitTimeout, step_info
+from holdfast.testing.harness import Harness
+from tests.crash.rehearsal import Ledger, Script
+
+
+def steps(app: Registry, ledger: Ledger) -> None:
+    def flaky() -> int:
+        ledger.note()
+        if step_info().attempt < 3:
+            raise OSError("busy")
+        return 7
+
+    def hopeless() -> None:
+        ledger.note()
+        raise Fatal("never")
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.step("a", ledger.note, 1)]
+        found.append(await ctx.step("cheap", ledger.note, 2, ephemeral=True))
+        found.append(await ctx.step("flaky", flaky, retry=Retry(max_attempts=6, initial=0.1, jitter=0)))
+        found.append(await ctx.step("rarely", flaky, retry=Retry(max_attempts=6, initial=20, max_delay=60, jitter=0)))
+        try:
+            await ctx.step("hopeless", hopeless)
+        except StepFailed as failure:
+            found.append(failure.message)
+        found.append(await ctx.step("a", ledger.note, 3))
+        return found
+
+
+async def run_main(h: Harness) -> None:
+    await (await h.start("main", id="main")).result()
+
+
+def waits(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        await ctx.sleep(0.3)
+        found: list[Any] = [await ctx.receive("x"), await ctx.receive(["y", "z"])]
+        await ctx.sleep(3600)
+        found.append(await ctx.step("a", ledger.note, 1))
+        try:
+            await ctx.receive("never", timeout=60)
+        except WaitTimeout:
+            found.append("late")
+        found += [await ctx.receive("x"), await ctx.wait_event("news"), await ctx.wait_event("news")]
+        try:
+            await ctx.wait_event("silence", timeout=0.2)
+        except WaitTimeout:
+            found.append("silent")
+        return found
+
+
+async def send_everything(h: Harness) -> None:
+    run = await h.start("main", id="main")
+    for name, payload in [("x", 1), ("z", 2), ("x", 3), ("other", 4)]:
+        await run.send(name, payload, id=f"{name}{payload}")
+        await run.send(name, payload, id=f"{name}{payload}")
+    for number in range(3):
+        await h.emit("news", number)
+    await run.result()
+
+
+def branches(app: Registry, ledger: Ledger) -> None:
+    async def branch(ctx: Context, number: int) -> int:
+        await ctx.step("s", ledger.note)
+        await asyncio.sleep(number)
+        got: int = await ctx.step("s", ledger.note, number * 10)
+        return got
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = list(await asyncio.gather(*(branch(ctx, number) for number in range(4))))
+        pending = {asyncio.create_task(ctx.sleep(seconds), name=str(seconds)) for seconds in (5, 50, 500)}
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            found += sorted(task.get_name() for task in done)
+            for task in done:
+                await ctx.step("seen", ledger.note, task.get_name())
+        try:
+            async with asyncio.timeout(60):
+                await asyncio.gather(ctx.receive("never"), ctx.step("beside", ledger.note))
+        except TimeoutError:
+            found.append("timeout")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.step("t", ledger.note, number)) for number in range(3)]
+        return [*found, *(task.result() for task in tasks)]
+
+
+def children(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("leaf")
+    async def leaf(ctx: Context, number: int) -> int:
+        await ctx.step("leaf", ledger.note)
+        if number == 3:
+            raise ValueError("three")
+        await ctx.sleep(number)
+        return number
+
+    @app.workflow("ear")
+    async def ear(ctx: Context) -> Any:
+        return [await ctx.receive("hello"), await ctx.wait_event("bell")]
+
+    @app.workflow("sleeper")
+    async def sleeper(ctx: Context) -> None:
+        await ctx.receive("never")
+
+    @app.workflow("middle")
+    async def middle(ctx: Context) -> int:
+        found: list[int] = list(await asyncio.gather(ctx.call(leaf, 1), ctx.call(leaf, 2)))
+        return sum(found)
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        listening = await ctx.start(ear)
+        listening.send("hello", 5)
+        found: list[Any] = [await ctx.call(middle)]
+        try:
+            await ctx.call(leaf, 3)
+        except ChildFailed as failure:
+            found.append([failure.kind, failure.message])
+        ctx.start(sleeper, name="forgotten")
+        ctx.start(sleeper, name="follower", on_close="cancel")
+        doomed = await ctx.start(sleeper, name="doomed")
+        doomed.cancel()
+        try:
+            await doomed
+        except ChildFailed as failure:
+            found.append(failure.kind)
+        try:
+            async with asyncio.timeout(60):
+                await ctx.call(sleeper, name="impatient")
+        except TimeoutError:
+            found.append("too long")
+        ctx.emit("bell", 6)
+        found.append(await listening)
+        return found
+
+
+def failing(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main")
+    async def main(ctx: Context) -> None:
+        ctx.set_value("progress", 1)
+        await ctx.step("a", ledger.note)
+        ctx.set_value("progress", 2)
+        await ctx.sleep(60)
+        ctx.set_value("progress", 3)
+        await ctx.step("b", ledger.note)
+        raise LookupError("at the end")
+
+
+async def fail_main(h: Harness) -> None:
+    try:
+        await run_main(h)
+    except RunFailed:
+        return
+    raise AssertionError("it should have failed")
+
+
+def talkers(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("ping")
+    async def ping(ctx: Context, rounds: int) -> list[int]:
+        got = []
+        for number in range(rounds):
+            ctx.send("pong", "ball", number)
+            got.append(await ctx.receive("ball"))
+        ctx.send("nobody", "ball")
+        return got
+
+    @app.workflow("pong")
+    async def pong(ctx: Context, rounds: int) -> int:
+        total = 0
+        for _ in range(rounds):
+            total += await ctx.receive("ball")
+            await ctx.step("hit", ledger.note)
+            await ctx.send("ping", "ball", total)
+        return total
+
+
+async def play_ball(h: Harness) -> None:
+    one = await h.start("pong", {"rounds": 4}, id="pong")
+    other = await h.start("ping", {"rounds": 4}, id="ping")
+    await asyncio.gather(one.result(), other.result())
+
+
+def cancels(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("child")
+    async def child(ctx: Context) -> None:
+        await ctx.step("s", ledger.note)
+        await ctx.receive("never")
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> None:
+        await ctx.start(child, on_close="cancel")
+        await ctx.step("s", ledger.note)
+        await ctx.call(child)
+
+
+async def cancel_in_the_end(h: Harness) -> None:
+    run = await h.start("main", id="main")
+    while (
+        len(await h.store.history("main")) < 3 or sum([info.state.value == "suspended" async for info in h.list()]) < 3
+    ):
+        await h.settle()
+        await h.advance(1)
+    await run.cancel("enough")
+
+
+def crowd(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("member")
+    async def member(ctx: Context, number: int) -> int:
+        first = await ctx.step("first", ledger.note, number)
+        await ctx.sleep(number % 3)
+        second = await ctx.step("second", ledger.note, number)
+        return int(first + second)
+
+    @app.task("errand")
+    def errand(number: int) -> int:
+        ledger.note()
+        return number
+
+
+async def come_together(h: Harness) -> None:
+    runs = [await h.start("member", {"number": n}, id=f"member-{n}", key=f"m{n}") for n in range(8)]
+    runs += [await h.start("errand", {"number": n}, id=f"errand-{n}", delay=n) for n in range(4)]
+    for run in runs:
+        await run.result()
+
+
+SCRIPTS = [
+    Script("steps", steps, run_main),
+    Script("waits", waits, send_everything),
+    Script("branches", branches, run_main),
+    Script("children", children, run_main),
+    Script("failing", failing, fail_main),
+    Script("talkers", talkers, play_ball),
+    Script("cancels", cancels, cancel_in_the_end),
+    Script("crowd", crowd, come_together),
+]

@@ -1,0 +1,81 @@
+"""A fault at every call that a worker makes to the store, before it and after it: the same end.
+
+The first call of all, with which a worker registers, is left out: a worker that cannot do that does not start.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.faults import When
+from tests.crash.rehearsal import Outcome, Script, compare, play
+from tests.crash.scripts import SCRIPTS
+
+scripts = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+either = pytest.mark.parametrize("when", ["before", "after"])
+
+
+@pytest.fixture(autouse=True)
+def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the committer try again at once: it waits in real time."""
+    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+
+
+def calls(outcome: Outcome) -> range:
+    return range(2, len(outcome.calls) + 1)
+
+
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing(script: Script, when: When, tmp_path: Path) -> None:
+    """T8, S6: the worker vanishes at the call; after it, the call is carried out and its answer lost."""
+    undisturbed = await play(script, "memory", tmp_path)
+    for number in calls(undisturbed):
+        compare(undisturbed, await play(script, "memory", tmp_path, crashes=((number, when),)))
+
+
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing_where_every_turn_is_replayed(
+    script: Script, when: When, tmp_path: Path
+) -> None:
+    undisturbed = await play(script, "replay", tmp_path)
+    compare(await play(script, "memory", tmp_path), undisturbed)
+    for number in calls(undisturbed)[::3]:
+        compare(undisturbed, await play(script, "replay", tmp_path, crashes=((number, when),)))
+
+
+@either
+@scripts
+async def test_a_call_that_fails_once_changes_nothing_at_all(script: Script, when: When, tmp_path: Path) -> None:
+    """T8: a repeated checkpoint that finds its own rows answers applied, a repeated claim the same leases."""
+    undisturbed = await play(script, "memory", tmp_path)
+    for number in calls(undisturbed):
+        disturbed = await play(script, "memory", tmp_path, failures=((number, when),))
+        compare(undisturbed, disturbed)
+        assert disturbed.begun == undisturbed.begun
+
+
+@scripts
+async def test_two_crashes_in_a_row_change_nothing(script: Script, tmp_path: Path) -> None:
+    undisturbed = await play(script, "memory", tmp_path)
+    both: list[When] = ["before", "after"]
+    for number in calls(undisturbed)[::4]:
+        for first, second in itertools.product(both, both):
+            # The new worker registers first, which must succeed; the call after that is the next to fail.
+            crashes = ((number, first), (number + 2, second))
+            compare(undisturbed, await play(script, "memory", tmp_path, crashes=crashes))
+
+
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing_on_sqlite(script: Script, when: When, tmp_path: Path) -> None:
+    undisturbed = await play(script, "memory", tmp_path)
+    offset = 2 if when == "before" else 4
+    for number in range(offset, len(undisturbed.calls) + 1, 4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        compare(undisturbed, await play(script, "sqlite", folder, crashes=((number, when),)))

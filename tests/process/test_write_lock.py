@@ -1,0 +1,56 @@
+"""Somebody keeps the lock that all must have to write, as a process does that is stopped in the midst of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.process.app import quick, story
+from tests.process.crew import Crew, facts
+
+
+@contextmanager
+def locked(crew: Crew) -> Iterator[None]:
+    """Be the one who writes, and do not."""
+    file = os.open(crew.write_lock, os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
+    lease = 1.0
+    worker = await crew.hire(lease=lease)
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    await crew.begun(run, "middle", worker)
+
+    with locked(crew):
+        crew.gate().touch()
+        await crew.until("the body has ended", lambda: bool(crew.ledger.deeds("ended", run.id, "middle")))
+        time.sleep(3 * lease)  # noqa: ASYNC251 - nobody can do anything meanwhile
+
+    await crew.result(run)
+    assert crew.executions(run, "middle") == [worker.number]
+    assert len(await facts(run, "claimed")) == 1
+    assert len(await crew.result(await crew.hf.start(quick, crew.book))) == 1
+
+
+async def test_a_worker_ends_though_it_cannot_give_back_its_runs(crew: Crew) -> None:
+    worker = await crew.hire(grace=0)
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    await crew.begun(run, "middle", worker)
+
+    with locked(crew):
+        worker.signal(signal.SIGTERM)
+        assert await crew.exited(worker, 40) == 0
+    crew.gate().touch()
+    heir = await crew.hire()
+
+    await crew.result(run, 10)  # a third of the lease
+    assert crew.executions(run, "middle") == [worker.number, heir.number]
