@@ -18,7 +18,11 @@ from holdfast.testing.harness import Harness
 KINDS = ("memory", "replay", "sqlite")
 """A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file."""
 
-PATIENCE_SECONDS = 0.03
+PATIENCE_SECONDS = 5.0
+"""How long a body may take in a test that knows it will end, on a machine that is busy with other things."""
+
+IMPATIENCE_SECONDS = 0.03
+"""How long to wait for a body that is known not to end by itself."""
 
 
 class Stage:
@@ -39,7 +43,11 @@ class Stage:
         return SqliteStore(self._folder / "runs.db", clock=self.clock)
 
     def harness(
-        self, source: Holdfast | Registry | None = None, *, wrap: Callable[[Store], Store] | None = None
+        self,
+        source: Holdfast | Registry | None = None,
+        *,
+        wrap: Callable[[Store], Store] | None = None,
+        has_endless_bodies: bool = False,
     ) -> Harness:
         """A harness for what is registered in `source`; `wrap` puts something between it and the store."""
         store = self.store()
@@ -48,7 +56,7 @@ class Stage:
             always_replay=self.kind == "replay",
             clock=self.clock,
             store=store if wrap is None else wrap(store),
-            patience_seconds=PATIENCE_SECONDS,
+            patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else PATIENCE_SECONDS,
         )
 
 

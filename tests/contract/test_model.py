@@ -24,7 +24,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
 from tests.contract.machine import StoreMachine
 
-EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "50"))
 STEPS = 50
 
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,10 @@ workflows = Registry()
 # Bodies
 
 
+def is_open(gate: str) -> bool:
+    return Path(gate).exists()
+
+
 async def work(book: str, seconds: float = 0.02) -> str:
     """Take a moment, as most steps do."""
     with Ledger(book).execution() as mark:
@@ -39,16 +44,17 @@ async def work(book: str, seconds: float = 0.02) -> str:
 async def hold(book: str, gate: str) -> str:
     """Take until somebody opens the gate."""
     with Ledger(book).execution() as mark:
-        async with asyncio.timeout(LONG_SECONDS):
-            while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - nobody in this process could tell
-                await asyncio.sleep(POLL_SECONDS)
-        return mark
+        for _ in range(round(LONG_SECONDS / POLL_SECONDS)):
+            if is_open(gate):
+                return mark
+            await asyncio.sleep(POLL_SECONDS)
+        raise TimeoutError(f"nobody has opened {gate}")
 
 
 async def hang(book: str, gate: str) -> str:
     """Take a minute, unless the gate is open from the beginning."""
     with Ledger(book).execution() as mark:
-        if not Path(gate).exists():  # noqa: ASYNC240 - it takes microseconds
+        if not is_open(gate):
             await asyncio.sleep(LONG_SECONDS)
         return mark
 
@@ -56,16 +62,21 @@ async def hang(book: str, gate: str) -> str:
 def stick(book: str, gate: str) -> str:
     """Likewise in a thread, which cannot be cancelled."""
     with Ledger(book).execution() as mark:
-        if not Path(gate).exists():
+        if not is_open(gate):
             time.sleep(LONG_SECONDS)
         return mark
 
 
-async def block(book: str, seconds: float) -> str:
-    """Keep the worker's whole event loop from doing anything else."""
+async def block(book: str, gate: str, seconds: float) -> str:
+    """Keep the worker's whole event loop from doing anything else, unless the gate is open from the beginning."""
     with Ledger(book).execution() as mark:
-        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+        if not is_open(gate):
+            _stall(seconds)
         return mark
+
+
+def _stall(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 async def die(book: str) -> None:
@@ -75,7 +86,7 @@ async def die(book: str) -> None:
 
 
 BodyName = Literal["hold", "hang", "stick"]
-BODIES = {"hold": hold, "hang": hang, "stick": stick}
+BODIES: dict[BodyName, Callable[[str, str], Any]] = {"hold": hold, "hang": hang, "stick": stick}
 
 # Workflows
 
@@ -96,9 +107,9 @@ async def story(ctx: Context, book: str, gate: str, body: BodyName = "hold") -> 
 
 
 @workflows.workflow("blocking")
-async def blocking(ctx: Context, book: str, seconds: float) -> str:
+async def blocking(ctx: Context, book: str, gate: str, seconds: float) -> str:
     """A step that should have been in a thread."""
-    return await ctx.step("block", block, book, seconds)
+    return await ctx.step("block", block, book, gate, seconds)
 
 
 @workflows.workflow("letter")
@@ -199,7 +210,7 @@ async def nursery(ctx: Context, book: str, gate: str) -> str:
 def bring_up(book: str, gate: str) -> str:
     """The first time: leave two children behind, one of them a fork, and wait for the end."""
     with Ledger(book).execution() as mark:
-        if not Path(gate).exists():
+        if not is_open(gate):
             program = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
             fork = os.fork()
             if fork == 0:

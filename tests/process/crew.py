@@ -139,7 +139,7 @@ class Crew:
     ) -> None:
         """Wait until something is so; fails with all that is known after so many seconds."""
         limit = time.monotonic() + seconds
-        while not await _answer(is_so()):
+        while not (answer if isinstance(answer := is_so(), bool) else await answer):
             if time.monotonic() > limit:
                 raise AssertionError(self.report(f"after {seconds:g} s it is still not so that {what}"))
             await asyncio.sleep(_POLL_SECONDS)
@@ -151,6 +151,10 @@ class Crew:
 
     def _began(self, run: RunHandle[Any], location: str, hand: Hand) -> list[Deed]:
         return [deed for deed in self.ledger.deeds("began", run.id, location) if deed.pid == hand.pid]
+
+    async def said(self, hand: Hand, words: str) -> None:
+        """Wait until a worker has logged certain words."""
+        await self.until(f"worker {hand.number} says: {words}", lambda: words in hand.log)
 
     async def result(self, run: RunHandle[T], seconds: float = LIMIT_SECONDS) -> T:
         """The result of a run, or all that is known of why there is none."""
@@ -186,10 +190,6 @@ def _fate(hand: Hand) -> str:
 
 def _tail(text: str) -> str:
     return text[-_TAIL_CHARACTERS:]
-
-
-async def _answer(given: bool | Awaitable[bool]) -> bool:  # noqa: FBT001 - an answer, not a switch
-    return given if isinstance(given, bool) else await given
 
 
 # Of runs

@@ -63,6 +63,13 @@ class Ledger:
             if deed.what == what and run_id in (None, deed.run_id) and location in (None, deed.location)
         ]
 
+    def executions(self) -> dict[tuple[str, str], list[Deed]]:
+        """What began, by run and location."""
+        found: dict[tuple[str, str], list[Deed]] = {}
+        for deed in self.deeds("began"):
+            found.setdefault((deed.run_id, deed.location), []).append(deed)
+        return found
+
     def _lines(self) -> list[str]:
         try:
             text = self.path.read_text()

@@ -9,7 +9,7 @@ from tests.process.crew import Crew, facts, marks
 async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
     lease = 1.0
     blocked = await crew.hire(lease=lease)
-    run = await crew.hf.start(blocking, crew.book, 2.5 * lease)
+    run = await crew.hf.start(blocking, crew.book, str(crew.gate()), 2.5 * lease)
     await crew.begun(run, "block", blocked)
     await crew.hire(lease=lease)
 
@@ -22,8 +22,9 @@ async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
 async def test_a_loop_that_is_silent_for_several_leases_loses_them(crew: Crew) -> None:
     lease = 0.5
     blocked = await crew.hire(lease=lease)
-    run = await crew.hf.start(blocking, crew.book, 10 * lease)
+    run = await crew.hf.start(blocking, crew.book, str(crew.gate()), 10 * lease)
     await crew.begun(run, "block", blocked)
+    crew.gate().touch()
     heir = await crew.hire(lease=lease * 20)
 
     await crew.result(run)

@@ -11,12 +11,14 @@ import random
 import statistics
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from holdfast import RunHandle, RunState
 from tests.process.app import Tale, saga
 from tests.process.crew import Crew, facts, marks
+from tests.process.ledger import Deed
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 RUNS = round(60 * SECONDS / 8)
@@ -39,11 +41,12 @@ async def test_runs_survive_workers_that_are_killed_at_random(crew: Crew) -> Non
     tales = await crew.results(runs, 30)
 
     assert kills > SECONDS / PAUSE_SECONDS / 4, "hardly any worker was ready to be killed"
+    executions = crew.ledger.executions()
     for number, (run, tale) in enumerate(zip(runs, tales, strict=True)):
         assert tale == Tale(marks=await marks(run), words=[f"{number} first", f"{number} second"], told=number * 2)
-        await check_run(crew, run)
+        await check_run(crew, run, executions)
         (child,) = [info async for info in crew.hf.list(parent_id=run.id)]
-        await check_run(crew, crew.hf.run(child.id))
+        await check_run(crew, crew.hf.run(child.id), executions)
     assert sum((await crew.hf.store.counts())["saga"].values()) == RUNS
     for hand in crew.hands:
         assert hand.is_alive == (hand.killed_at is None), crew.report(f"worker {hand.number} ended by itself")
@@ -84,13 +87,13 @@ async def kill_until(crew: Crew, until: float) -> int:
     return kills
 
 
-async def check_run(crew: Crew, run: RunHandle[object]) -> None:
+async def check_run(crew: Crew, run: RunHandle[Any], executions: dict[tuple[str, str], list[Deed]]) -> None:
     """It ended once; no step was executed after its record, nor twice but for the death of a worker."""
     assert (await run.info()).state is RunState.SUCCEEDED
     assert len(await facts(run, "succeeded")) == 1
     killed = {hand.pid for hand in crew.hands if hand.killed_at is not None}
     for location, recorded in (await marks(run)).items():
-        *repeated, last = crew.ledger.deeds("began", run.id, location)
+        *repeated, last = executions[run.id, location]
         assert last.mark == recorded, f"{location} was executed again after its record"
         victims = [deed.pid for deed in repeated]
         assert killed.issuperset(victims), f"{location} was repeated, though its worker lived"

@@ -53,7 +53,7 @@ async def last_through(crew: Crew, hand: Hand) -> None:
     """Be there while nothing works, for longer than a lease, until the worker has met it in all it does."""
     await asyncio.sleep(OUTAGE_SECONDS)
     for trouble in TROUBLES:
-        await crew.until(f"the worker says: {trouble}", lambda trouble=trouble: trouble in hand.log)
+        await crew.said(hand, trouble)
 
 
 async def check_nothing_was_lost(crew: Crew, hand: Hand, held: RunHandle[list[str]]) -> None:
@@ -121,6 +121,12 @@ async def cramped(tmp_path: Path, small_disk: Path) -> AsyncIterator[Crew]:
             crew.dismiss()
 
 
+async def start_more(crew: Crew, accepted: list[RunHandle[list[str]]]) -> None:
+    """Start runs until the space is used up that SQLite had for itself."""
+    while True:
+        accepted += await crew.hf.start_many(quick, [(crew.book, 2)] * 5, delay=1)
+
+
 async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small_disk: Path) -> None:
     crew = cramped
     worker = await crew.hire(lease=LEASE_SECONDS)
@@ -131,8 +137,7 @@ async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small
     with full(small_disk):
         crew.gate().touch()
         with pytest.raises(StoreUnavailable, match="the disk is full"):
-            while True:  # until what SQLite had in store is used up
-                accepted += await crew.hf.start_many(quick, [(crew.book, 2)] * 5, delay=1)
+            await start_more(crew, accepted)
         await last_through(crew, worker)
 
     assert [len(result) for result in await crew.results(accepted)] == [2] * len(accepted)

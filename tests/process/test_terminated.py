@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from holdfast import RunState
 from tests.process.app import BodyName, saga, story
-from tests.process.crew import Crew, facts, marks, step
+from tests.process.crew import Crew, Hand, facts, marks, step
 
 
 @pytest.mark.parametrize("body", ["hang", "stick"])
@@ -57,7 +58,7 @@ async def test_a_step_that_ends_within_the_grace_is_recorded(crew: Crew) -> None
     ended = await crew.hire(grace=30)
     await crew.begun(run, "middle", ended)
     ended.signal(signal.SIGTERM)
-    await crew.until("the worker has heard it", lambda: "no more claims" in ended.log)
+    await crew.said(ended, "no more claims")
     crew.gate().touch()
     code = await crew.exited(ended)
     recorded = await marks(run)
@@ -79,7 +80,7 @@ async def test_a_second_signal_ends_the_grace_at_once(crew: Crew, second: signal
     ended = await crew.hire(grace=60)
     await crew.begun(run, "middle", ended)
     ended.signal(signal.SIGTERM)
-    await crew.until("the worker has heard it", lambda: "no more claims" in ended.log)
+    await crew.said(ended, "no more claims")
     ended.signal(second)
 
     assert await crew.exited(ended, 5) == 0
@@ -103,7 +104,7 @@ async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew)
     old = [await crew.hire() for _ in range(2)]
     new = []
     for worker in old:
-        await crew.until("it is in the midst of it", lambda pid=worker.pid: is_executing(crew, pid))
+        await crew.until("it is in the midst of it", partial(is_executing, crew, worker))
         worker.signal(signal.SIGTERM)
         new.append(await crew.hire())
         assert await crew.exited(worker) == 0
@@ -120,6 +121,6 @@ async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew)
         assert info.attempt == 1
 
 
-def is_executing(crew: Crew, pid: int) -> bool:
-    began, ended = (sum(deed.pid == pid for deed in crew.ledger.deeds(what)) for what in ("began", "ended"))
+def is_executing(crew: Crew, hand: Hand) -> bool:
+    began, ended = (sum(deed.pid == hand.pid for deed in crew.ledger.deeds(what)) for what in ("began", "ended"))
     return began - ended > 3

@@ -97,6 +97,31 @@ class StepCall(Operation):
             return None
         return Wait(location=self.location, kind=WaitKind.RETRY, since=self.asked_at, deadline=self.retry_at)
 
+    def settled(self, state: EntryState, position: int, stamp: Micros, **outcome: Any) -> Entry:
+        """The record of the step's outcome: its `result` or its `error`."""
+        return Entry(
+            location=self.location,
+            kind=EntryKind.STEP,
+            state=state,
+            position=position,
+            attempts=self.attempts,
+            started_at=self.started_at or self.asked_at,
+            finished_at=stamp,
+            **outcome,
+        )
+
+    def retrying(self, error: ErrorRecord | None) -> Entry:
+        """The record of an attempt that will be repeated."""
+        return Entry(
+            location=self.location,
+            kind=EntryKind.STEP,
+            state=EntryState.RETRYING,
+            attempts=self.attempts,
+            error=error,
+            started_at=self.started_at or self.asked_at,
+            retry_at=self.retry_at,
+        )
+
 
 class Pause(Operation):
     """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future."""
@@ -211,4 +236,16 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         started_at=started_at,
         finished_at=stamp,
         ref=ref,
+    )
+
+
+def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Entry:
+    """The record of an operation whose time has come: a timer that fired, a wait that timed out."""
+    return Entry(
+        location=operation.location,
+        kind=operation.kind,
+        state=EntryState.DONE if isinstance(operation, Pause) else EntryState.TIMED_OUT,
+        position=position,
+        started_at=operation.asked_at,
+        finished_at=stamp,
     )

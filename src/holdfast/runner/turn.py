@@ -9,33 +9,40 @@ in order, and drop the turn if one is refused.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Suspend
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Next, Release
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.errors import (
     ErrorRecord,
-    HistoryDiverged,
     HoldfastError,
     InvalidRequest,
-    StepFailed,
     WorkflowViolation,
 )
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.gains import Gains
+from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
-from holdfast.runner.operation import MISSING, Operation, Pause, Reception, StepCall, entry_of_arrival
+from holdfast.runner.operation import (
+    MISSING,
+    Operation,
+    Pause,
+    Reception,
+    StepCall,
+    entry_of_arrival,
+    entry_of_deadline,
+)
+from holdfast.runner.outcome import error_of, finish_of
+from holdfast.runner.registration import Registration
 from holdfast.runner.registry import Definition
 from holdfast.runner.violation import explain_foreign
 
@@ -54,31 +61,20 @@ class Turn:
         self.inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
         self.outcome: Outcome | None = None
         self.abandoned: list[str] = []
-
         self.token = lease.run.token
 
-        self._history = {entry.location: entry for entry in lease.entries}
-        self._unreached = {e.location for e in lease.entries if e.is_settled or e.state is EntryState.STARTED}
-        self._recorded_last = max((entry.position for entry in lease.entries), default=0)
-        self._position = self._recorded_last
-        self._replayed = 0
-        self._is_new = lease.run.token == 1
-        self._to_replay: list[tuple[int, int, Operation]] = []
         self._asked = Asked(self.inbox)
+        self._history = History(lease.run, lease.entries, self._asked)
+        self._is_new = lease.run.token == 1
         self._timers: dict[LoopTimer, Pause] = {}
         self._serial = 0
         self._root: asyncio.Task[Any] | None = None
-        self._diverged: HistoryDiverged | None = None
 
         self._gains = Gains()
         self._fed = 0
         self._committed = 0
         self._crashes = lease.run.crashes
-        # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
-        self._registered: tuple[Wait, ...] | None = () if lease.run.token == 1 else None
-        self._has_unregistered = False
-        self._named_version = 0
-        self._known_waits: frozenset[Wait] = frozenset()
+        self._registration = Registration(self._asked, is_first_lease=lease.run.token == 1)
         self._is_overdue = False
         self._published: dict[str, str] = {}
 
@@ -96,7 +92,7 @@ class Turn:
             # A run that never began was started wrongly; one that did fitted the code once, and may again.
             has_begun = bool(self._history)
             refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
-            self.outcome = self._blocked(self._diverge(str(error)), now) if has_begun else refused
+            self.outcome = self._blocked(self._history.diverge(str(error)), now) if has_begun else refused
             return
         self._root = self.loop.spawn(root)
         self.loop.drive()
@@ -105,12 +101,12 @@ class Turn:
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
-            if self._to_replay:
+            if self._history.has_replay:
                 self._replay_next()
             elif (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif not self._charge_crashes(now):
-                if self._unreached or not self._asked:
+                if self._history.has_unreached or not self._asked:
                     self.outcome = self._stuck(now)
                 return
         if self.outcome is None:
@@ -152,20 +148,11 @@ class Turn:
         self._asked.retried(call)
         call.retry_at = self._stamp(now) + call.options.retry.pause(call.attempts)
         call.after = self._fed = self._fed + 1
-        self._gains.add(self._attempt_entry(call, record))
+        self._gains.add(call.retrying(record))
         self.settle(now)
 
     def _settle_step(self, call: StepCall, state: EntryState, now: Micros, **outcome: Any) -> None:
-        entry = Entry(
-            location=call.location,
-            kind=EntryKind.STEP,
-            state=state,
-            position=self._next_position(),
-            attempts=call.attempts,
-            started_at=call.started_at or call.asked_at,
-            finished_at=self._stamp(now),
-            **outcome,
-        )
+        entry = call.settled(state, self._history.next_position(), self._stamp(now), **outcome)
         self._is_new = True
         if not call.options.ephemeral:
             self._fed += 1
@@ -180,37 +167,29 @@ class Turn:
         before it, and nobody else could tell. Until then nothing later is fed either.
         """
         late = self.inbox.overdue_event(now)
-        self._is_overdue = late is not None and self._asked.wait_of(late) not in self._known_waits
+        self._is_overdue = late is not None and not self._registration.knows(late)
         return None if self._is_overdue else self.inbox.pop_due(now)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
         stamp = self._stamp(now)
-        position = self._next_position()
+        position = self._history.next_position()
         self._is_new = True
         if arrival is not None:
             self.inbox.consume(arrival)
             self._gains.consumed.append(arrival.number)
             entry = entry_of_arrival(operation, arrival, position, stamp)
         else:
-            entry = Entry(
-                location=operation.location,
-                kind=operation.kind,
-                state=EntryState.DONE if isinstance(operation, Pause) else EntryState.TIMED_OUT,
-                position=position,
-                started_at=operation.asked_at,
-                finished_at=stamp,
-            )
+            entry = entry_of_deadline(operation, position, stamp)
         self._fed += 1
         self._gains.add(entry)
         self._feed(operation, entry)
 
     def _replay_next(self) -> None:
-        _, _, operation = heapq.heappop(self._to_replay)
+        operation, entry = self._history.pop_replay()
         if not self._asked.holds(operation):
             return  # cancelled before its turn came, as it was the first time
-        entry = self._history[operation.location]
-        self._replayed = entry.position
+        self._history.passed(entry)
         self.stamp = max(self.stamp, entry.finished_at or 0)
         self._feed(operation, entry)
 
@@ -231,10 +210,6 @@ class Turn:
         self.stamp = max(self.stamp, now)
         return self.stamp
 
-    def _next_position(self) -> int:
-        self._position += 1
-        return self._position
-
     # Asking: what workflow code calls, from inside the loop
 
     async def perform(self, operation: Operation) -> Any:
@@ -254,7 +229,7 @@ class Turn:
         try:
             return call.outcome(entry)
         except InvalidRequest as error:
-            self._diverge(str(error))
+            self._history.diverge(str(error))
         return await asyncio.Future(loop=self.loop)  # never: the turn is over
 
     async def perform_shared(self, operation: Operation) -> Any:
@@ -278,27 +253,15 @@ class Turn:
         operation.serial = self._serial
         operation.asked_at = self.stamp
         operation.after = self._fed
-        recorded = self._reach(operation.location, operation.kind)
-        if self._diverged is not None:
+        recorded = self._history.reach(operation.location, operation.kind)
+        if self._history.diverged is not None:
             return
         is_recorded = recorded is not None and recorded.is_settled
         if recorded is not None and is_recorded:
-            heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation))
+            self._history.schedule(operation, recorded)
         elif recorded is not None:
             operation.resume(recorded)
         self._asked.add(operation, is_recorded=is_recorded)
-
-    def _reach(self, location: str, kind: EntryKind) -> Entry | None:
-        """What is recorded at a location that the code has come to."""
-        recorded = self._history.get(location)
-        if recorded is None:
-            return None
-        self._unreached.discard(location)
-        if recorded.kind is not kind:
-            self._diverge(
-                f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}"
-            )
-        return recorded
 
     def withdraw(self, operation: Operation) -> None:
         """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
@@ -320,12 +283,12 @@ class Turn:
         cancel: str | None = None,
     ) -> Entry | None:
         """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
-        if self.loop.is_evicting or self._diverged is not None:
+        if self.loop.is_evicting or self._history.diverged is not None:
             return None
-        recorded = self._reach(location, kind)
+        recorded = self._history.reach(location, kind)
         if recorded is not None:
             if kind is not EntryKind.CHILD:  # whose position is that of its end
-                self._replayed = max(self._replayed, recorded.position)
+                self._history.passed(recorded)
             return recorded
         self._fed += 1
         is_open = child is not None
@@ -333,19 +296,19 @@ class Turn:
             location=location,
             kind=kind,
             state=EntryState.STARTED if is_open else EntryState.DONE,
-            position=0 if is_open else self._next_position(),
+            position=0 if is_open else self._history.next_position(),
             started_at=self.stamp,
             finished_at=None if is_open else self.stamp,
             ref=ref,
         )
-        self._history[location] = entry
+        self._history.remember([entry])
         self._gains.add(entry)
         self._gains.command(child=child, message=message, event=event, cancel=cancel)
         return None
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
-        if self._replayed < self._recorded_last or self.loop.is_evicting:
+        if self._history.is_behind or self.loop.is_evicting:
             return
         if self._published.get(name) == value:
             self._gains.values.pop(name, None)
@@ -381,12 +344,12 @@ class Turn:
             or self._root.done()
             or self.loop.system_exit is not None
             or self.loop.violation is not None
-            or self._diverged is not None
+            or self._history.diverged is not None
         )
 
     def _over(self, now: Micros) -> Outcome:
         """What has become of a run that goes no further."""
-        violation = self.loop.violation or self._diverged
+        violation = self.loop.violation or self._history.diverged
         if violation is not None:
             return self._blocked(violation, now)
         if self.loop.system_exit is not None:
@@ -401,28 +364,17 @@ class Turn:
             message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
             return self._blocked(WorkflowViolation(message), now)
         if not self._asked.has_steps:
-            return self._blocked(self._diverge("the code can only wait now, but the history goes on"), now)
+            return self._blocked(self._history.diverge("the code can only wait now, but the history goes on"), now)
         return None
 
     def _ended(self, root: asyncio.Task[Any], now: Micros) -> Outcome:
-        if root.cancelled():
-            error: BaseException | None = asyncio.CancelledError("the workflow cancelled itself")
-        else:
-            error = root.exception()
+        error = error_of(root)
         if error is not None and (violation := explain_foreign(error)) is not None:
             return self._blocked(violation, now)
-        if self._unreached:
+        if self._history.has_unreached:
             how = "raised" if error is not None else "finished"
-            return self._blocked(self._diverge(f"the code {how}, but the history goes on"), now)
-        if error is None:
-            what = f"result of workflow {self.run.type!r}"
-            try:
-                return Finish(state=RunState.SUCCEEDED, result=self.definition.result.store(root.result(), what)[0])
-            except HoldfastError as refused:
-                error = refused
-        if self.definition.is_task and isinstance(error, StepFailed):
-            return Finish(state=RunState.FAILED, error=error.record)
-        return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on"), now)
+        return finish_of(self.definition, root)
 
     def _blocked(self, error: HoldfastError, now: Micros) -> Block:
         """Commit nothing of this stretch; a fixed deploy heals the run when it is tried again."""
@@ -430,24 +382,11 @@ class Turn:
         count, pause = rules.blocked_retry(self.run.error)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
-    def _diverge(self, what: str) -> HistoryDiverged:
-        if self._diverged is None:
-            python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            by = f" It was recorded on Python {self.run.python}, this is {python}." if self.run.python != python else ""
-            missing = sorted(self._unreached, key=lambda at: self._history[at].position)[:5]
-            never = f" Recorded but never reached: {', '.join(missing)}." if missing else ""
-            asked = f" Asked for: {', '.join(list(self._asked)[:5])}." if self._asked else ""
-            self._diverged = HistoryDiverged(
-                f"the code of {self.run.type!r} does not fit this run's history: {what}.{never}{asked}{by} "
-                "Deploy code that fits, or cancel the run"
-            )
-        return self._diverged
-
     # What is wanted
 
     def startable(self, now: Micros) -> list[StepCall]:
         """The steps to execute now: at the frontier, not before their time, and only when what led to them is safe."""
-        if self.outcome is not None or self._to_replay:
+        if self.outcome is not None or self._history.has_replay:
             return []
         return self._asked.startable(now, self._committed)
 
@@ -471,21 +410,11 @@ class Turn:
 
     def needs_checkpoint(self) -> bool:
         """Whether there is something to write, were the run to go on."""
-        return self.outcome is not None or self._gains.are_due or self._has_new_waits()
+        return self.outcome is not None or self._gains.are_due or self._registration.has_new()
 
     def take_checkpoint(self, next: Next) -> Checkpoint:
         """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next."""
         gains, self._gains = self._gains, Gains()
-        if isinstance(next, Suspend):
-            waits: tuple[Wait, ...] | None = self._asked.waits()
-        elif isinstance(next, Hold):
-            named = self._asked.named_waits()
-            waits = None if named == self._registered else named
-        else:
-            waits = None if isinstance(next, Finish | Release) else ()
-        if waits is not None:
-            self._registered = waits
-        self._has_unregistered = False
         self._published |= gains.values
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
@@ -497,7 +426,7 @@ class Turn:
             next=next,
             entries=tuple(gains.entries.values()),
             consumed=tuple(gains.consumed),
-            waits=waits,
+            waits=self._registration.write(next),
             children=tuple(gains.children),
             messages=tuple(gains.messages),
             events=tuple(gains.events),
@@ -514,14 +443,7 @@ class Turn:
     def committed(self, fed: int) -> None:
         """The facts up to this count are safe, and the waits that went with them are known to the store."""
         self._committed = fed
-        self._known_waits = frozenset(wait for wait in self._registered or () if wait.kind is WaitKind.EVENT)
-
-    def _has_new_waits(self) -> bool:
-        """Whether a held run waits for something by name that the store does not know of."""
-        if self._asked.named_version != self._named_version:
-            self._named_version = self._asked.named_version
-            self._has_unregistered = self._asked.named_waits() != (self._registered or ())
-        return self._has_unregistered
+        self._registration.committed()
 
     # Crashes
 
@@ -539,22 +461,11 @@ class Turn:
             if call.attempts >= call.options.retry.max_attempts:
                 exhausted.append(call)
             else:
-                self._gains.add(self._attempt_entry(call, None), is_lazy=True)
+                self._gains.add(call.retrying(None), is_lazy=True)
         for call in exhausted:
             if self._is_open(call):
                 self._settle_step(call, EntryState.FAILED, now, error=worker_lost(call.attempts))
         return bool(exhausted)
-
-    def _attempt_entry(self, call: StepCall, error: ErrorRecord | None) -> Entry:
-        return Entry(
-            location=call.location,
-            kind=EntryKind.STEP,
-            state=EntryState.RETRYING,
-            attempts=call.attempts,
-            error=error,
-            started_at=call.started_at or call.asked_at,
-            retry_at=call.retry_at,
-        )
 
     def _is_open(self, call: StepCall) -> bool:
         return self.outcome is None and self._asked.holds(call)
@@ -567,19 +478,18 @@ class Turn:
 
     def remember(self, entries: Sequence[Entry]) -> None:
         """Add what was written to the history, for a turn that will take over from this one."""
-        self._history |= {entry.location: entry for entry in entries}
+        self._history.remember(entries)
 
     def inherit(self, old: Turn) -> None:
         """Take over from a turn of the same lease what it knows to be in the store besides the history."""
         self.token = old.token
-        self._registered = old._registered
-        self._known_waits = old._known_waits
+        self._registration.inherit(old._registration)
         self._published = old._published
 
     @property
     def history(self) -> tuple[Entry, ...]:
         """All entries this turn began with or was told to remember."""
-        return tuple(self._history.values())
+        return self._history.entries
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""

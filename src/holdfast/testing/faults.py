@@ -12,6 +12,7 @@ answers is the real store's answer.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
 
@@ -22,6 +23,8 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent, Store
 from holdfast.core.states import RunState
+
+_FROZEN_SECONDS = 10.0
 
 R = TypeVar("R")
 When = Literal["before", "after"]
@@ -37,9 +40,13 @@ class FaultyStore:
         """The calls of workers so far, by name; their numbers begin with 1."""
         self.crashed = asyncio.Event()
         """Set while a planned crash has cut the workers off."""
+        self.frozen = asyncio.Event()
+        """Set while workers stand still at their next call."""
+        self._thawed = asyncio.Event()
+        self._renewing = threading.Event()
         self._failures: dict[int, When] = {}
         self._crashes: dict[int, When] = {}
-        self._actions: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._actions: dict[tuple[str, When], Callable[[], Awaitable[object]]] = {}
         self._refusal: tuple[Callable[[Checkpoint], bool], Exception] | None = None
 
     # What is to go wrong
@@ -56,9 +63,28 @@ class FaultyStore:
         """Let workers through again: new ones, if the test is about a crash."""
         self.crashed.clear()
 
-    def interpose(self, name: str, action: Callable[[], Awaitable[object]]) -> None:
-        """Do something just before the next call of this name, once: send a message, wait for a signal."""
-        self._actions.append((name, action))
+    def interpose(self, name: str, action: Callable[[], Awaitable[object]], *, when: When = "before") -> None:
+        """Do something before the next call of this name, or before its answer arrives: send, wait for a signal."""
+        self._actions[name, when] = action
+
+    def freeze(self, name: str | None = None, *, when: When = "before") -> None:
+        """Have workers stand still until `thaw`: from now on, or from the next call of this name on."""
+        if name is not None:
+            self.interpose(name, self._stand_still, when=when)
+        else:
+            self._thawed.clear()
+            self._renewing.clear()
+            self.frozen.set()
+
+    async def _stand_still(self) -> None:
+        self.freeze()
+        await self._thawed.wait()
+
+    def thaw(self) -> None:
+        """Let frozen workers go on as if nothing had happened."""
+        self.frozen.clear()
+        self._thawed.set()
+        self._renewing.set()
 
     def refuse(self, is_refused: Callable[[Checkpoint], bool], error: Exception) -> None:
         """Have every batch with such a checkpoint fail, as a database does that cannot take a value."""
@@ -81,6 +107,8 @@ class FaultyStore:
         await self._through("retire", lambda: self.inner.retire(worker_id))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        if self.frozen.is_set():
+            self._renewing.wait(_FROZEN_SECONDS)
         lose_answer = self._begin("renew")
         answer = self.inner.renew(worker, holdings, lease)
         if lose_answer:
@@ -88,13 +116,14 @@ class FaultyStore:
         return answer
 
     async def _through(self, name: str, call: Callable[[], Awaitable[R]]) -> R:
-        for index, (awaited, action) in enumerate(self._actions):
-            if awaited == name:
-                del self._actions[index]
-                await action()
-                break
+        if (action := self._actions.pop((name, "before"), None)) is not None:
+            await action()
+        elif self.frozen.is_set():
+            await self._thawed.wait()
         lose_answer = self._begin(name)
         answer = await call()
+        if (action := self._actions.pop((name, "after"), None)) is not None:
+            await action()
         if lose_answer:
             raise _lost(name)
         return answer

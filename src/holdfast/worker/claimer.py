@@ -81,6 +81,11 @@ class Claimer:
         """Whether the last claim found nothing, and nothing has happened since."""
         return self._task is None and not self._is_wanted
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a claim is under way."""
+        return self._task is not None
+
     def wake(self) -> None:
         """Something may be ready."""
         self._is_wanted = True
@@ -94,6 +99,8 @@ class Claimer:
         """Claim if there is room and reason."""
         if self._is_stopped or self._task is not None or not self._is_wanted:
             return
+        if self._is_failing and self._timer is not None:
+            return  # the store could not be reached a moment ago
         if not self._types():
             self._is_wanted = False
         if self._room.free() <= 0 or not self._is_wanted:
@@ -151,6 +158,7 @@ class Claimer:
             return
         claimed = task.result()
         if claimed is None:
+            self._is_wanted = True  # what there is to claim is as unknown as before
             self._sleep_until(self._room.clock.now() + _OUTAGE_PAUSE)
             return
         if not self.was_short:

@@ -218,6 +218,8 @@ class HeldRun:
         elif not verdict.is_held:
             self._leave_by(checkpoint)
         else:
+            if checkpoint.charged:
+                self.crashes = 0  # it has got on since, so it is no suspect any more
             self._turn.committed(fed)
             self._turn.inbox.add(verdict.arrivals)
             if self._holder.always_replay:

@@ -231,7 +231,7 @@ class Worker:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing happens until some time passes, something arrives, or a step body ends."""
-        return self._claimer.is_idle and self.committer.is_idle and self._looks is None
+        return not self._claimer.is_asking and self.committer.is_idle and self._looks is None
 
     @property
     def is_executing(self) -> bool:

@@ -1,0 +1,55 @@
+"""Which of a run's waits the store knows of, and which it must be told."""
+
+from __future__ import annotations
+
+from holdfast.core.checkpoint import Block, Hold, Next, Suspend
+from holdfast.core.model import Wait, WaitKind
+from holdfast.runner.asked import Asked
+from holdfast.runner.operation import Operation
+
+
+class Registration:
+    """The waits of a held run as they stand in the store."""
+
+    def __init__(self, asked: Asked, *, is_first_lease: bool) -> None:
+        self._asked = asked
+        # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
+        self._written: tuple[Wait, ...] | None = () if is_first_lease else None
+        self._known_events: frozenset[Wait] = frozenset()
+        self._has_new = False
+        self._version = 0
+
+    def has_new(self) -> bool:
+        """Whether the run waits for something by name that the store does not know of."""
+        if self._asked.named_version != self._version:
+            self._version = self._asked.named_version
+            self._has_new = self._asked.named_waits() != (self._written or ())
+        return self._has_new
+
+    def write(self, next: Next) -> tuple[Wait, ...] | None:
+        """The full set of waits for a checkpoint, or None if what the store has will do."""
+        waits: tuple[Wait, ...] | None = None
+        if isinstance(next, Suspend):
+            waits = self._asked.waits()
+        elif isinstance(next, Hold):
+            named = self._asked.named_waits()
+            waits = None if named == self._written else named
+        elif isinstance(next, Block):
+            waits = ()
+        if waits is not None:
+            self._written = waits
+        self._has_new = False
+        return waits
+
+    def committed(self) -> None:
+        """What was written last is in the store."""
+        self._known_events = frozenset(wait for wait in self._written or () if wait.kind is WaitKind.EVENT)
+
+    def knows(self, operation: Operation) -> bool:
+        """Whether the store looks out for the event that an operation waits for."""
+        return self._asked.wait_of(operation) in self._known_events
+
+    def inherit(self, old: Registration) -> None:
+        """Take over from the registration of an earlier turn of the same lease."""
+        self._written = old._written
+        self._known_events = old._known_events

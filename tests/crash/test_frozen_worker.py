@@ -1,0 +1,292 @@
+"""A worker that freezes longer than its lease and then goes on: whatever it still writes is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Registry, RunState
+from holdfast.core.clock import SECOND
+from holdfast.testing.faults import FaultyStore
+from holdfast.testing.harness import Harness
+from holdfast.worker.worker import Worker
+from tests.stage import Stage, facts
+
+LEASE_SECONDS = 30
+
+
+class Scene:
+    """Two workers on one store, of which the first can be frozen."""
+
+    def __init__(self, h: Harness, first: Worker, faults: FaultyStore) -> None:
+        self.h = h
+        self.first = first
+        self.faults = faults
+
+    async def take_over(self) -> None:
+        """Let the first worker's leases end while it is frozen, and a second worker begin."""
+        await asyncio.wait_for(self.faults.frozen.wait(), 5)
+        self.h.clock.pass_to(self.h.clock.now() + (LEASE_SECONDS + 1) * SECOND)
+        second = await self.h.start_worker()
+        while not (second.is_idle or second.is_executing):
+            await asyncio.sleep(0.001)
+        await self.h.settle()
+
+    async def go_on(self) -> None:
+        """Let the first worker go on, until it has nothing more to do."""
+        self.faults.thaw()
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Wait until the first worker has nothing to do, and hints that are under way have reached it."""
+        rounds = 0
+        while rounds < 10:
+            await asyncio.sleep(0.001)
+            rounds = rounds + 1 if self.first.is_quiet and self.first.is_idle else 0
+
+
+@contextlib.asynccontextmanager
+async def scene(stage: Stage, app: Registry, *, has_endless_bodies: bool = False) -> AsyncIterator[Scene]:
+    async with stage.harness(app, has_endless_bodies=has_endless_bodies) as h:
+        await h.stop_worker()
+        faults = FaultyStore(h.store)
+        first = Worker(faults, app, clock=h.clock, poll=None, has_heart=False, lease_seconds=LEASE_SECONDS)
+        await first.start()
+        try:
+            yield Scene(h, first, faults)
+        finally:
+            faults.thaw()
+            await first.kill()
+
+
+async def steady(worker: Worker) -> None:
+    while not worker.is_executing:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_result_written_after_another_worker_took_over_is_refused(stage: Stage) -> None:
+    """T8: every write carries the token; nothing of a worker that lost its lease is accepted."""
+    app = Registry()
+    begun: list[int] = []
+
+    def draw() -> int:
+        begun.append(1)
+        return len(begun)
+
+    @app.workflow
+    async def shop(ctx: Context) -> int:
+        drawn = await ctx.step("draw", draw)
+        await ctx.receive("go")
+        return drawn
+
+    async with scene(stage, app) as s:
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop)
+        await s.take_over()
+        assert [entry.result for entry in await run.history()] == [2]
+        await s.go_on()
+        assert [entry.result for entry in await run.history()] == [2]
+        await run.send("go")
+        assert await run.result() == 2
+        assert len(begun) == 2
+
+
+async def test_an_end_written_after_another_worker_took_over_is_no_second_end(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def shop(ctx: Context) -> str:
+        ctx.send("listener", "x", 1)
+        ctx.emit("news", 1)
+        ctx.start(listener, name="child")
+        return "done"
+
+    @app.workflow
+    async def listener(ctx: Context) -> Any:
+        return [await ctx.receive("x"), await ctx.receive("x", timeout=3600)]
+
+    async with scene(stage, app) as s:
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop)
+        await s.take_over()
+        await s.go_on()
+        assert await run.result() == "done"
+        events = [fact.event for fact in await run.audit()]
+        assert events.count("succeeded") == 1
+        assert events.count("claimed") == 2
+        assert len([info async for info in s.h.list(parent_id=run.id)]) == 1
+
+
+async def test_a_body_that_ends_after_another_worker_took_over_is_ignored(stage: Stage) -> None:
+    app = Registry()
+    gates = [asyncio.Event(), asyncio.Event()]
+    begun: list[int] = []
+
+    async def body() -> str:
+        number = len(begun)
+        begun.append(number)
+        await gates[number].wait()
+        return f"from body {number}"
+
+    @app.workflow
+    async def shop(ctx: Context) -> str:
+        return await ctx.step("slow", body)
+
+    async with scene(stage, app, has_endless_bodies=True) as s:
+        run = await s.h.start(shop)
+        await steady(s.first)
+        s.faults.freeze()
+        await s.take_over()
+        assert begun == [0, 1]
+        gates[0].set()
+        await s.go_on()
+        assert (await run.info()).state is RunState.RUNNING
+        gates[1].set()
+        assert await run.result() == "from body 1"
+
+
+async def test_expiry_alone_ends_nothing(tmp_path: Path) -> None:
+    """T8: until somebody else claims, the holder's checkpoints are accepted."""
+    stage = Stage("memory", tmp_path)  # in a file, its own next claim might come before the checkpoint
+    app = Registry()
+
+    @app.workflow
+    async def shop(ctx: Context) -> int:
+        return await ctx.step("draw", lambda: 1)
+
+    async with scene(stage, app) as s:
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop)
+        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        s.h.clock.pass_to(s.h.clock.now() + 100 * LEASE_SECONDS * SECOND)
+        await s.go_on()
+        assert (await run.info()).state is RunState.SUCCEEDED
+        assert [fact.event for fact in await run.audit()].count("claimed") == 1
+
+
+async def test_a_claim_whose_answer_comes_too_late_gives_nothing(stage: Stage) -> None:
+    app = Registry()
+    begun: list[str] = []
+
+    @app.workflow
+    async def shop(ctx: Context, name: str) -> str:
+        begun.append(name)
+        return await ctx.step("work", lambda: name)
+
+    async with scene(stage, app) as s:
+        runs = [await s.h.start(shop, name, delay=1) for name in "ab"]
+        await s.rest()
+        s.faults.freeze("claim", when="after")
+        s.h.clock.pass_to(s.h.clock.now() + SECOND)
+        s.first._claimer.wake()
+        await s.take_over()
+        assert [await run.result() for run in runs] == ["a", "b"]
+        await s.go_on()
+        for run in runs:
+            events = [fact.event for fact in await run.audit()]
+            assert events == ["created", "claimed", "claimed", "succeeded"]
+
+
+async def test_a_suspension_written_too_late_does_not_put_the_run_to_sleep(stage: Stage) -> None:
+    app = Registry()
+    opened = asyncio.Event()
+
+    @app.workflow
+    async def shop(ctx: Context) -> str:
+        await ctx.receive("go")
+        await ctx.step("slow", opened.wait)
+        return "done"
+
+    async with scene(stage, app, has_endless_bodies=True) as s:
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop)
+        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        await run.send("go")
+        await s.take_over()
+        await s.go_on()
+        assert (await run.info()).state is RunState.RUNNING
+        opened.set()
+        assert await run.result() == "done"
+
+
+async def test_a_cancelled_run_stays_cancelled_whatever_a_frozen_worker_writes(stage: Stage) -> None:
+    """T8: a control that takes a held run away raises the token too."""
+    app = Registry()
+
+    @app.workflow
+    async def shop(ctx: Context) -> str:
+        await ctx.step("work", lambda: None)
+        ctx.emit("news", 1)
+        return "done"
+
+    @app.workflow
+    async def listener(ctx: Context) -> Any:
+        return await ctx.wait_event("news")
+
+    async with scene(stage, app) as s:
+        other = await s.h.start(listener)
+        while (await other.info()).state is not RunState.SUSPENDED:
+            await asyncio.sleep(0.001)
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop)
+        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        assert await run.cancel("enough")
+        await s.go_on()
+        assert (await run.info()).state is RunState.CANCELLED
+        assert list(await run.history()) == []
+        assert (await other.info()).state is RunState.SUSPENDED
+
+
+async def test_renewing_what_another_worker_holds_tells_so_and_changes_nothing(stage: Stage) -> None:
+    app = Registry()
+    opened = asyncio.Event()
+
+    @app.workflow
+    async def shop(ctx: Context) -> str:
+        await ctx.step("slow", opened.wait)
+        return "done"
+
+    async with scene(stage, app, has_endless_bodies=True) as s:
+        run = await s.h.start(shop)
+        await steady(s.first)
+        s.faults.freeze()
+        await s.take_over()
+        before = await run.info()
+        s.faults.thaw()
+        await s.first._renew()
+        await asyncio.sleep(0.01)
+        assert s.first.is_idle
+        after = await run.info()
+        assert (after.worker, after.ready_at) == (before.worker, before.ready_at)
+        opened.set()
+        assert await run.result() == "done"
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "claim"])
+async def test_a_worker_that_thaws_goes_on_with_other_runs(stage: Stage, name: str) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def shop(ctx: Context, number: int) -> int:
+        return await ctx.step("work", lambda: number)
+
+    async with scene(stage, app) as s:
+        first = await s.h.start(shop, 1, delay=0.001)
+        await s.rest()
+        s.faults.freeze(name, when="after")
+        s.h.clock.pass_to(s.h.clock.now() + SECOND)
+        s.first._claimer.wake()
+        await s.take_over()
+        assert await first.result() == 1
+        await s.h.stop_worker()
+        await s.go_on()
+        second = await s.h.start(shop, 2)
+        while not (await second.info()).state.is_end:
+            await asyncio.sleep(0.001)
+        assert await second.result() == 2
+        assert await facts(second) == ["work step done"]

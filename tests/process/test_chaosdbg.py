@@ -1,0 +1,124 @@
+"""Workers are killed at random, again and again: every run still ends once, with the right result, and nothing waits.
+
+`HOLDFAST_PROCESS_SECONDS` makes it last longer, with more runs in proportion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import RunHandle, RunState
+from tests.process.app import Tale, saga
+from tests.process.crew import Crew, facts, marks
+from tests.process.ledger import Deed
+
+SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
+RUNS = round(60 * SECONDS / 8)
+WORKERS = 4
+PAUSE_SECONDS = 0.4
+TAKEOVER_SECONDS = 10.0
+"""A third of the lease. Most of it is for a machine of two cores that starts workers all the time."""
+
+
+@pytest.mark.timeout(SECONDS * 2 + 90)
+async def test_runs_survive_workers_that_are_killed_at_random(crew: Crew) -> None:
+    for _ in range(WORKERS):
+        crew.launch()
+    until = time.monotonic() + SECONDS
+    async with asyncio.TaskGroup() as group:
+        killing = group.create_task(kill_until(crew, until))
+        starting = group.create_task(start_all(crew))
+    kills, runs = killing.result(), starting.result()
+
+    tales = await crew.results(runs, 30)
+
+    assert kills > SECONDS / PAUSE_SECONDS / 4, "hardly any worker was ready to be killed"
+    executions = crew.ledger.executions()
+    for number, (run, tale) in enumerate(zip(runs, tales, strict=True)):
+        assert tale == Tale(marks=await marks(run), words=[f"{number} first", f"{number} second"], told=number * 2)
+        await check_run(crew, run, executions)
+        (child,) = [info async for info in crew.hf.list(parent_id=run.id)]
+        await check_run(crew, crew.hf.run(child.id), executions)
+    assert sum((await crew.hf.store.counts())["saga"].values()) == RUNS
+    for hand in crew.hands:
+        assert hand.is_alive == (hand.killed_at is None), crew.report(f"worker {hand.number} ended by itself")
+    check_takeovers(await takeovers(crew), kills)
+
+
+async def start_all(crew: Crew) -> list[RunHandle[Tale]]:
+    """Start runs all the time, and send each the words it waits for, sooner or later."""
+    runs: list[RunHandle[Tale]] = []
+    async with asyncio.TaskGroup() as group:
+        for number in range(RUNS):
+            run = await crew.hf.start(saga, crew.book, number)
+            group.create_task(talk(run, number))
+            runs.append(run)
+            await asyncio.sleep(SECONDS * 0.75 / RUNS)
+    return runs
+
+
+async def talk(run: RunHandle[Tale], number: int) -> None:
+    for word in ("first", "second"):
+        await asyncio.sleep(random.uniform(0, 1.5))
+        await run.send("word", f"{number} {word}")
+
+
+async def kill_until(crew: Crew, until: float) -> int:
+    """Kill a worker now and then, and have another started in its place."""
+    kills = 0
+    while time.monotonic() < until:
+        await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
+        known = {worker.pid: worker.id for worker in await crew.hf.store.workers()}
+        ready = [hand for hand in crew.hands if hand.is_alive and hand.pid in known]
+        if ready:
+            victim = random.choice(ready)
+            victim.worker_id = known[victim.pid]
+            await asyncio.to_thread(victim.kill)
+            crew.launch()
+            kills += 1
+    return kills
+
+
+async def check_run(crew: Crew, run: RunHandle[Any], executions: dict[tuple[str, str], list[Deed]]) -> None:
+    """It ended once; no step was executed after its record, nor twice but for the death of a worker."""
+    assert (await run.info()).state is RunState.SUCCEEDED
+    assert len(await facts(run, "succeeded")) == 1
+    killed = {hand.pid for hand in crew.hands if hand.killed_at is not None}
+    for location, recorded in (await marks(run)).items():
+        *repeated, last = executions[run.id, location]
+        assert last.mark == recorded, f"{location} was executed again after its record"
+        victims = [deed.pid for deed in repeated]
+        assert killed.issuperset(victims), f"{location} was repeated, though its worker lived"
+        assert len({*victims, last.pid}) == len(victims) + 1, f"{location} was executed twice by one worker"
+
+
+async def takeovers(crew: Crew) -> list[float]:
+    """How long it took after the death of a worker until another one claimed each of its runs."""
+    killed = {hand.worker_id: hand.killed_at for hand in crew.hands if hand.killed_at is not None}
+    async for info in crew.hf.list():
+        for fact in await facts(crew.hf.run(info.id), "claimed"):
+            if "lost" in fact.data:
+                slow.append((round(fact.at.timestamp() - killed[str(fact.data["lost"])], 2), fact.data["crashes"]))
+    return [
+        fact.at.timestamp() - killed[str(fact.data["lost"])]
+        async for info in crew.hf.list()
+        for fact in await facts(crew.hf.run(info.id), "claimed")
+        if "lost" in fact.data
+    ]
+
+
+slow = []
+def check_takeovers(seconds: list[float], kills: int) -> None:
+    assert seconds, "no worker had a run when it was killed"
+    middle, most = statistics.median(seconds), max(seconds)
+    sys.stdout.write(f"SLOW {sorted(slow)[-30:]}\n")
+    sys.stdout.write(f"{kills} kills, {len(seconds)} takeovers: p50 {middle:.2f} s, most {most:.2f} s\n")
+    assert most < TAKEOVER_SECONDS
