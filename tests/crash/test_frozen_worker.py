@@ -31,6 +31,8 @@ class Scene:
     async def take_over(self) -> None:
         """Let the first worker's leases end while it is frozen, and a second worker begin."""
         await asyncio.wait_for(self.faults.frozen.wait(), 5)
+        while self.faults.under_way:
+            await asyncio.sleep(0.001)
         self.h.clock.pass_to(self.h.clock.now() + (LEASE_SECONDS + 1) * SECOND)
         second = await self.h.start_worker()
         while not (second.is_idle or second.is_executing):

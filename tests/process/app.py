@@ -106,6 +106,12 @@ async def story(ctx: Context, book: str, gate: str, body: BodyName = "hold") -> 
     return [first, middle, last]
 
 
+@workflows.workflow("stages")
+async def stages(ctx: Context, book: str, gates: list[str]) -> list[str]:
+    """A step for each gate."""
+    return [await ctx.step("stage", hold, book, gate) for gate in gates]
+
+
 @workflows.workflow("blocking")
 async def blocking(ctx: Context, book: str, gate: str, seconds: float) -> str:
     """A step that should have been in a thread."""

@@ -36,6 +36,7 @@ class Hand:
         self.number = number
         self.worker_id = ""
         self.killed_at: float | None = None
+        self.is_leaving = False
         self._log = folder / f"worker-{number}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with self._log.open("wb") as log:
@@ -62,6 +63,11 @@ class Hand:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def leave(self) -> None:
+        """SIGTERM. It may take a while."""
+        self.is_leaving = True
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL. Returns when the process is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import RunFailed, RunHandle, RunState
-from tests.process.app import deadly, deadly_twice, quick
+from tests.process.app import deadly, deadly_twice, quick, stages
 from tests.process.crew import Crew, Hand, step
 
 INNOCENT = 12
@@ -78,6 +78,25 @@ async def test_a_step_without_retry_is_never_begun_a_second_time(crew: Crew) -> 
         await crew.result(run)
 
     assert crew.executions(run, "die") == [0]
+
+
+async def test_a_suspect_that_has_got_on_makes_place_for_the_next(crew: Crew) -> None:
+    near, far = crew.gate("near"), crew.gate("far")
+    runs = await crew.hf.start_many(stages, [(crew.book, [str(near), str(far)])] * 2)
+    for _ in range(2):
+        victim = await crew.hire()
+        for run in runs:
+            await crew.begun(run, "stage", victim)
+        victim.kill()
+    last = await crew.hire()  # two workers have died with each of them: it takes but one of them at a time
+    near.touch()
+
+    for run in runs:
+        await crew.begun(run, "stage#2", last)
+
+    far.touch()
+    assert [len(result) for result in await crew.results(runs)] == [2, 2]
+    assert [(await step(run, "stage")).attempts for run in runs] == [3, 3]
 
 
 async def is_blocked(run: RunHandle[str]) -> bool:

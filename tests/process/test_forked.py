@@ -108,7 +108,7 @@ async def test_step_bodies_may_start_processes(crew: Crew) -> None:
     worker = await crew.hire()
 
     assert await crew.result(await crew.hf.start(spawning)) == [42, 42, 42, 42]
-    worker.signal(signal.SIGTERM)
+    worker.leave()
     assert await crew.exited(worker, 10) == 0
 
 

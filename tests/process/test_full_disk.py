@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -86,7 +85,7 @@ async def test_a_worker_that_could_not_give_back_its_runs_is_followed_at_once(cr
     await crew.begun(held, "middle", worker)
 
     with unable_to_grow_files(crew, worker):
-        worker.signal(signal.SIGTERM)
+        worker.leave()
         assert await crew.exited(worker, 15) == 0
     crew.gate().touch()
     heir = await crew.hire()

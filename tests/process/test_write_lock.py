@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,7 +49,7 @@ async def test_a_worker_ends_though_it_cannot_give_back_its_runs(crew: Crew) -> 
     await crew.begun(run, "middle", worker)
 
     with locked(crew):
-        worker.signal(signal.SIGTERM)
+        worker.leave()
         assert await crew.exited(worker, 40) == 0
     crew.gate().touch()
     heir = await crew.hire()

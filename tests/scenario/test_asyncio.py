@@ -170,7 +170,7 @@ async def test_a_timer_beats_a_running_step_and_the_abandoned_body_delays_nothin
         except TimeoutError:
             return await ctx.step("instead", lambda: "on time")
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         begun = h.now
         run = await h.start(shop)
         assert await run.result() == "on time"
@@ -204,7 +204,7 @@ async def test_an_abandoned_body_that_ignores_its_cancellation_does_not_keep_the
             await ctx.sleep(3600)
             return "went on"
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.advance(11)
         assert (await run.info()).state is RunState.SUSPENDED
@@ -227,7 +227,7 @@ async def test_a_step_that_lost_a_race_is_not_started_again_after_a_crash(stage:
         await ctx.receive("go")
         return "done"
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.settle()
         await h.crash_worker()
@@ -386,7 +386,7 @@ async def test_a_run_that_holds_a_body_while_it_waits_for_a_message_comes_to_res
         ctx.set_value("progress", 2)
         return list(await asyncio.gather(ctx.step("slow", body, 1), ctx.receive("go"), ctx.wait_event("news")))
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.settle()
         info = await run.info()

@@ -99,7 +99,7 @@ async def test_cancelling_a_running_run_cancels_its_bodies_and_nothing_they_retu
         finally:
             await ctx.step("in vain", lambda: ended.append("?"))
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.settle()
         assert (await run.info()).state is RunState.RUNNING
@@ -157,7 +157,7 @@ async def test_a_run_held_by_a_worker_that_died_is_cancelled_at_once(stage: Stag
     async def shop(ctx: Context) -> None:
         await ctx.step("slow", asyncio.Event().wait)
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.settle()
         await h.crash_worker()
@@ -220,7 +220,7 @@ async def test_a_cancel_that_races_with_the_end_leaves_one_end(stage: Stage) -> 
         await ctx.step("wait", opened.wait)
         return 1
 
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
         await h.settle()
         opened.set()

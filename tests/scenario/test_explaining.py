@@ -116,7 +116,7 @@ async def test_a_run_that_nobody_takes_says_what_is_missing(stage: Stage) -> Non
 
 
 async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage) -> None:
-    async with stage.harness(app) as h:
+    async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop, "step")
         await h.settle()
         worker = h._worker
@@ -166,7 +166,7 @@ async def test_the_audit_tells_of_a_worker_that_died(stage: Stage) -> None:
     async def slow(ctx: Context) -> None:
         await ctx.step("slow", opened.wait)
 
-    async with stage.harness(local) as h:
+    async with stage.harness(local, has_endless_bodies=True) as h:
         run = await h.start(slow)
         await h.settle()
         worker = h._worker

@@ -42,6 +42,8 @@ class FaultyStore:
         """Set while a planned crash has cut the workers off."""
         self.frozen = asyncio.Event()
         """Set while workers stand still at their next call."""
+        self.under_way = 0
+        """How many calls of workers the store is carrying out right now; a frozen one is not among them."""
         self._thawed = asyncio.Event()
         self._renewing = threading.Event()
         self._failures: dict[int, When] = {}
@@ -121,7 +123,11 @@ class FaultyStore:
         elif self.frozen.is_set():
             await self._thawed.wait()
         lose_answer = self._begin(name)
-        answer = await call()
+        self.under_way += 1
+        try:
+            answer = await call()
+        finally:
+            self.under_way -= 1
         if (action := self._actions.pop((name, "after"), None)) is not None:
             await action()
         if lose_answer:

@@ -65,7 +65,7 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 async def queued(store: SqliteStore, count: int) -> None:
     """Returns when so many jobs wait for the writer."""
     async with asyncio.timeout(10):
-        while store._writer._jobs.qsize() < count:  # noqa: ASYNC110 - the threads of a test have no signal for it
+        while store._writer._jobs.qsize() < count:
             await asyncio.sleep(0.001)
 
 

@@ -134,15 +134,7 @@ def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
         return Sent(run_id=run_id, refused="finished")
     if run.arrivals and _is_known(desk, run.id, message.id, now):
         return Sent(run_id=run_id)
-    arrival = Arrival(
-        number=run.arrivals + 1,
-        kind=WaitKind.MESSAGE,
-        name=message.name,
-        at=now,
-        payload=message.payload,
-        ref=message.id,
-    )
-    deliver(desk, run, arrival, now)
+    deliver(desk, run, rules.message_arrival(message, run, now), now)
     return Sent(run_id=run_id)
 
 
@@ -177,8 +169,8 @@ def publish(desk: Desk, event: Event, now: Micros) -> int:
     at = now if latest is None else max(now, latest[0])
     number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, at)).get
     reached = 0
-    for run in _waiters(desk, _event_arrival(number, 0, event.topic, event.payload, at)):
-        deliver(desk, run, _event_arrival(number, run.arrivals + 1, event.topic, event.payload, at), now)
+    for run in _waiters(desk, rules.event_arrival(number, event.topic, event.payload, at)):
+        deliver(desk, run, rules.event_arrival(number, event.topic, event.payload, at, run), now)
         reached += 1
     if reached:
         desk.connection.execute(_REACHED, (reached, number))
@@ -197,7 +189,7 @@ def collect_missed(desk: Desk, run: Run, waits: Sequence[Wait], now: Micros) -> 
         missed = desk.one(_MISSED, topic, oldest, wait.after)
         if missed is not None:
             number, payload, at = missed
-            deliver(desk, run, _event_arrival(number, run.arrivals + 1, topic, payload, at), now)
+            deliver(desk, run, rules.event_arrival(number, topic, payload, at, run), now)
 
 
 def _id_of_key(desk: Desk, key: str) -> str | None:
@@ -228,7 +220,3 @@ def _is_satisfied(desk: Desk, run: Run, wait: Wait) -> bool:
         return False
     unread = map(rows.arrival_of, desk.all(_UNREAD_EVENTS, run.id, wait.names[0]))
     return any(rules.accepts(wait, arrival) for arrival in unread)
-
-
-def _event_arrival(number: int, arrival_number: int, topic: str, payload: str, at: Micros) -> Arrival:
-    return Arrival(number=arrival_number, kind=WaitKind.EVENT, name=topic, at=at, payload=payload, ref=str(number))

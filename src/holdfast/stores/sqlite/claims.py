@@ -263,7 +263,7 @@ def _expiries(
 
 def _free_runs_of(desk: Desk, locks: WorkerLocks, worker_id: str, now: Micros) -> None:
     """Let the leases of a dead worker run out now. It stays on its runs, so that whoever claims them counts a crash."""
-    desk.ready.update(type for (type,) in desk.all(RELEASE_DEAD, now, worker_id))
+    desk.news.ready.update(type for (type,) in desk.all(RELEASE_DEAD, now, worker_id))
     desk.connection.execute(FORGET_WORKER, (worker_id,))
     desk.forget_all()
     desk.after_commit.append(lambda: locks.remove(worker_id))

@@ -14,7 +14,7 @@ import apsw
 
 from holdfast.core import rules
 from holdfast.core.clock import Clock, Micros
-from holdfast.core.hint import Hint
+from holdfast.core.hint import News
 from holdfast.core.model import Arrival, AuditFact, Entry, Run, Wait
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
@@ -136,10 +136,7 @@ class Desk:
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self.connection = connection
         self.now = clock.now
-        self.ready: set[str] = set()
-        self.arrived: set[str] = set()
-        self.ended: set[str] = set()
-        self.taken: set[str] = set()
+        self.news = News()
         self.after_commit: list[Callable[[], None]] = []
         self._runs: dict[str, Run] = {}
         self._stored: dict[str, Run] = {}
@@ -309,12 +306,6 @@ class Desk:
         if self._entries:
             self.connection.executemany(_RECORD, self._entries)
             self._entries.clear()
-
-    def hint(self) -> Hint | None:
-        """What to tell whoever listens, once this is committed."""
-        if not (self.ready or self.arrived or self.ended or self.taken):
-            return None
-        return Hint(frozenset(self.ready), frozenset(self.arrived), frozenset(self.ended), frozenset(self.taken))
 
 
 def _is_only_counted(before: Run, after: Run) -> bool:

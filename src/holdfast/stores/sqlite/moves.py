@@ -49,7 +49,7 @@ def move(desk: Desk, before: Run, after: Run, now: Micros) -> None:
     if after.state.is_end:
         _bury(desk, after, now)
     elif not after.is_held and after.ready_at is not None and after.ready_at <= now:
-        desk.ready.add(after.type)
+        desk.news.ready.add(after.type)
 
 
 def cancel(desk: Desk, run_id: str, reason: str, now: Micros) -> bool:
@@ -58,7 +58,7 @@ def cancel(desk: Desk, run_id: str, reason: str, now: Micros) -> bool:
     if run is None or run.state.is_end:
         return False
     if run.is_held:
-        desk.taken.add(run_id)
+        desk.news.taken.add(run_id)
     move(desk, run, rules.cancelled(run, reason, now), now)
     return True
 
@@ -73,17 +73,17 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
     after = rules.delivered(run, now, is_awaited=is_awaited)
     desk.put(after)
     if after.is_held:
-        desk.arrived.add(run.id)
+        desk.news.arrived.add(run.id)
     elif after.ready_at != run.ready_at:
         desk.note_often(rules.audit_of_wake(after, arrival, now), after.arrivals)
-        desk.ready.add(after.type)
+        desk.news.ready.add(after.type)
 
 
 def _bury(desk: Desk, run: Run, now: Micros) -> None:
     desk.wait(run.id, ())
     if run.arrivals:
         desk.connection.execute(_DROP_INBOX, (run.id,))
-    desk.ended.add(run.id)
+    desk.news.ended.add(run.id)
     # Read before the first of them is cancelled; none of these statements looks at what is still to be flushed.
     for (child_id,) in desk.all(_OPEN_CHILDREN, run.id):
         cancel(desk, child_id, "its parent ended", now)

@@ -77,7 +77,7 @@ def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: 
                 runs[twin] = replace(runs[twin], key=None)
             keyed[run.key] = run.id
         if lease is None or run.ready_at is None or run.ready_at > now:
-            desk.ready.add(run.type)
+            desk.news.ready.add(run.type)
         else:
             before, run = run, rules.claimed(run, lease, now)
             desk.note(rules.audit_of_claim(before, run, now))

@@ -202,7 +202,7 @@ class Writer:
             raise
         finally:
             self._turn.release()
-        return outcomes, desk.hint(), desk.after_commit
+        return outcomes, desk.news.hint(), desk.after_commit
 
     # The connection
 
