@@ -37,8 +37,8 @@ test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
 
 check: lint types test ## everything that must hold before a change goes in
 
-bench: $(READY) ## measure durable steps per second
-	$(BIN)/python -m benchmarks.throughput
+bench: $(READY) ## measure throughput, latency and scale
+	$(BIN)/python -m benchmarks
 
 demo: $(READY) ## watch runs survive crashes
 	$(BIN)/holdfast demo

@@ -106,7 +106,7 @@ def memory_kib() -> int:
 
 
 def import_seconds() -> float:
-    code = "import time; t = time.perf_counter(); import holdfast; print(time.perf_counter() - t)"
+    code = "import time; t = time.perf_counter(); from holdfast import Holdfast; print(time.perf_counter() - t)"
     outputs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(5)
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=5_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        print(f"import holdfast                    {import_seconds() * 1e3:7.0f} ms")
+        print(f"from holdfast import Holdfast      {import_seconds() * 1e3:7.0f} ms")
         share, megabytes = eval(in_fresh_process("idle", f"sqlite:///{name}/idle.db", 5.0))  # noqa: S307 - our own print
         print(f"idle worker                        {share * 100:7.2f} % of a core, {megabytes:.0f} MB")
         replay = asyncio.run(replay_seconds(f"sqlite:///{name}/replay.db", given.entries))

@@ -5,9 +5,12 @@ Each harness is a process of its own, as it were: another one on the same stage 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from holdfast import EntryInfo, Holdfast, Registry, RunHandle
 from holdfast.core.ports import Store
@@ -68,3 +71,10 @@ def told(entries: Sequence[EntryInfo]) -> list[str]:
 async def facts(run: RunHandle[Any]) -> list[str]:
     """The history of a run in few words."""
     return told(await run.history())
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged as a warning or worse; not that the machine was slow, which is no fault of ours."""
+    records = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    texts = [record.getMessage() for record in records]
+    return [text for text in texts if "kept the worker's loop" not in text]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, RunState
-from tests.stage import Stage, facts
+from tests.stage import Stage, complaints, facts
 
 
 async def test_now_random_and_uuid_are_the_same_on_every_replay(stage: Stage) -> None:
@@ -247,7 +247,7 @@ async def test_finally_may_run_at_each_suspension_and_leaves_no_trace(
     assert ran.count("finally") > 4
     logged = [record.getMessage() for record in caplog.records if record.name == "holdfast.workflow"]
     assert logged == ["in a finally"] * 4
-    assert len(caplog.records) == 4
+    assert set(complaints(caplog)) == {"in a finally"}
 
 
 async def test_leaving_memory_raises_and_logs_nothing_whatever_the_code_does_about_it(
@@ -292,7 +292,7 @@ async def test_leaving_memory_raises_and_logs_nothing_whatever_the_code_does_abo
         assert (await run.info()).state is RunState.SUSPENDED
         await run.cancel()
     gc.collect()
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert complaints(caplog) == []
 
 
 async def test_a_run_of_years_with_hundreds_of_waits_replays_to_the_same_end(stage: Stage) -> None:

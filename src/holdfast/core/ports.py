@@ -14,7 +14,7 @@ S8  claim cost does not grow with runs that sleep, wait, are held or have ended,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
@@ -146,7 +146,9 @@ class Store(Reader, Protocol):
 
     async def claim(self, request: ClaimRequest) -> Claimed: ...
 
-    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts: ...
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Awaitable[Verdicts]:
+        """Write what turns gained, one verdict each. The hot path: a future will do where a coroutine costs a task."""
+        ...
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         """Prolong leases and tell that the worker lives. Blocking and thread-safe: it is the heartbeat's."""

@@ -122,11 +122,9 @@ class MemoryStore:
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
         self._news = News()
 
-    async def open(self, *, migrate: bool = True) -> None:
-        """Nothing to open."""
+    async def open(self, *, migrate: bool = True) -> None: ...
 
-    async def close(self) -> None:
-        """Nothing to close: what is kept lives as long as the object."""
+    async def close(self) -> None: ...
 
     def schema(self) -> SchemaStatus:
         return SchemaStatus(current=1, wanted=1)
@@ -256,6 +254,8 @@ class MemoryStore:
             self._collect_published(record, now)
         self._send_out(record, checkpoint, now)
         record.values |= checkpoint.values
+        if record.run.token != checkpoint.token:  # it cancelled itself, or something that took it along
+            return Verdict(run_id=checkpoint.run_id, is_held=False)
 
         # Waits that did not change have deadlines all the same.
         self._move(record, rules.advanced(record.run, replace(checkpoint, waits=record.waits), now), now)

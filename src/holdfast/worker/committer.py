@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
-from holdfast.core.checkpoint import Checkpoint, Verdict
+from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
@@ -21,6 +22,9 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LAST_PAUSE_SECONDS = 5.0
 
 _log = logging.getLogger("holdfast.worker")
+
+
+Answer = Verdict | Exception
 
 
 class Writer(Protocol):
@@ -45,7 +49,7 @@ class Committer:
         self._told = told
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Writer, None] = {}
-        self._task: asyncio.Task[list[Verdict | Exception]] | None = None
+        self._task: asyncio.Future[Any] | None = None
         self._is_scheduled = False
         self._is_closed = False
 
@@ -82,37 +86,63 @@ class Committer:
                 writers.append(writer)
                 batch.append(checkpoint)
         if batch:
-            self._task = self._loop.create_task(self._write(batch))
+            self._task = self._sent(batch)
             # Runs are driven from plain callbacks, never from inside a task.
-            self._task.add_done_callback(lambda task: self._written(task, writers))
+            self._task.add_done_callback(partial(self._answered, batch, writers))
 
-    def _written(self, task: asyncio.Task[list[Verdict | Exception]], writers: Sequence[Writer]) -> None:
-        self._task = None
+    def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
+        try:
+            return asyncio.ensure_future(self._store.checkpoint(batch))
+        except StoreUnavailable as error:
+            refused: asyncio.Future[Verdicts] = self._loop.create_future()
+            refused.set_exception(error)
+            return refused
+
+    def _answered(
+        self, batch: Sequence[Checkpoint], writers: Sequence[Writer], sent: asyncio.Future[Verdicts]
+    ) -> None:
+        if sent.cancelled():
+            self._task = None
+        elif (error := sent.exception()) is None:
+            self._told(sent.result().now)
+            self._deliver(writers, sent.result().verdicts)
+        else:
+            self._task = self._loop.create_task(self._insist(batch, error))
+            self._task.add_done_callback(partial(self._written, writers))
+
+    def _written(self, writers: Sequence[Writer], task: asyncio.Future[list[Answer]]) -> None:
         if task.cancelled():
-            return
-        for writer, answer in zip(writers, task.result(), strict=True):
+            self._task = None
+        else:
+            self._deliver(writers, task.result())
+
+    def _deliver(self, writers: Sequence[Writer], answers: Sequence[Answer]) -> None:
+        self._task = None
+        for writer, answer in zip(writers, answers, strict=True):
             if isinstance(answer, Verdict):
                 writer.written(answer)
             else:
                 writer.refused(answer)
         self._flush()
 
-    async def _write(self, batch: Sequence[Checkpoint]) -> list[Verdict | Exception]:
+    async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
         """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit."""
         pause = 0.0
         while True:
-            try:
-                answer = await self._store.checkpoint(batch)
-            except StoreUnavailable as error:
+            if isinstance(error, StoreUnavailable):
                 if pause == 0.0:
                     _log.warning("cannot write; trying again until it works: %s", error)
                 pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
                 await asyncio.sleep(pause)
-            except Exception as error:  # noqa: BLE001 - whatever a store refuses must not stop the others
+            elif isinstance(error, Exception):
                 if len(batch) == 1:
                     return [error]
                 middle = len(batch) // 2
-                return [*await self._write(batch[:middle]), *await self._write(batch[middle:])]
+                return [*await self._insist(batch[:middle]), *await self._insist(batch[middle:])]
+            try:
+                answer = await self._store.checkpoint(batch)
+            except Exception as again:  # noqa: BLE001 - whatever a store refuses must not stop the others
+                error = again
             else:
                 if pause:
                     _log.warning("writing works again")

@@ -53,7 +53,7 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
         entered.set()
         assert released.wait(30)
 
-    waiting = asyncio.create_task(store._writer.run(wait))
+    waiting = asyncio.ensure_future(store._writer.run(wait))
     assert await asyncio.to_thread(entered.wait, 30)
     try:
         yield store
@@ -77,7 +77,7 @@ async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteSto
         asked = [
             asyncio.create_task(store.create([an_intent(2)])),
             asyncio.create_task(store.create([an_intent(3)])),
-            asyncio.create_task(store.checkpoint([checkpoint_for(lease, Hold(), entries=(a_step("a"),))])),
+            asyncio.ensure_future(store.checkpoint([checkpoint_for(lease, Hold(), entries=(a_step("a"),))])),
             asyncio.create_task(store.send([Message(id="m", name="n", payload="1", run_id=an_id(1))])),
             asyncio.create_task(store.emit([Event(id="e", topic="t", payload="1")])),
             asyncio.create_task(asyncio.to_thread(store.renew, a_worker(), [], SECOND)),
@@ -140,7 +140,7 @@ async def test_a_bug_in_one_operation_leaves_the_writer_alive(store: SqliteStore
 async def test_renewals_go_ahead_of_the_queue(store: SqliteStore) -> None:
     order: list[str] = []
     async with busy(store):
-        asked = [asyncio.create_task(store._writer.run(lambda _: order.append("checkpoint"))) for _ in range(2)]
+        asked = [asyncio.ensure_future(store._writer.run(lambda _: order.append("checkpoint"))) for _ in range(2)]
         await queued(store, 2)
         asked.append(
             asyncio.create_task(asyncio.to_thread(store._writer.run_blocking, lambda _: order.append("renewal")))

@@ -26,7 +26,7 @@ Listener = tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]
 class Job(Generic[_Desk]):
     """An operation and the one who waits for its answer. Once he has given up it is not begun any more."""
 
-    __slots__ = ("future", "is_urgent", "operation")
+    __slots__ = ("future", "is_urgent", "limit", "operation")
 
     def __init__(
         self,
@@ -34,10 +34,12 @@ class Job(Generic[_Desk]):
         future: asyncio.Future[Any] | concurrent.futures.Future[Any],
         *,
         is_urgent: bool = False,
+        limit: asyncio.TimerHandle | None = None,
     ) -> None:
         self.operation = operation
         self.future = future
         self.is_urgent = is_urgent
+        self.limit = limit
 
 
 class Outcome:
@@ -51,16 +53,12 @@ class Outcome:
         self.error = error
 
 
-async def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> _Answer:
-    """Hand an operation over and wait for its answer, for a limited time."""
+def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> asyncio.Future[_Answer]:
+    """Hand an operation over; its answer comes within a limited time."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Answer] = loop.create_future()
-    limit = loop.call_later(ANSWER_SECONDS, give_up, future)
-    jobs.put(Job(operation, future))
-    try:
-        return await future
-    finally:
-        limit.cancel()
+    jobs.put(Job(operation, future, limit=loop.call_later(ANSWER_SECONDS, give_up, future)))
+    return future
 
 
 def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> _Answer:
@@ -107,7 +105,9 @@ def _receive(
 
 
 def _settle(outcome: Outcome) -> None:
-    future = outcome.job.future
+    future, limit = outcome.job.future, outcome.job.limit
+    if limit is not None:
+        limit.cancel()
     if future.done():  # its caller was cancelled or has given up
         return
     if outcome.error is not None:

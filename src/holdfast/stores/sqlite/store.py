@@ -110,8 +110,8 @@ class SqliteStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await self._writer.run(lambda desk: claims.claim(desk, self._locks, request))
 
-    async def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
-        return await self._writer.run(lambda desk: write_checkpoints(desk, checkpoints))
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
+        return self._writer.run(lambda desk: write_checkpoints(desk, checkpoints))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(desk: Desk) -> Verdicts:

@@ -81,10 +81,10 @@ class Writer:
         finally:
             limit.cancel()
 
-    async def run(self, operation: Callable[[Desk], _Answer]) -> _Answer:
+    def run(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer]:
         """Run an operation in the next transaction; the answer comes after its commit."""
         self._check_running()
-        return await ask(self._jobs, operation)
+        return ask(self._jobs, operation)
 
     def run_blocking(self, operation: Callable[[Desk], _Answer]) -> _Answer:
         """Likewise, for a thread that may block; it goes ahead of the queue."""

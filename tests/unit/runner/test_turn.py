@@ -1,0 +1,270 @@
+"""A turn: one fact at a time, in one order, replayed in that order (T2, T3 of DESIGN.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Context, WaitTimeout
+from holdfast.core.checkpoint import Block, Finish
+from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.core.states import RunState
+from tests.unit.runner.turn_rig import START, Rig, event, evict_turns, message, step
+
+__all__ = ["evict_turns"]
+pytestmark = pytest.mark.usefixtures("evict_turns")
+
+
+def nothing() -> None:
+    """A body; the rig never calls it."""
+
+
+# T2: one fact at a time
+
+
+async def two_receivers(ctx: Context) -> None:
+    async def receive(name: str) -> None:
+        await ctx.receive(name)
+        ctx.send("somebody", f"got {name}")
+
+    await asyncio.gather(receive("a"), receive("b"))
+
+
+def test_t2_facts_are_fed_singly_and_the_code_runs_to_a_standstill_after_each() -> None:
+    rig = Rig(two_receivers, arrivals=(message(1, "b"), message(2, "a"))).begin()
+    rig.commit()
+    assert rig.told == ["1 +2/receive:b", "2 +2/send:got b", "3 +1/receive:a", "4 +1/send:got a"]
+
+
+def test_t2_what_is_fed_while_a_checkpoint_is_in_flight_gathers_in_the_next() -> None:
+    async def two_steps(ctx: Context) -> None:
+        await asyncio.gather(ctx.step("a", nothing), ctx.step("b", nothing))
+
+    rig = Rig(two_steps).begin()
+    assert rig.start() == ["a", "b"]
+    first, fed = rig.finish("b").take()
+    rig.finish("a")
+    rig.turn.committed(fed)
+    second = rig.commit()
+    assert [entry.location for entry in first.entries] == ["b"]
+    assert [(entry.location, entry.position) for entry in second.entries] == [("a", 2)]
+
+
+def test_t2_arrivals_and_due_timers_found_together_are_fed_by_their_instants() -> None:
+    order: list[str] = []
+
+    async def wait(ctx: Context) -> None:
+        async def note(name: str, waiting: Any) -> None:
+            await waiting
+            order.append(name)
+
+        await asyncio.gather(
+            note("timer 10", ctx.sleep(10)),
+            note("message 15", ctx.receive("x")),
+            note("timer 5", asyncio.sleep(5)),
+            note("message 7", ctx.receive("y")),
+        )
+
+    rig = Rig(wait).begin()
+    rig.commit()
+    rig.seconds = 100
+    rig.arrive(message(1, "x", seconds=15), message(2, "y", seconds=7))
+    assert order == ["timer 5", "message 7", "timer 10", "message 15"]
+
+
+def test_t2_at_one_instant_an_arrival_goes_before_a_deadline() -> None:
+    async def wait(ctx: Context) -> Any:
+        return await ctx.receive("x", timeout=10)
+
+    in_time = Rig(wait).begin()
+    in_time.seconds = 60
+    in_time.arrive(message(1, "x", '"in time"', seconds=10))
+    assert isinstance(in_time.turn.outcome, Finish)
+    assert in_time.turn.outcome.result == '"in time"'
+
+    late = Rig(wait).begin()
+    late.seconds = 60
+    late.arrive(message(1, "x", seconds=10.000001))
+    assert isinstance(late.turn.outcome, Finish)
+    assert late.turn.outcome.state is RunState.FAILED
+
+
+def test_t2_two_timers_with_one_deadline_fire_in_the_order_of_their_creation() -> None:
+    order: list[int] = []
+
+    async def wait(ctx: Context) -> None:
+        async def note(number: int) -> None:
+            await asyncio.sleep(10)
+            order.append(number)
+
+        await asyncio.gather(*(note(number) for number in range(5)))
+
+    Rig(wait).begin().pass_to(10)
+    assert order == [0, 1, 2, 3, 4]
+
+
+def test_t2_positions_go_on_where_the_history_ends() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.step("a", nothing)
+        await ctx.step("b", nothing)
+
+    rig = Rig(shop, entries=(step("a", 7),), token=2).begin()
+    rig.start()
+    rig.finish("b").commit()
+    assert rig.told == ["8 b"]
+
+
+def test_t2_a_message_is_consumed_in_the_checkpoint_that_records_it() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.receive("a")
+        await ctx.receive("c")
+
+    rig = Rig(shop, arrivals=(message(1, "b"), message(2, "a", "5"))).begin()
+    checkpoint = rig.suspend()
+    assert (checkpoint.consumed, checkpoint.seen) == ((2,), 2)
+    (entry,) = checkpoint.entries
+    assert (entry.location, entry.ref, entry.result) == ("receive:a", "m2", '["a",5]')
+
+
+# T3: replay
+
+
+async def race(ctx: Context) -> list[str]:
+    order: list[str] = []
+
+    async def note(name: str) -> None:
+        await ctx.step(name, nothing)
+        order.append(name)
+
+    await asyncio.gather(*(note(name) for name in "abc"))
+    await ctx.receive("go")
+    return order
+
+
+def test_t3_recorded_facts_are_fed_in_the_order_of_their_positions() -> None:
+    entries = (step("+1/a", 3), step("+2/b", 1), step("+3/c", 2))
+    rig = Rig(race, entries=entries, token=2).begin().arrive(message(1, "go"))
+    assert isinstance(rig.turn.outcome, Finish)
+    assert rig.turn.outcome.result == '["b","c","a"]'
+
+
+def test_t3_no_unrecorded_step_starts_before_everything_recorded_that_was_asked_for_is_fed() -> None:
+    started: list[list[str]] = []
+
+    async def shop(ctx: Context) -> None:
+        loser = asyncio.create_task(ctx.step("loser", nothing))
+        await ctx.step("winner", nothing)
+        started.append(["replayed"])
+        loser.cancel()
+        await ctx.step("next", nothing)
+
+    rig = Rig(shop, entries=(step("winner", 1),), token=2).begin()
+    assert rig.startable() == ["next"]
+
+
+def test_t3_a_step_starts_only_when_everything_fed_before_it_was_asked_for_is_written() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.step("a", nothing)
+        await asyncio.gather(ctx.step("b", nothing), ctx.step("c", nothing))
+        ctx.send("somebody", "x")
+        await ctx.step("d", nothing)
+
+    rig = Rig(shop).begin()
+    assert rig.start() == ["a"]
+    rig.finish("a")
+    assert rig.startable() == []
+    rig.commit()
+    assert rig.start() == ["b", "c"]
+    _, fed = rig.finish("b").take()
+    rig.finish("c")
+    rig.turn.committed(fed)
+    assert rig.startable() == []  # what led to it, `c`, is not in the checkpoint that was written
+    rig.commit()
+    assert rig.startable() == ["d"]
+
+
+def test_t3_a_result_of_an_ephemeral_step_need_not_be_written_before_the_next_step_starts() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.step("cheap", nothing, ephemeral=True)
+        await ctx.step("dear", nothing)
+
+    rig = Rig(shop).begin()
+    rig.start()
+    rig.finish("cheap")
+    assert not rig.turn.needs_checkpoint()
+    assert rig.start() == ["dear"]
+    assert [entry.location for entry in rig.finish("dear").commit().entries] == ["cheap", "dear"]
+
+
+def test_t3_a_step_inserted_by_new_code_is_executed_where_it_stands() -> None:
+    async def shop(ctx: Context) -> list[Any]:
+        return [await ctx.step(name, nothing) for name in ("a", "new", "b")]
+
+    rig = Rig(shop, entries=(step("a", 1, '"A"'), step("b", 2, '"B"')), token=2).begin()
+    assert rig.start() == ["new"]
+    rig.finish("new", "N").commit()
+    assert isinstance(rig.turn.outcome, Finish)
+    assert rig.turn.outcome.result == '["A","N","B"]'
+    assert rig.told == ["3 new"]
+
+    again = Rig(shop, entries=(step("a", 1, '"A"'), step("b", 2, '"B"'), step("new", 3, '"N"')), token=3).begin()
+    assert isinstance(again.turn.outcome, Finish)
+    assert again.turn.outcome.result == '["A","N","B"]'
+
+
+def test_t3_the_presence_of_an_entry_decides_and_never_its_value() -> None:
+    async def shop(ctx: Context) -> Any:
+        return await ctx.step("a", nothing)
+
+    rig = Rig(shop, entries=(step("a", 1, None),), token=2).begin()
+    assert isinstance(rig.turn.outcome, Finish)
+    assert rig.turn.outcome.result == "null"
+
+
+def test_t3_a_divergence_names_the_python_that_wrote_the_history() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.sleep(5)
+
+    rig = Rig(shop, entries=(step("sleep", 1),), token=2, python="3.8").begin()
+    assert isinstance(rig.turn.outcome, Block)
+    message_ = rig.turn.outcome.error.message
+    assert "at 'sleep' the history has a step, the code now asks for a timer" in message_
+    assert "recorded on Python 3.8" in message_
+
+
+def test_t3_a_failed_attempt_goes_on_where_it_stood() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.step("a", nothing)
+
+    waiting = Entry(
+        location="a",
+        kind=EntryKind.STEP,
+        state=EntryState.RETRYING,
+        attempts=2,
+        started_at=START,
+        retry_at=START + 60_000_000,
+    )
+    rig = Rig(shop, entries=(waiting,), token=2).begin(seconds=10)
+    assert rig.startable() == []
+    assert rig.turn.next_deadline() == START + 60_000_000
+    rig.pass_to(60)
+    assert rig.start() == ["a"]
+    entries = rig.finish("a").commit().entries
+    assert [(entry.attempts, entry.state) for entry in entries] == [(3, EntryState.DONE)]
+
+
+def test_t3_a_wait_that_timed_out_times_out_on_every_replay() -> None:
+    async def shop(ctx: Context) -> str:
+        try:
+            await ctx.wait_event("news", timeout=5)
+        except WaitTimeout as late:
+            return str(late)
+        return "?"
+
+    timed_out = Entry(location="event:news", kind=EntryKind.EVENT, state=EntryState.TIMED_OUT, position=1)
+    rig = Rig(shop, entries=(timed_out,), arrivals=(event(1, "news", 1),), token=2).begin()
+    assert isinstance(rig.turn.outcome, Finish)
+    assert rig.turn.outcome.result is not None
+    assert "no event news came in time" in rig.turn.outcome.result

@@ -1,0 +1,186 @@
+"""A rig for turns: plays the holder of a run, step by step, without worker, store or event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Registry
+from holdfast.core.checkpoint import Checkpoint, Hold, Next, Suspend
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, WaitKind
+from holdfast.core.states import RunState
+from holdfast.runner.operation import StepCall
+from holdfast.runner.turn import Turn
+
+START: Micros = 1_900_000_000 * SECOND
+_turns: list[Turn] = []
+
+
+@pytest.fixture
+def evict_turns() -> Iterator[None]:
+    """Have every turn of a test leave memory when it is over."""
+    yield
+    while _turns:
+        _turns.pop().evict()
+
+
+class Rig:
+    """One held run. Seconds count from its first claim."""
+
+    def __init__(
+        self,
+        workflow: Callable[..., Any],
+        *,
+        entries: tuple[Entry, ...] = (),
+        arrivals: tuple[Arrival, ...] = (),
+        token: int = 1,
+        crashes: int = 0,
+        python: str | None = None,
+        payload: str = "{}",
+    ) -> None:
+        definition = Registry().workflow("rig.v1")(workflow)
+        self.seconds = 0.0
+        run = Run(
+            id="rig-run",
+            type="rig.v1",
+            state=RunState.RUNNING,
+            payload=payload,
+            created_at=START - 60 * SECOND,
+            start_at=START - 60 * SECOND,
+            updated_at=START,
+            worker="w",
+            token=token,
+            crashes=crashes,
+            python=python,
+            arrivals=max((arrival.number for arrival in arrivals), default=0),
+            first_claimed_at=START,
+        )
+        self.turn = Turn(Lease(run=run, entries=entries, arrivals=arrivals), definition)
+        self.executing: dict[str, StepCall] = {}
+        self.written: list[Checkpoint] = []
+        _turns.append(self.turn)
+
+    @property
+    def now(self) -> Micros:
+        return START + round(self.seconds * SECOND)
+
+    def begin(self, seconds: float = 0) -> Rig:
+        self.seconds = seconds
+        self.turn.begin(self.now)
+        return self
+
+    def pass_to(self, seconds: float) -> Rig:
+        """Let time pass and feed what is due."""
+        self.seconds = seconds
+        self.turn.settle(self.now)
+        return self
+
+    def arrive(self, *arrivals: Arrival) -> Rig:
+        self.turn.inbox.add(arrivals)
+        self.turn.settle(self.now)
+        return self
+
+    def startable(self) -> list[str]:
+        return [call.location for call in self.turn.startable(self.now)]
+
+    def start(self) -> list[str]:
+        """Begin to execute everything that may be."""
+        calls = list(self.turn.startable(self.now))
+        for call in calls:
+            self.turn.started(call, self.now)
+            self.executing[call.location] = call
+        return [call.location for call in calls]
+
+    def finish(self, location: str, value: Any = None) -> Rig:
+        self.turn.feed_result(self.executing.pop(location), value, self.now)
+        return self
+
+    def fail(self, location: str, error: BaseException) -> Rig:
+        self.turn.feed_error(self.executing.pop(location), error, self.now)
+        return self
+
+    def take(self, next: Next | None = None) -> tuple[Checkpoint, int]:
+        """A checkpoint on its way to the store, and what to say when it has arrived."""
+        checkpoint = self.turn.take_checkpoint(next or self.turn.outcome or Hold())
+        return checkpoint, self.turn.fed
+
+    def commit(self, next: Next | None = None) -> Checkpoint:
+        """Write what there is to write."""
+        checkpoint, fed = self.take(next)
+        self.turn.committed(fed)
+        self.written.append(checkpoint)
+        return checkpoint
+
+    def suspend(self) -> Checkpoint:
+        assert self.turn.is_waiting(self.now)
+        return self.commit(Suspend())
+
+    def play(self, value: Callable[[str], Any] = lambda location: location) -> Rig:
+        """Execute and commit until there is nothing left but to wait."""
+        while self.turn.outcome is None and (started := self.start() or self.turn.needs_checkpoint()):
+            for location in started if isinstance(started, list) else ():
+                if location in self.executing:
+                    self.finish(location, value(location))
+            self.commit()
+        return self
+
+    @property
+    def history(self) -> tuple[Entry, ...]:
+        """Everything written so far, by position."""
+        entries = {entry.location: entry for checkpoint in self.written for entry in checkpoint.entries}
+        return tuple(sorted(entries.values(), key=lambda entry: entry.position))
+
+    @property
+    def told(self) -> list[str]:
+        return [f"{entry.position} {entry.location}" for entry in self.history]
+
+
+def step(location: str, position: int, result: Any = "null", **options: Any) -> Entry:
+    """The record of a step that is done."""
+    return Entry(
+        location=location,
+        kind=EntryKind.STEP,
+        state=EntryState.DONE,
+        position=position,
+        attempts=1,
+        result=result,
+        **{"started_at": START, "finished_at": START, **options},
+    )
+
+
+def message(number: int, name: str, payload: str = "null", seconds: float = 0) -> Arrival:
+    return Arrival(
+        number=number,
+        kind=WaitKind.MESSAGE,
+        name=name,
+        at=START + round(seconds * SECOND),
+        payload=payload,
+        ref=f"m{number}",
+    )
+
+
+def event(number: int, topic: str, published: int, payload: str = "null", seconds: float = 0) -> Arrival:
+    return Arrival(
+        number=number,
+        kind=WaitKind.EVENT,
+        name=topic,
+        at=START + round(seconds * SECOND),
+        payload=payload,
+        ref=str(published),
+    )
+
+
+def child_end(number: int, child_id: str, payload: str = "null", error: ErrorRecord | None = None) -> Arrival:
+    return Arrival(
+        number=number,
+        kind=WaitKind.CHILD,
+        name=child_id,
+        at=START,
+        payload=payload,
+        state=RunState.SUCCEEDED if error is None else RunState.FAILED,
+        error=error,
+    )
