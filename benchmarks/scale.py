@@ -60,7 +60,7 @@ async def replay_seconds(url: str, entries: int) -> float:
 
 
 async def claim_seconds(url: str, sleeping: int, count: int = 200) -> tuple[float, float, int]:
-    """A one-step run from start to result, before and after many others have gone to sleep; and the memory they took."""
+    """A one-step run from start to result, before and after many others went to sleep; and the memory they took."""
     async with Holdfast(url) as hf:
         hf.include(registry)
         async with hf.worker(concurrency=500):

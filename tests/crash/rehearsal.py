@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Script:
 
     name: str
     build: Callable[[Registry, Ledger], None]
-    act: Callable[[Harness], Awaitable[None]]
+    act: Callable[[Harness], Coroutine[Any, Any, None]]
 
 
 @dataclass

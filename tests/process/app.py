@@ -31,7 +31,8 @@ workflows = Registry()
 
 
 def is_open(gate: str) -> bool:
-    return Path(gate).exists()
+    """Whether a gate is open, for all or for this process alone."""
+    return Path(gate).exists() or Path(f"{gate}.{os.getpid()}").exists()
 
 
 async def work(book: str, seconds: float = 0.02) -> str:
@@ -231,9 +232,12 @@ def bring_up(book: str, gate: str) -> str:
 
 
 async def serve(url: str, **options: Any) -> None:
-    async with Holdfast(url) as hf:
-        hf.include(workflows)
+    hf = Holdfast(url)
+    hf.include(workflows)
+    try:
         await hf.worker(**options).run()
+    finally:
+        await hf.close()
 
 
 def main() -> None:

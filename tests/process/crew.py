@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,7 +86,6 @@ class Crew:
         self.folder = folder
         self.database = database or folder / "runs.db"
         self.url = f"sqlite:///{self.database}"
-        self.write_lock = folder / f"{self.database}-holdfast" / "write.lock"
         self.ledger = Ledger(folder / "ledger")
         self.hf = Holdfast(self.url)
         self.hf.include(workflows)
@@ -94,9 +96,9 @@ class Crew:
         """Where the ledger is, for the payload of a run."""
         return str(self.ledger.path)
 
-    def gate(self, name: str = "gate") -> Path:
-        """A file that some body waits for."""
-        return self.folder / name
+    def gate(self, name: str = "gate", hand: Hand | None = None) -> Path:
+        """A file that some body waits for; it may be one for the bodies of one worker only."""
+        return self.folder / (name if hand is None else f"{name}.{hand.pid}")
 
     # Workers
 
@@ -137,6 +139,16 @@ class Crew:
         """Lines of workers that should not be there."""
         lines = [line for hand in self.hands for line in hand.log.splitlines()]
         return [line for line in lines if any(words in line for words in COMPLAINTS)]
+
+    @contextmanager
+    def nobody_writing(self) -> Iterator[None]:
+        """Have the lock that all must have to write, as a process does that is stopped in the midst of it."""
+        file = os.open(f"{self.database}-holdfast/write.lock", os.O_RDWR)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(file)
 
     # Waiting
 

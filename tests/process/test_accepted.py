@@ -1,4 +1,4 @@
-"""Producers that are killed, and many that begin at once: what was accepted is there, whole, and only that."""
+"""The beginning: what a producer was told is accepted is there, and a file is made by many at once, or not at all."""
 
 from __future__ import annotations
 
@@ -58,3 +58,17 @@ async def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
 
     assert [len(result) for result in results] == [2] * 20
     assert crew.complaints() == []
+
+
+async def test_a_worker_that_cannot_open_its_file_ends_with_the_reason(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, tmp_path / "nowhere" / "runs.db")
+    try:
+        hand = crew.launch()
+        code = await crew.exited(hand)
+    finally:
+        crew.dismiss()
+
+    assert code == 1
+    last = hand.log.splitlines()[-1]
+    assert "StoreUnavailable" in last
+    assert "there is no directory" in last

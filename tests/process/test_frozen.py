@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 from holdfast import RunHandle
@@ -16,34 +15,10 @@ LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
 
 
-async def freeze(crew: Crew, hand: Hand) -> None:
-    """Stop a process, but not while it writes: then nobody could, until it goes on."""
-    for _ in range(20):
-        hand.signal(signal.SIGSTOP)
-        await crew.until("the process is stopped", lambda: is_stopped(hand))
-        for _ in range(10):
-            if not is_locked(crew.write_lock):
-                return
-            await asyncio.sleep(0.02)
-        hand.signal(signal.SIGCONT)
-        await asyncio.sleep(0.05)
-    raise AssertionError(crew.report("whenever the process was stopped, it was writing"))
-
-
-def is_locked(path: Path) -> bool:
-    file = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
-
-
 def is_stopped(hand: Hand) -> bool:
-    with open(f"/proc/{hand.pid}/stat") as stat:  # noqa: PTH123 - it is no file
-        return stat.read().rpartition(")")[2].split()[0] == "T"
+    """Whether every thread of a process stands still."""
+    stats = [path.read_text() for path in Path(f"/proc/{hand.pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
 
 async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(crew: Crew) -> None:
@@ -52,30 +27,39 @@ async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(cre
 
 
 async def freeze_once(crew: Crew, round: int) -> None:
-    done, busy, cut = (crew.gate(f"{name}-{round}") for name in ("done", "busy", "cut"))
+    # When the process wakes up, the first two runs are over, and the other two are being executed by another. Of
+    # each pair, one body ends by itself, and the other has to be cancelled. That of the race has ended before, and
+    # its record is all but written.
+    over, hung, raced, shared = (f"{name}-{round}" for name in ("over", "hung", "raced", "shared"))
+    runs = {
+        name: await crew.hf.start(story, crew.book, str(crew.gate(name)), "hang" if name is hung else "hold")
+        for name in (over, hung, raced, shared)
+    }
     frozen = await crew.hire(lease=LEASE_SECONDS)
-    # The first is over when the process wakes up, the second executed by another; both bodies end by themselves
-    # then. That of the third would not.
-    over = await crew.hf.start(story, crew.book, str(done))
-    racing = await crew.hf.start(story, crew.book, str(busy))
-    hanging = await crew.hf.start(story, crew.book, str(cut), "hang")
-    for run in (over, racing, hanging):
+    for run in runs.values():
         await crew.begun(run, "middle", frozen)
-    await freeze(crew, frozen)
-    done.touch()
-    cut.touch()
-    heir = await crew.hire(lease=LEASE_SECONDS)
-    await crew.results([over, hanging])
-    await crew.begun(racing, "middle", heir)
-    before = [await everything(run) for run in (over, hanging)]
+    with crew.nobody_writing():
+        crew.gate(raced, frozen).touch()
+        await crew.until("the body of the race has ended", partial(is_dropped, crew, runs[raced], frozen, "ended"))
+        frozen.signal(signal.SIGSTOP)
+        await crew.until("the process stands still", lambda: is_stopped(frozen))
+    for name in (over, hung):
+        crew.gate(name).touch()
+    heir = await crew.hire()
+    await crew.results([runs[over], runs[hung]])
+    for name in (raced, shared):
+        await crew.begun(runs[name], "middle", heir)
+    before = [await everything(runs[name]) for name in (over, hung)]
 
     frozen.signal(signal.SIGCONT)
-    await crew.until("the hanging body is cancelled", lambda: is_cancelled(crew, hanging, frozen))
-    busy.touch()
-    await crew.result(racing)
+    for name in (hung, shared):
+        await crew.until(f"the body of {name} is cancelled", partial(is_dropped, crew, runs[name], frozen, "cancelled"))
+    for name in (raced, shared):
+        crew.gate(name).touch()
+    await crew.results([runs[raced], runs[shared]])
 
-    assert [await everything(run) for run in (over, hanging)] == before
-    for run in (over, racing, hanging):
+    assert [await everything(runs[name]) for name in (over, hung)] == before
+    for run in runs.values():
         assert crew.executions(run, "middle") == [frozen.number, heir.number]
         assert crew.executions(run, "last") == [heir.number]
         assert (await marks(run))["middle"] == crew.ledger.deeds("began", run.id, "middle")[-1].mark
@@ -88,8 +72,9 @@ async def freeze_once(crew: Crew, round: int) -> None:
     frozen.kill()
 
 
-def is_cancelled(crew: Crew, run: RunHandle[list[str]], hand: Hand) -> bool:
-    return hand.pid in [deed.pid for deed in crew.ledger.deeds("cancelled", run.id, "middle")]
+def is_dropped(crew: Crew, run: RunHandle[list[str]], hand: Hand, how: str) -> bool:
+    """Whether the body that a worker had begun has come to such an end."""
+    return hand.pid in [deed.pid for deed in crew.ledger.deeds(how, run.id, "middle")]
 
 
 async def everything(run: RunHandle[list[str]]) -> object:

@@ -36,7 +36,7 @@ async def test_a_start_here_is_executed_there_without_delay(crew: Crew) -> None:
     async def act() -> None:
         await crew.result(await crew.hf.start(quick, crew.book))
 
-    assert await median(crew, "start to result", act) < 1
+    assert await median(crew, "start to result", act) < 0.5
 
 
 async def test_a_message_from_here_wakes_a_run_there_without_delay(crew: Crew) -> None:
@@ -58,7 +58,7 @@ async def test_a_message_from_here_wakes_a_run_there_without_delay(crew: Crew) -
     runs: list[str] = []
     for _ in range(TIMES):
         await asleep()
-    assert await median(crew, "message to result", act) < 1
+    assert await median(crew, "message to result", act) < 0.5
 
 
 async def test_a_cancel_from_here_cancels_the_body_there(crew: Crew) -> None:

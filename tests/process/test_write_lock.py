@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.process.app import quick, story
 from tests.process.crew import Crew, facts
-
-
-@contextmanager
-def locked(crew: Crew) -> Iterator[None]:
-    """Be the one who writes, and do not."""
-    file = os.open(crew.write_lock, os.O_RDWR)
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(file)
 
 
 async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
@@ -31,7 +17,7 @@ async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(run, "middle", worker)
 
-    with locked(crew):
+    with crew.nobody_writing():
         crew.gate().touch()
         await crew.until("the body has ended", lambda: bool(crew.ledger.deeds("ended", run.id, "middle")))
         await asyncio.sleep(3 * lease)
@@ -48,7 +34,7 @@ async def test_a_worker_ends_though_it_cannot_give_back_its_runs(crew: Crew) -> 
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(run, "middle", worker)
 
-    with locked(crew):
+    with crew.nobody_writing():
         worker.leave()
         assert await crew.exited(worker, 40) == 0
     crew.gate().touch()

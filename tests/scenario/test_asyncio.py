@@ -113,13 +113,11 @@ async def test_the_sets_of_asyncio_wait_iterate_in_the_same_order_on_every_repla
     @app.workflow
     async def shop(ctx: Context) -> list[int]:
         pending = {asyncio.create_task(branch(ctx, number), name=str(number)) for number in range(20)}
-        order = []
+        order: list[int] = []
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                order.append(await ctx.step("take", lambda task=task: task.result()))
-            for task in pending:
-                order.append(await ctx.step("look", int, task.get_name()))
+            order += [await ctx.step("take", task.result) for task in done]
+            order += [await ctx.step("look", int, task.get_name()) for task in pending]
             if len(order) > 60:
                 break
         await ctx.sleep(3600)
@@ -266,7 +264,7 @@ async def test_events_locks_conditions_queues_and_semaphores_work_between_the_br
         async def produce() -> None:
             for number in range(3):
                 async with lock:
-                    await queue.put(await ctx.step("make", lambda number=number: number * 10))
+                    await queue.put(await ctx.step("make", lambda n: n * 10, number))
             await ready.wait()
             log.append("told")
 

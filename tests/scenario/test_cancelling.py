@@ -59,7 +59,7 @@ async def test_a_suspended_run_is_cancelled_whatever_it_waits_for(stage: Stage, 
                 await ctx.wait_event("go")
             case "child":
                 await ctx.call(child)
-            case "retry":
+            case _:
                 await ctx.step("flaky", fail, retry=Retry(initial=3600, max_delay=3600))
 
     async with stage.harness(app) as h:

@@ -129,7 +129,7 @@ async def test_an_uncaught_failure_of_a_child_fails_the_parent_with_the_whole_st
 
     local.include(app)
     async with stage.harness(local) as h:
-        with pytest.raises(RunFailed, match="ChildFailed.*ChildFailed.*ValueError: not today"):
+        with pytest.raises(RunFailed, match=r"ChildFailed.*ChildFailed.*ValueError: not today"):
             await h.execute(grandparent)
 
 
@@ -352,7 +352,7 @@ async def test_bad_options_of_a_child_are_refused_in_the_parent(stage: Stage) ->
         with pytest.raises(InvalidRequest):
             ctx.start(add, 1, **options)
         with pytest.raises(InvalidRequest):
-            ctx.call(add, 1, **options)
+            await ctx.call(add, 1, **options)
 
     local.include(app)
     async with stage.harness(local) as h:

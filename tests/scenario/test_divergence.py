@@ -247,7 +247,7 @@ async def test_steps_that_changed_their_order_take_their_own_results(stage: Stag
 
 async def test_a_change_in_one_branch_does_not_renumber_another(stage: Stage) -> None:
     async def branch(ctx: Context, names: str) -> str:
-        return "".join([await ctx.step("s", lambda name=name: name) for name in names])
+        return "".join([await ctx.step("s", lambda given: given, name) for name in names])
 
     async def before(ctx: Context) -> Any:
         found = await asyncio.gather(branch(ctx, "ab"), branch(ctx, "xy"))
@@ -278,7 +278,7 @@ async def test_something_done_to_the_world_that_new_code_no_longer_does_is_a_div
                 ctx.emit("news")
             case "start":
                 ctx.start("other.v1")
-            case "cancel":
+            case _:
                 (await ctx.start("other.v1")).cancel()
         await ctx.receive("go")
         return "done"

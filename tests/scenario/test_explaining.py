@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -23,31 +24,26 @@ async def child(ctx: Context) -> None:
     await ctx.sleep(3600)
 
 
+WAITS: dict[str, Callable[[Context], Awaitable[Any]]] = {
+    "sleep": lambda ctx: ctx.sleep(3600),
+    "message": lambda ctx: ctx.receive("approve", timeout=60),
+    "messages": lambda ctx: ctx.receive(["yes", "no"]),
+    "any": lambda ctx: ctx.receive(),
+    "event": lambda ctx: ctx.wait_event("paid:17"),
+    "child": lambda ctx: ctx.call(child),
+    "retry": lambda ctx: ctx.step("charge", fail, retry=Retry(initial=30, jitter=0)),
+    "two": lambda ctx: asyncio.gather(ctx.sleep(60), ctx.receive("x")),
+    "deadlock": lambda ctx: asyncio.Event().wait(),
+    "step": lambda ctx: ctx.step("slow", asyncio.Event().wait),
+}
+
+
 @app.workflow("shop.v1")
 async def shop(ctx: Context, wait: str) -> None:
-    match wait:
-        case "sleep":
-            await ctx.sleep(3600)
-        case "message":
-            await ctx.receive("approve", timeout=60)
-        case "messages":
-            await ctx.receive(["yes", "no"])
-        case "any":
-            await ctx.receive()
-        case "event":
-            await ctx.wait_event("paid:17")
-        case "child":
-            await ctx.call(child)
-        case "retry":
-            await ctx.step("charge", fail, retry=Retry(initial=30, jitter=0))
-        case "two":
-            await asyncio.gather(ctx.sleep(60), ctx.receive("x"))
-        case "deadlock":
-            await asyncio.Event().wait()
-        case "step":
-            await ctx.step("slow", asyncio.Event().wait)
-        case "error":
-            raise ValueError("no stock")
+    if wait == "error":
+        raise ValueError("no stock")
+    if wait in WAITS:
+        await WAITS[wait](ctx)
 
 
 NOW = "2030-01-01 00:00:00 UTC"

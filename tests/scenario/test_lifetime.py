@@ -62,7 +62,7 @@ def test_an_object_in_use_on_one_loop_is_refused_on_another(tmp_path: Path) -> N
     async def use() -> None:
         await hf.start("wait.v1")
         with pytest.raises(InvalidRequest, match="another event loop that still runs"):
-            await asyncio.to_thread(lambda: asyncio.run(hf.start("wait.v1")))  # type: ignore[arg-type]
+            await asyncio.to_thread(lambda: asyncio.run(hf.start("wait.v1")))
 
     asyncio.run(use())
 

@@ -303,7 +303,7 @@ async def test_a_run_of_years_with_hundreds_of_waits_replays_to_the_same_end(sta
         total = 0
         for month in range(60):
             await ctx.sleep(timedelta(days=30))
-            total += await ctx.step("charge", lambda month=month: month)
+            total += await ctx.step("charge", lambda paid: paid, month)
         return total
 
     async with stage.harness(app) as h:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ async def test_delays_grow_by_their_factor_up_to_a_limit(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(RunFailed):
             await h.execute(shop)
-    assert [round(b - a, 3) for a, b in zip(begun, begun[1:], strict=False)] == [10, 30, 90, 100, 100]
+    assert [round(b - a, 3) for a, b in pairwise(begun)] == [10, 30, 90, 100, 100]
 
 
 async def test_jitter_spreads_a_delay_and_what_was_drawn_is_stored(stage: Stage) -> None:

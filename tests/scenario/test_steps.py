@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,12 +44,16 @@ async def test_a_step_runs_once_and_its_result_is_used_ever_after(stage: Stage) 
         assert h.executed == ["draw", "draw#2"]
 
 
+def no_value() -> Any:
+    return None
+
+
 async def test_a_step_that_returned_none_is_done(stage: Stage) -> None:
     app = Registry()
 
     @app.workflow
     async def shop(ctx: Context) -> str:
-        nothing = await ctx.step("nothing", lambda: None)
+        nothing = await ctx.step("nothing", no_value)
         await ctx.sleep(3600)
         return repr(nothing)
 
@@ -99,7 +104,7 @@ async def test_async_bodies_run_on_the_workers_loop_and_sync_ones_in_threads(sta
         return [
             await here(),
             await there(),
-            await ctx.step("lambda", lambda: coroutine()),
+            await ctx.step("lambda", lambda: coroutine()),  # noqa: PLW0108 - that is the point
             await ctx.step("partial", functools.partial(max, 3), 4),
             await ctx.step("method", "abc".upper),
             await ctx.step("callable", Adder(1), 2),
@@ -199,7 +204,7 @@ async def test_step_info_tells_a_body_who_it_is_and_its_key_is_the_same_on_every
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: object(), "NotSerializable: result of step 'odd'.*object"),
+        (object, "NotSerializable: result of step 'odd'.*object"),
         (lambda: {"at": [1, float("nan")]}, r"NotSerializable: .*nan"),
         (lambda: {1: 2}, "NotSerializable: .*key 1"),
         (lambda: "x" * (2 * 1024 * 1024), "PayloadTooLarge: .*2,097,154 bytes.*2,097,152"),
@@ -223,9 +228,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_for_good_and_says_w
     async with stage.harness(app) as h:
         result = await h.execute(shop)
         assert result.startswith("1 step 'odd' failed after 1 attempt: ")
-        assert pytest.raises(AssertionError, match=words)
-        with pytest.raises(AssertionError, match=words):
-            raise AssertionError(result)
+        assert re.search(words, result)
         assert h.executed == ["odd"]
 
 
@@ -292,7 +295,6 @@ async def test_a_task_is_a_run_with_one_implicit_step(stage: Stage) -> None:
         assert await facts(run) == ["mail.send.v1 step done"]
         assert await h.execute("mail.send.v1", {"to": "bob", "subject": "bye"}) == "bob bye 1"
         assert await h.execute(flaky, 3) == 3
-        assert await mail("plain") if False else True
 
 
 async def test_a_failed_task_fails_its_run_with_the_error_of_its_body(stage: Stage) -> None:

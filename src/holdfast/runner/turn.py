@@ -412,6 +412,11 @@ class Turn:
         """Whether there is something to write, were the run to go on."""
         return self.outcome is not None or self._gains.are_due or self._registration.has_new()
 
+    @property
+    def has_gains(self) -> bool:
+        """Whether there are entries that were not written yet, be it lazily."""
+        return bool(self._gains.entries)
+
     def take_checkpoint(self, next: Next) -> Checkpoint:
         """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next."""
         gains, self._gains = self._gains, Gains()

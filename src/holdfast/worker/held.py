@@ -50,8 +50,8 @@ class Holder(Protocol):
         """Whether somebody else needs the place of a run that only waits."""
         ...
 
-    def made_place(self) -> None:
-        """The run executes nothing now."""
+    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
+        """A held run begins, or ceases, to wait for something near; it makes place for others if they need it."""
         ...
 
     def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
@@ -77,16 +77,12 @@ class HeldRun:
         self._timer: Timer | None = None
         self._timer_at: Micros | None = None
         self._is_gone = False
+        self._is_lingering = False
 
     @property
     def holding(self) -> Holding:
         """What the heartbeat says of this run."""
         return Holding(run_id=self.id, token=self.token, seen=self._turn.inbox.seen)
-
-    @property
-    def is_lingering(self) -> bool:
-        """Whether it only waits for something near, and could make place."""
-        return not self._bodies and self._sent is None and self._turn.is_waiting(self._holder.clock.now())
 
     @property
     def is_executing(self) -> bool:
@@ -108,7 +104,7 @@ class HeldRun:
         now = self._holder.clock.now()
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
-        if not self._holder.is_draining:
+        if not self._holder.is_draining and self._refusal is None:
             for call in self._turn.startable(now):
                 self._execute(call, now)
         if self._sent is None:
@@ -116,8 +112,14 @@ class HeldRun:
             if self._wanted is not None:
                 self._holder.committer.add(self)
         self._arm()
-        if not self._bodies:
-            self._holder.made_place()
+        # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
+        is_lingering = not self._bodies and self._sent is None and self._wanted is None
+        if is_lingering != self._is_lingering:
+            self._linger(is_lingering=is_lingering)
+
+    def _linger(self, *, is_lingering: bool) -> None:
+        self._is_lingering = is_lingering
+        self._holder.linger(self, is_lingering)
 
     def look(self, verdict: Verdict) -> None:
         """A heartbeat or a look at the store told how the run stands."""
@@ -233,8 +235,12 @@ class HeldRun:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         self._sent = None
         _log.error("the store refuses what run %s has to write: %s", self.id, error)
-        self._give_up(error)
-        self._go_on()
+        if self._refusal is not None:
+            # Not even the block: its lease runs out, and whoever takes it then counts a crash.
+            self._leave(ready_at=self._lease.run.ready_at)
+        else:
+            self._give_up(error)
+            self._go_on()
 
     def _give_up(self, error: Exception) -> None:
         """Let the next checkpoint block the run, and write nothing else."""
@@ -246,7 +252,7 @@ class HeldRun:
         """For tests: go on from what is recorded, as another worker would."""
         old = self._turn
         old.remember(gained)
-        if old.needs_checkpoint():
+        if old.needs_checkpoint() or old.has_gains:
             return  # something newer is not recorded yet; the next checkpoint gives the next chance
         run = replace(old.run, token=max(2, old.run.token))
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
@@ -310,6 +316,8 @@ class HeldRun:
         if self._is_gone:
             return
         self._is_gone = True
+        if self._is_lingering:
+            self._linger(is_lingering=False)
         self._disarm()
         self._abandon(list(self._bodies))
         if end is not None and (left := len(self._turn.loop.unfinished)):

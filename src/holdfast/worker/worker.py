@@ -104,6 +104,7 @@ class Worker:
         self._on_stop = on_stop
         self._on_end = on_end
         self._held: dict[str, HeldRun] = {}
+        self._lingering: dict[HeldRun, None] = {}
         self._renewed_at: Micros = 0
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
@@ -277,16 +278,19 @@ class Worker:
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
-        free = self._concurrency - len(self._held)
-        return free if free > 0 else free + sum(held.is_lingering for held in self._held.values())
+        return self._concurrency - len(self._held) + len(self._lingering)
 
     def holds_suspect(self) -> bool:
         """Whether a run is held that has crashed often enough to be kept apart from its like."""
         return any(held.crashes >= SUSPECT_CRASHES for held in self._held.values())
 
-    def made_place(self) -> None:
-        """A held run only waits now: if others wait for its place, they get it."""
-        self._claimer.claim()
+    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
+        """A held run begins, or ceases, to wait for something near."""
+        if is_lingering:
+            self._lingering[held] = None
+            self._claimer.claim()
+        else:
+            del self._lingering[held]
 
     def is_crowded(self) -> bool:
         """Whether more runs are held than should be."""
@@ -322,7 +326,7 @@ class Worker:
         for held in taken:
             held.begin()
         if self.is_crowded():
-            for held in [held for held in self._held.values() if held.is_lingering]:
+            for held in list(self._lingering):
                 held.advance()
         self._changed.set()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Registry
-from holdfast.core.checkpoint import Checkpoint, Hold, Next, Suspend
+from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Next, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, WaitKind
@@ -102,6 +102,16 @@ class Rig:
     def fail(self, location: str, error: BaseException) -> Rig:
         self.turn.feed_error(self.executing.pop(location), error, self.now)
         return self
+
+    def result(self) -> str | None:
+        """The result of the run, which has ended."""
+        assert isinstance(self.turn.outcome, Finish)
+        assert self.turn.outcome.state is RunState.SUCCEEDED, self.turn.outcome.error
+        return self.turn.outcome.result
+
+    def is_open(self) -> bool:
+        """Whether the run goes on."""
+        return self.turn.outcome is None
 
     def take(self, next: Next | None = None) -> tuple[Checkpoint, int]:
         """A checkpoint on its way to the store, and what to say when it has arrived."""

@@ -1,0 +1,197 @@
+"""A turn that leaves memory, and one that begins after a worker died (T7 of DESIGN.md; crashes)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Retry, StepFailed
+from holdfast.core.checkpoint import Block, Finish, Hold, Release
+from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.core.states import RunState
+from tests.unit.runner.turn_rig import Rig, evict_turns, message, step
+
+__all__ = ["evict_turns"]
+pytestmark = pytest.mark.usefixtures("evict_turns")
+
+
+def nothing() -> Any:
+    """A body; the rig never calls it."""
+
+
+# Leaving memory (T7)
+
+
+def test_t7_finally_blocks_run_and_what_they_ask_for_never_completes() -> None:
+    ran: list[str] = []
+
+    async def shop(ctx: Context) -> None:
+        try:
+            await ctx.receive("x")
+        finally:
+            ran.append("finally")
+            ctx.send("somebody", "x")
+            ctx.emit("news")
+            ctx.set_value("v", 1)
+            ctx.start("child.v1")
+            await ctx.step("clean up", nothing)
+            ran.append("never")
+
+    rig = Rig(shop).begin()
+    rig.suspend()
+    rig.turn.evict()
+    assert ran == ["finally"]
+    checkpoint = rig.turn.take_checkpoint(Hold())
+    assert (checkpoint.entries, checkpoint.messages, checkpoint.events) == ((), (), ())
+    assert (checkpoint.children, checkpoint.values) == ((), {})
+
+
+def test_t7_tasks_are_closed_newest_first() -> None:
+    closed: list[int] = []
+
+    async def shop(ctx: Context) -> None:
+        async def branch(number: int) -> None:
+            try:
+                await ctx.receive("x")
+            finally:
+                closed.append(number)
+
+        await asyncio.gather(*(branch(number) for number in range(4)))
+
+    rig = Rig(shop).begin()
+    rig.turn.evict()
+    assert closed == [3, 2, 1, 0]
+
+
+def test_t7_handlers_for_cancellation_do_not_run_as_nobody_cancelled_anything() -> None:
+    ran: list[str] = []
+
+    async def shop(ctx: Context) -> None:
+        try:
+            await ctx.receive("x")
+        except asyncio.CancelledError:
+            ran.append("cancelled")
+        except Exception:  # noqa: BLE001 - that is the point
+            ran.append("exception")
+
+    Rig(shop).begin().turn.evict()
+    assert ran == []
+
+
+def test_t7_nothing_is_logged_however_badly_cleanup_goes(caplog: pytest.LogCaptureFixture) -> None:
+    async def shop(ctx: Context) -> None:
+        async def bad() -> None:
+            try:
+                await ctx.sleep(60)
+            finally:
+                raise ValueError("in a finally")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(bad())
+            group.create_task(bad())
+            await ctx.receive("x")
+
+    with caplog.at_level(logging.DEBUG):
+        rig = Rig(shop).begin()
+        rig.turn.evict()
+        del rig
+        gc.collect()
+    assert caplog.records == []
+
+
+def test_t7_leaving_twice_is_leaving_once() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.receive("x")
+
+    rig = Rig(shop).begin()
+    rig.turn.evict()
+    rig.turn.evict()
+
+
+def test_t7_a_released_run_loses_nothing_that_was_gained() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.step("a", nothing)
+        await ctx.step("b", nothing)
+
+    rig = Rig(shop).begin()
+    rig.start()
+    checkpoint = rig.finish("a").commit(Release())
+    assert [entry.location for entry in checkpoint.entries] == ["a"]
+    assert checkpoint.waits is None
+
+
+# What a block leaves behind
+
+
+def test_a_block_commits_nothing_of_its_stretch() -> None:
+    async def shop(ctx: Context) -> None:
+        await ctx.receive("x")
+        ctx.send("somebody", "x")
+        ctx.set_value("v", 1)
+        await asyncio.to_thread(print)
+
+    rig = Rig(shop, arrivals=(message(1, "x"),)).begin()
+    assert isinstance(rig.turn.outcome, Block)
+    checkpoint = rig.commit()
+    assert (checkpoint.entries, checkpoint.consumed, checkpoint.messages, checkpoint.values) == ((), (), (), {})
+    assert checkpoint.waits == ()
+
+
+def test_a_payload_that_does_not_fit_fails_a_run_that_never_began() -> None:
+    async def shop(ctx: Context, number: int) -> None: ...
+
+    rig = Rig(shop, payload='{"number":"x"}').begin()
+    assert isinstance(rig.turn.outcome, Finish)
+    assert rig.turn.outcome.state is RunState.FAILED
+
+
+# Crashes
+
+
+async def two_steps(ctx: Context) -> str:
+    try:
+        await asyncio.gather(ctx.step("frail", nothing, retry=Retry(max_attempts=2)), ctx.step("robust", nothing))
+    except StepFailed as failure:
+        return f"{failure.location} {failure.type} {failure.attempts}"
+    return "done"
+
+
+def test_a_crash_is_charged_to_the_steps_at_the_frontier_with_the_next_checkpoint() -> None:
+    rig = Rig(two_steps, token=2, crashes=1).begin()
+    rig.start()
+    assert not rig.turn.needs_checkpoint()  # it costs no write of its own
+    checkpoint = rig.finish("frail").commit()
+    assert checkpoint.charged
+    attempts = {entry.location: (entry.state.value, entry.attempts) for entry in checkpoint.entries}
+    assert attempts == {"frail": ("done", 2), "robust": ("retrying", 1)}
+    assert not rig.finish("robust").commit().charged
+
+
+def test_a_step_whose_attempts_were_used_up_by_crashes_fails_without_running_again() -> None:
+    rig = Rig(two_steps, token=3, crashes=2).begin()
+    assert rig.result() == '"frail WorkerLost 2"'
+    assert rig.startable() == []
+
+
+def test_attempts_and_crashes_add_up() -> None:
+    tried = Entry(location="frail", kind=EntryKind.STEP, state=EntryState.RETRYING, attempts=1)
+    rig = Rig(two_steps, entries=(tried,), token=2, crashes=1).begin()
+    assert rig.result() == '"frail WorkerLost 2"'
+
+
+def test_a_crash_is_not_charged_to_a_step_that_is_recorded() -> None:
+    rig = Rig(two_steps, entries=(step("frail", 1), step("robust", 2)), token=2, crashes=1).begin()
+    assert rig.result() == '"done"'
+
+
+def test_three_crashes_without_progress_block_the_run_for_good() -> None:
+    rig = Rig(two_steps, token=4, crashes=3).begin()
+    assert isinstance(rig.turn.outcome, Block)
+    assert rig.turn.outcome.error.type == "CrashLoop"
+    assert rig.turn.outcome.retry_at is None
+    assert rig.startable() == []
+    assert EntryState.DONE not in [entry.state for entry in rig.commit().entries]
