@@ -104,7 +104,7 @@ async def agent(ctx: Context, request: str) -> str:
 async def main() -> None:
     async with hf, hf.worker():
         run = await hf.start(agent, "Book me a flight to somewhere warm")
-        while (question := await run.value("confirm")) is None:  # noqa: ASYNC110 - another process may have set it
+        while (question := await run.value("confirm")) is None:
             await asyncio.sleep(0.01)
         print(f"confirm {question}? yes")
         await run.send("confirmed", payload=True)

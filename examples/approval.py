@@ -37,7 +37,7 @@ async def approval(ctx: Context, document: str, person: str, remind_after: timed
 async def main() -> None:
     async with hf, hf.worker():
         run = await hf.start(approval, "the budget", "ada", timedelta(seconds=0.2))
-        while await run.value("reminders", 0) < 2:  # noqa: ASYNC110 - another process may have set it
+        while await run.value("reminders", 0) < 2:
             await asyncio.sleep(0.05)
         await run.send("answer", "yes, but less")
         print(await run.result())

@@ -29,7 +29,7 @@ class Gardener:
         self._chance = random.Random(seed)
         self._count = 0
 
-    def grow(self, depth: int = 3) -> Node:
+    def grow(self, depth: int) -> Node:
         """A sequence of operations, some of which hold others."""
         return ["sequence", [self._node(depth) for _ in range(self._chance.randint(1, 4))]]
 
@@ -104,7 +104,8 @@ class Player:
                 raise OSError("busy")
             return number
 
-        return await self.ctx.step("flaky", body, retry=Retry(max_attempts=9, initial=number % 2 * 20.0))
+        retry = Retry(max_attempts=9, initial=number % 2 * 20.0, jitter=0)
+        return await self.ctx.step("flaky", body, retry=retry)
 
     async def _broken(self, number: int) -> Any:
         def body() -> None:
@@ -251,7 +252,7 @@ def build(app: Registry, ledger: Ledger) -> None:
     """Register the one workflow that carries programs out."""
 
     @app.workflow("program")
-    async def program(ctx: Context, node: Node, fails: bool = False, waits: bool = False) -> Any:  # noqa: FBT001, FBT002
+    async def program(ctx: Context, node: Node, fails: bool = False, waits: bool = False) -> Any:  # noqa: FBT002
         player = Player(ctx, ledger)
         result = await player.play(node)
         if waits:

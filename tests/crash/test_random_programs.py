@@ -5,31 +5,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast import Registry
-from holdfast.core.checkpoint import Suspend
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from tests.crash import programs
-from tests.crash.rehearsal import Fault, Ledger, Outcome, Script, play
-from tests.stage import Stage
+from tests.crash.rehearsal import Fault, Outcome, Script, play
 
 PROGRAMS = int(os.environ.get("HOLDFAST_PROGRAMS", "240"))
 BATCHES = 8
 
 
+def program(seed: int) -> programs.Node:
+    return programs.Gardener(seed).grow(depth=1 + seed % 3)
+
+
 def script(seed: int) -> Script:
-    node = programs.Gardener(seed).grow()
+    node = program(seed)
 
     async def act(h: Harness) -> None:
         run = await h.start("program", {"node": node}, id=f"program-{seed}")
@@ -68,5 +64,5 @@ async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: 
             compare_ends(undisturbed, await play(script(seed), "memory", tmp_path, crashes=faults))
             compare_ends(undisturbed, await play(script(seed), "replay", tmp_path))
         except BaseException as error:
-            error.add_note(f"seed {seed}, crashes {faults}, program {programs.Gardener(seed).grow()}")
+            error.add_note(f"seed {seed}, crashes {faults}, program {program(seed)}")
             raise

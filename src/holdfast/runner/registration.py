@@ -31,9 +31,8 @@ class Registration:
         waits: tuple[Wait, ...] | None = None
         if isinstance(next, Suspend):
             waits = self._asked.waits()
-        elif isinstance(next, Hold):
-            named = self._asked.named_waits()
-            waits = None if named == self._written else named
+        elif isinstance(next, Hold) and (self._written is None or self.has_new()):
+            waits = self._asked.named_waits()
         elif isinstance(next, Block):
             waits = ()
         if waits is not None:

@@ -98,9 +98,7 @@ class Committer:
             refused.set_exception(error)
             return refused
 
-    def _answered(
-        self, batch: Sequence[Checkpoint], writers: Sequence[Writer], sent: asyncio.Future[Verdicts]
-    ) -> None:
+    def _answered(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], sent: asyncio.Future[Verdicts]) -> None:
         if sent.cancelled():
             self._task = None
         elif (error := sent.exception()) is None:

@@ -274,7 +274,7 @@ def test_timer_made_or_cancelled_from_outside_is_dead_and_noted() -> None:
 
 def test_spinning_run_is_stopped_and_named() -> None:
     async def workflow(rig: Rig) -> None:
-        while True:  # noqa: ASYNC110 - spinning is the point
+        while True:
             await asyncio.sleep(0)
 
     rig = Rig(workflow).start()
