@@ -46,7 +46,7 @@ def some_faults(seed: int, calls: int) -> tuple[Fault, ...]:
 
 
 def compare_ends(undisturbed: Outcome, disturbed: Outcome) -> None:
-    """The same ends of the same runs. Histories may differ: in what a time-out cut off, and in how things interleave."""
+    """The same ends of the same runs. Histories may differ: in what a time-out cut off and how things interleave."""
     assert disturbed.orphans == []
     assert {name: facts[:3] for name, facts in disturbed.runs.items()} == {
         name: facts[:3] for name, facts in undisturbed.runs.items()

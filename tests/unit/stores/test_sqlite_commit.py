@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -74,7 +75,7 @@ async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteSto
     transactions = Transactions(store._writer)
 
     async with busy(store):
-        asked = [
+        asked: list[asyncio.Future[Any]] = [
             asyncio.create_task(store.create([an_intent(2)])),
             asyncio.create_task(store.create([an_intent(3)])),
             asyncio.ensure_future(store.checkpoint([checkpoint_for(lease, Hold(), entries=(a_step("a"),))])),
