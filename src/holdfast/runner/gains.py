@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.model import Entry, Event, Intent, Message
 
 
@@ -46,3 +49,16 @@ class Gains:
         if cancel is not None:
             self.cancels.append(cancel)
         self._is_urgent = True
+
+    def checkpoint(self, **about: Any) -> Checkpoint:
+        """The checkpoint that writes all of it; `about` says of which run, and what becomes of that."""
+        return Checkpoint(
+            entries=tuple(self.entries.values()),
+            consumed=tuple(self.consumed),
+            children=tuple(self.children),
+            messages=tuple(self.messages),
+            events=tuple(self.events),
+            cancels=tuple(self.cancels),
+            values=self.values,
+            **about,
+        )

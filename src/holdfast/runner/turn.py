@@ -17,12 +17,7 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Checkpoint, Finish, Next, Release
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
-from holdfast.core.errors import (
-    ErrorRecord,
-    HoldfastError,
-    InvalidRequest,
-    WorkflowViolation,
-)
+from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, WorkflowViolation
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
@@ -424,19 +419,12 @@ class Turn:
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)
-        return Checkpoint(
+        return gains.checkpoint(
             run_id=self.run.id,
             token=self.token,
             seen=self.inbox.seen,
             next=next,
-            entries=tuple(gains.entries.values()),
-            consumed=tuple(gains.consumed),
             waits=self._registration.write(next),
-            children=tuple(gains.children),
-            messages=tuple(gains.messages),
-            events=tuple(gains.events),
-            cancels=tuple(gains.cancels),
-            values=gains.values,
             charged=charged,
         )
 

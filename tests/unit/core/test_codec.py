@@ -422,13 +422,15 @@ def test_a_time_in_the_repeated_hour_keeps_its_instant() -> None:
     ],
 )
 def test_an_object_without_a_json_form_is_refused_by_its_name_and_path(value: Any, name: str) -> None:
-    with pytest.raises(NotSerializable, match=rf"`\$\.a\[0\]` is a .*{name}, which has no JSON form; use plain data"):
+    with pytest.raises(
+        NotSerializable, match=rf"`\$\.a\[0\]` is of type .*{name}, which has no JSON form; use plain data"
+    ):
         encode_any({"b": 1, "a": [value]})
 
 
 def test_an_arbitrary_class_may_be_declared_but_not_stored() -> None:
     codec = Codec(Connection)
-    with pytest.raises(NotSerializable, match=r"it is a .*Connection, which has no JSON form"):
+    with pytest.raises(NotSerializable, match=r"it is of type .*Connection, which has no JSON form"):
         codec.encode(Connection())
 
 
