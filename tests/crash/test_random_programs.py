@@ -69,7 +69,7 @@ async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: 
         faults = some_faults(seed, len(undisturbed.calls))
         try:
             compare_ends(undisturbed, await play(script(seed), "memory", tmp_path, crashes=faults))
-            if seed % 2:
+            if seed % 3 < 2:  # replaying after every checkpoint is quadratic; the deepest third would take too long
                 compare_ends(undisturbed, await play(script(seed), "replay", tmp_path))
         except BaseException as error:
             error.add_note(f"seed {seed}, crashes {faults}, program {program(seed)}")

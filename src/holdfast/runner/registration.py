@@ -42,6 +42,8 @@ class Registration:
 
     def committed(self) -> None:
         """What was written last is in the store."""
+        if not self._written and not self._known_events:
+            return
         self._known_events = frozenset(wait for wait in self._written or () if wait.kind is WaitKind.EVENT)
 
     def knows(self, operation: Operation) -> bool:

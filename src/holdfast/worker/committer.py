@@ -42,11 +42,15 @@ class Writer(Protocol):
 
 
 class Committer:
-    """Writes checkpoints in batches, one batch at a time, hence never two of one run."""
+    """Writes checkpoints in batches, one batch at a time, hence never two of one run.
 
-    def __init__(self, store: Store, told: Callable[[Micros], None]) -> None:
+    `is_alone` tells that nobody else could have something to write soon.
+    """
+
+    def __init__(self, store: Store, told: Callable[[Micros], None], is_alone: Callable[[], bool]) -> None:
         self._store = store
         self._told = told
+        self._is_alone = is_alone
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Writer, None] = {}
         self._task: asyncio.Future[Any] | None = None
@@ -60,7 +64,11 @@ class Committer:
     def add(self, writer: Writer) -> None:
         """Have a run's checkpoint written with the next batch."""
         self._dirty[writer] = None
-        if self._task is None and not self._is_scheduled:
+        if self._task is not None or self._is_scheduled:
+            return
+        if self._is_alone():
+            self._flush()
+        else:
             # Not at once: what else is ready in this round of the loop shares the commit.
             self._is_scheduled = True
             self._loop.call_soon(self._flush)

@@ -7,9 +7,10 @@ and whatever it still does is not reported.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType, FunctionType
@@ -83,29 +84,41 @@ class Executor:
 
     def _launch(self, body: Body) -> None:
         self._running.add(body)
-        call = body.call
-        if call.options.timeout is not None:
-            body.timer = self._loop.call_later(call.options.timeout, self._time_out, body)
-        if _is_async(call.function):
-            self._go_on(body, *attempt(call.function, call.args))
+        if _is_async(body.call.function):
+            self._set_timer(body)
+            self._spawn(body, _called(body))
         else:
             self._threads.submit(lambda: self._run_in_thread(body))
 
+    def _set_timer(self, body: Body) -> None:
+        timeout = body.call.options.timeout
+        if timeout is not None and body in self._running:
+            body.timer = self._loop.call_later(timeout, self._time_out, body)
+
     def _run_in_thread(self, body: Body) -> Callable[[], None]:
+        if body.is_abandoned:  # while it waited for a free thread
+            return lambda: self._end(body, None, None)
+        if body.call.options.timeout is not None:
+            # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                self._loop.call_soon_threadsafe(self._set_timer, body)
         outcome = body.context.run(attempt, body.call.function, body.call.args)
         return lambda: self._go_on(body, *outcome)
 
     def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
         """A function returned: with a result, or with something still to be awaited."""
         if error is None and not body.is_abandoned and (type(value) is CoroutineType or inspect.isawaitable(value)):
-            # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
             body.value = value
-            body.task = asyncio.Task(_awaited(body), loop=self._loop, context=body.context)
-            body.task.add_done_callback(partial(self._task_done, body))
+            self._spawn(body, _awaited(body))
         else:
             if type(value) is CoroutineType:
                 value.close()  # abandoned meanwhile: it is not begun
             self._end(body, value, error)
+
+    def _spawn(self, body: Body, coroutine: Coroutine[Any, Any, Any]) -> None:
+        # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
+        body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
+        body.task.add_done_callback(partial(self._task_done, body))
 
     def _task_done(self, body: Body, task: asyncio.Task[Any]) -> None:
         body.task = None
@@ -144,8 +157,16 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+async def _called(body: Body) -> Any:
+    # Called inside the task, not before: what the call itself raises (wrong arguments) is reported like all else.
+    try:
+        return await body.call.function(*body.call.args)
+    except SystemExit as error:
+        body.error = error  # not raised: a task that does so ends its loop, and with it the worker
+
+
 async def _awaited(body: Body) -> Any:
     try:
         return await body.value
     except SystemExit as error:
-        body.error = error  # not raised: a task that does so ends its loop, and with it the worker
+        body.error = error  # as above

@@ -30,44 +30,41 @@ class Threads:
         self._finished: deque[Callable[[], None]] = deque()
         self._is_woken = False
         self._count = 0
-        self._idle = 0
+        self._unfinished = 0
         self._lock = threading.Lock()
-        self._is_closed = False
 
     def submit(self, job: Job) -> None:
-        """Run a job as soon as a thread is free."""
-        self._jobs.put(job)
+        """Run a job as soon as a thread is free; there is one for each job that is not finished, up to the limit."""
         with self._lock:
-            if self._idle >= self._jobs.qsize() or self._count >= self._limit:
+            self._jobs.put(job)
+            self._unfinished += 1
+            if self._count >= min(self._unfinished, self._limit):
                 return
             self._count += 1
         threading.Thread(target=self._work, name="holdfast-step", daemon=True).start()
 
     def close(self) -> None:
         """Let every thread end after the job it has."""
-        self._is_closed = True
         for _ in range(self._count):
             self._jobs.put(None)
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                self._idle += 1
             try:
                 job = self._jobs.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._lock:
-                    self._idle -= 1
                     if self._jobs.empty():
                         self._count -= 1
                         return
                 continue
-            with self._lock:
-                self._idle -= 1
             if job is None:
                 return
-            self._hand_back(job())
-            del job  # an idle thread must not keep alive what the last body used
+            finished = job()
+            with self._lock:
+                self._unfinished -= 1
+            self._hand_back(finished)
+            del job, finished  # an idle thread must not keep alive what the last body used
 
     def _hand_back(self, finished: Callable[[], None]) -> None:
         # Appended before the flag is read; the loop clears the flag before it drains: no result is left behind.
@@ -83,7 +80,12 @@ class Threads:
     def _drain(self) -> None:
         self._is_woken = False
         while self._finished:
-            self._finished.popleft()()
+            finished = self._finished.popleft()
+            try:
+                finished()
+            except Exception as error:  # noqa: BLE001 - the results behind it are those of other runs
+                message = "exception while a step's result was taken in"
+                self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 def attempt(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, BaseException | None]:

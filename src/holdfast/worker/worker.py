@@ -141,7 +141,7 @@ class Worker:
         except BaseException:
             self._is_started = False  # there is nothing to stop
             raise
-        self.committer = Committer(self._store, self.clock.told)
+        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         self._claimer = Claimer(
             self._store,

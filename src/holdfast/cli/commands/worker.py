@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from holdfast.core.intent import matches_type
 from holdfast.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005
+_GC_THRESHOLDS = (20_000, 20, 20)
 _TYPES_SHOWN = 8
 
 
@@ -107,6 +109,8 @@ def command(
     log_to_stderr(out.settings.verbosity)
     # Steps in threads would otherwise starve beside a busy event loop.
     sys.setswitchinterval(_SWITCH_SECONDS)
+    # Hundreds of runs at once make many short-lived objects; the default would look for garbage every 700 of them.
+    gc.set_threshold(*_GC_THRESHOLDS)
     if out.settings.url is not None:
         os.environ["HOLDFAST_URL"] = out.settings.url  # what `Holdfast()` in the application looks at
     hf = load_application(target)

@@ -183,9 +183,9 @@ class Writer:
         for action in after_commit:
             with suppress(OSError):  # files beside the database; what was committed stands
                 action()
+        tell(outcomes, hint, self._others.listeners)
         if hint is not None:
             self._others.touch()
-        tell(outcomes, hint, self._others.listeners)
 
     def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Hint | None, list[Callable[[], None]]]:
         """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all."""

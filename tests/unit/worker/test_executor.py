@@ -1,0 +1,197 @@
+"""The executor: bodies of every kind, cut off in every way, reported at most once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from holdfast import step_info
+from holdfast.core.codec import Codec
+from holdfast.runner.operation import StepCall, StepOptions
+from holdfast.worker.executor import Body, Executor
+
+
+class Bench:
+    """An executor and what it has reported."""
+
+    def __init__(self, **limits: int) -> None:
+        self.executor = Executor(**{"steps": 100, "threads": 4, **limits})
+        self.reported: list[Body] = []
+        self.changed = asyncio.Event()
+
+    def start(self, function: Callable[..., Any], *args: Any, name: str = "s", timeout: float | None = None) -> Body:
+        call = StepCall(name, function, args, Codec(Any), StepOptions(timeout=timeout))
+        return self.executor.start(call, "run", 1, self._report)
+
+    def _report(self, body: Body) -> None:
+        assert body not in self.reported, "reported twice"
+        self.reported.append(body)
+        self.changed.set()
+
+    async def wait_for(self, count: int) -> list[Body]:
+        async with asyncio.timeout(10):
+            while len(self.reported) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.reported
+
+
+@pytest_asyncio.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.executor.close()
+    await asyncio.sleep(0)
+
+
+async def an_async(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def a_sync(value: int) -> int:
+    return value
+
+
+class AsyncCallable:
+    async def __call__(self, value: int) -> int:
+        return value
+
+
+@pytest.mark.parametrize(
+    "function",
+    [an_async, a_sync, AsyncCallable(), functools.partial(an_async), lambda value: an_async(value + 0)],
+    ids=["async", "sync", "async callable", "partial", "lambda"],
+)
+async def test_a_body_of_any_kind_is_executed_and_reported(bench: Bench, function: Callable[..., Any]) -> None:
+    bench.start(function, 5)
+    (body,) = await bench.wait_for(1)
+    assert (body.value, body.error, body.is_timed_out) == (5, None, False)
+
+
+@pytest.mark.parametrize("function", [an_async, a_sync, AsyncCallable()], ids=["async", "sync", "async callable"])
+async def test_a_body_called_with_wrong_arguments_is_reported_and_not_at_once(
+    bench: Bench, function: Callable[..., Any]
+) -> None:
+    body = bench.start(function, 1, 2, 3)
+    assert bench.reported == []  # whoever started it must have it in hand before it is told
+    assert await bench.wait_for(1) == [body]
+    assert isinstance(body.error, TypeError)
+
+
+async def test_bodies_over_the_limit_take_their_turn_however_many_fail_at_once() -> None:
+    bench = Bench(steps=1)
+    for _ in range(3_000):
+        bench.start(an_async)
+    assert len(await bench.wait_for(3_000)) == 3_000
+    bench.executor.close()
+
+
+async def test_an_abandoned_body_is_cancelled_and_not_reported(bench: Bench) -> None:
+    ended: list[bool] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(step_info().is_cancelled)
+
+    body = bench.start(endless)
+    await asyncio.sleep(0.001)
+    body.abandon()
+    bench.start(an_async, 1)
+    (other,) = await bench.wait_for(1)
+    assert other.value == 1
+    assert ended == [True]
+
+
+async def test_a_body_that_is_abandoned_before_its_first_step_is_never_begun(bench: Bench) -> None:
+    begun: list[int] = []
+
+    async def body() -> None:
+        begun.append(1)
+
+    bench.start(body).abandon()
+    bench.start(an_async, 1)
+    await bench.wait_for(1)
+    assert begun == []
+
+
+async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_begun() -> None:
+    bench, release = Bench(threads=1), threading.Event()
+    begun: list[int] = []
+    bench.start(release.wait, 5)
+    waiting = bench.start(lambda: begun.append(1))
+    waiting.abandon()
+    bench.start(a_sync, 7)
+    release.set()
+    assert [body.value for body in await bench.wait_for(2)] == [True, 7]
+    assert begun == []
+    bench.executor.close()
+
+
+async def test_the_time_a_body_waits_for_a_thread_does_not_count_as_its_own() -> None:
+    bench, release = Bench(threads=1), threading.Event()
+    bench.start(release.wait, 5)
+    patient = bench.start(a_sync, 7, timeout=0.02)
+    await asyncio.sleep(0.05)
+    assert not patient.is_timed_out
+    release.set()
+    assert [body.value for body in await bench.wait_for(2)] == [True, 7]
+    bench.executor.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_body_that_takes_too_long_is_reported_once_as_timed_out(bench: Bench, kind: str) -> None:
+    release = threading.Event()
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    body = bench.start(endless, timeout=0.01) if kind == "async" else bench.start(release.wait, 5, timeout=0.01)
+    assert await bench.wait_for(1) == [body]
+    assert body.is_timed_out
+    release.set()
+    bench.start(a_sync, 1)
+    await bench.wait_for(2)
+
+
+async def test_a_body_that_ends_in_time_is_not_timed_out_later(bench: Bench) -> None:
+    bench.start(an_async, 1, timeout=0.01)
+    bench.start(a_sync, 2, timeout=0.01)
+    await bench.wait_for(2)
+    await asyncio.sleep(0.02)
+    assert not any(body.is_timed_out for body in bench.reported)
+    assert len(bench.reported) == 2
+
+
+async def test_each_body_has_a_context_of_its_own_and_knows_itself(bench: Bench) -> None:
+    async def who() -> str:
+        await asyncio.sleep(0)
+        return step_info().location
+
+    for name in ("a", "b"):
+        bench.start(who, name=name)
+        bench.start(lambda: step_info().location, name=name)
+    found = await bench.wait_for(4)
+    assert sorted(body.value for body in found) == ["a", "a", "b", "b"]
+
+
+async def test_closing_abandons_what_runs_and_what_waits() -> None:
+    bench = Bench(steps=1)
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    bodies = [bench.start(endless), bench.start(an_async, 1)]
+    await asyncio.sleep(0)
+    bench.executor.close()
+    await asyncio.sleep(0.001)
+    assert all(body.is_abandoned for body in bodies)
+    assert bench.reported == []

@@ -1,0 +1,133 @@
+"""The pool of threads: as many as there is work for, up to a limit, and no result is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.worker.threads import Threads
+
+
+class Bench:
+    """A pool, and the results it has handed back to the loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.threads = Threads(limit, asyncio.get_running_loop())
+        self.results: list[object] = []
+        self.changed = asyncio.Event()
+
+    def submit(self, body: Callable[[], object]) -> None:
+        def job() -> Callable[[], None]:
+            result = body()
+            return lambda: self._take(result)
+
+        self.threads.submit(job)
+
+    def _take(self, result: object) -> None:
+        self.results.append(result)
+        self.changed.set()
+
+    async def wait_for(self, count: int) -> list[object]:
+        async with asyncio.timeout(10):
+            while len(self.results) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.results
+
+
+async def test_results_come_back_on_the_loop() -> None:
+    bench = Bench(4)
+    for number in range(1_000):
+        bench.submit(lambda number=number: number)  # type: ignore[misc]
+    assert sorted(await bench.wait_for(1_000)) == list(range(1_000))  # type: ignore[type-var]
+    bench.threads.close()
+
+
+async def test_there_is_a_thread_for_each_job_up_to_the_limit() -> None:
+    bench, release = Bench(3), threading.Event()
+    running: set[str] = set()
+    peak: list[int] = []
+
+    def body() -> None:
+        name = threading.current_thread().name + str(threading.get_ident())
+        running.add(name)
+        peak.append(len(running))
+        release.wait(5)
+        running.discard(name)
+
+    for _ in range(7):
+        bench.submit(body)
+    while len(peak) < 3:
+        await asyncio.sleep(0.001)
+    release.set()
+    await bench.wait_for(7)
+    assert max(peak) == 3
+    bench.threads.close()
+
+
+async def test_a_job_that_waits_for_a_later_one_does_not_keep_it_from_running() -> None:
+    """A thread that has just taken a job is not idle, though it may look so for a moment."""
+    bench = Bench(2)
+    for _ in range(300):
+        told = threading.Event()
+        done = len(bench.results)
+        bench.submit(lambda told=told: told.wait(5))  # type: ignore[misc]
+        bench.submit(told.set)
+        await bench.wait_for(done + 2)
+    assert False not in bench.results
+    bench.threads.close()
+
+
+async def test_idle_threads_end_by_themselves_and_come_back_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.threads.IDLE_SECONDS", 0.01)
+    bench = Bench(2)
+    bench.submit(lambda: 1)
+    await bench.wait_for(1)
+    while bench.threads._count:
+        await asyncio.sleep(0.001)
+    bench.submit(lambda: 2)
+    assert await bench.wait_for(2) == [1, 2]
+    bench.threads.close()
+
+
+async def test_a_result_that_cannot_be_taken_in_does_not_hold_up_those_behind_it() -> None:
+    bench = Bench(1)
+    heard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
+
+    def refuse() -> None:
+        raise ValueError("not mine")
+
+    bench.threads.submit(lambda: refuse)
+    bench.submit(lambda: "next")
+    assert await bench.wait_for(1) == ["next"]
+    assert heard == ["not mine"]
+    bench.threads.close()
+
+
+async def test_a_pool_that_is_closed_lets_its_threads_end() -> None:
+    before = threading.active_count()
+    bench = Bench(5)
+    for _ in range(5):
+        bench.submit(lambda: None)
+    await bench.wait_for(5)
+    bench.threads.close()
+    async with asyncio.timeout(5):
+        while threading.active_count() > before:
+            await asyncio.sleep(0.001)
+
+
+def test_a_result_that_comes_after_the_loop_is_closed_is_dropped() -> None:
+    release, ended = threading.Event(), threading.Event()
+
+    async def begin() -> None:
+        bench = Bench(1)
+        bench.submit(lambda: release.wait(5))
+        bench.submit(ended.set)
+
+    asyncio.run(begin())
+    release.set()
+    assert ended.wait(5)
