@@ -160,12 +160,18 @@ class Player:
             tasks = [group.create_task(self.play(node)) for node in nodes]
         return [task.result() for task in tasks]
 
+    async def _check(self, seen: str) -> None:
+        """Record what the code sees now; on every replay it must see the same."""
+        recorded = await self.ctx.step("check", self.ledger.note, seen)
+        assert recorded == seen, f"a replay went another way: {recorded} was {seen}"
+
     async def _first(self, seconds: list[int]) -> Any:
         tasks = {asyncio.create_task(self.ctx.sleep(each), name=str(each)) for each in seconds}
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:  # in the order of the set
             self.trace.append(f"dropped {task.get_name()}")
             task.cancel()
+        await self._check(" ".join(task.get_name() for task in pending))
         return [task.get_name() for task in done]
 
     async def _each(self, seconds: list[int]) -> Any:
@@ -175,8 +181,7 @@ class Player:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             order += sorted((task.get_name() for task in done), key=int)
             self.trace.append(" ".join(task.get_name() for task in done))
-            self.trace.append(" ".join(task.get_name() for task in pending))
-            await self.ctx.step("each", self.ledger.note)
+            await self._check(" ".join(task.get_name() for task in pending))
         return order
 
     async def _limit(self, seconds: int, nodes: list[Node]) -> Any:

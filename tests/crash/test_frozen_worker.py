@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Context, Registry, RunState
 from holdfast.core.clock import SECOND
+from holdfast.core.ports import Query
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from holdfast.worker.worker import Worker
@@ -96,6 +97,49 @@ async def test_a_result_written_after_another_worker_took_over_is_refused(stage:
         await run.send("go")
         assert await run.result() == 2
         assert len(begun) == 2
+
+
+@pytest.mark.parametrize("does", ["ends", "suspends", "sends"])
+async def test_whatever_a_worker_writes_of_a_run_that_another_one_holds_is_refused(stage: Stage, does: str) -> None:
+    """T8: it is the token that tells, as the run is held and in the same state for both."""
+    app = Registry()
+    begun: list[int] = []
+    opened = asyncio.Event()
+
+    async def draw() -> int:
+        begun.append(1)
+        return len(begun)
+
+    @app.workflow
+    async def listener(ctx: Context) -> Any:
+        return await ctx.receive("x", timeout=3600)
+
+    @app.workflow
+    async def shop(ctx: Context, to: str) -> str:
+        drawn = await ctx.step("draw", draw)
+        if drawn == 1 and does == "suspends":
+            await ctx.receive("never")
+        if drawn == 1 and does == "sends":
+            ctx.send(to, "x", "by the first")
+            await ctx.step("more", opened.wait)
+        if drawn == 2:
+            await ctx.step("slow", opened.wait)
+        return f"drawn {drawn}"
+
+    async with scene(stage, app, has_endless_bodies=True) as s:
+        other = await s.h.start(listener, delay=3600)
+        await s.rest()
+        s.faults.freeze("checkpoint")
+        run = await s.h.start(shop, other.id)
+        await s.take_over()
+        while len(begun) < 2 or (await run.info()).state is not RunState.RUNNING:
+            await asyncio.sleep(0.001)
+        await s.go_on()
+        assert (await run.info()).state is RunState.RUNNING
+        opened.set()
+        assert await run.result() == "drawn 2"
+        details = await s.h.store.list(Query(type="listener"))
+        assert details[0].run.arrivals == 0
 
 
 async def test_an_end_written_after_another_worker_took_over_is_no_second_end(stage: Stage) -> None:

@@ -116,8 +116,10 @@ async def test_the_sets_of_asyncio_wait_iterate_in_the_same_order_on_every_repla
         order: list[int] = []
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            order += [await ctx.step("take", task.result) for task in done]
-            order += [await ctx.step("look", int, task.get_name()) for task in pending]
+            for task in [*done, *pending]:
+                seen = await ctx.step("look", int, task.get_name())
+                assert seen == int(task.get_name()), "the set was in another order before"
+                order.append(seen)
             if len(order) > 60:
                 break
         await ctx.sleep(3600)

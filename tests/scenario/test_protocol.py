@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import ChildFailed, Context, Registry, Retry, RunFinished, RunHandle, RunState
+from holdfast import ChildFailed, Context, Registry, Retry, RunCancelled, RunFinished, RunHandle, RunState
 from holdfast.core.checkpoint import Checkpoint, Suspend, Verdicts
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
@@ -304,6 +304,27 @@ async def test_t8_a_call_that_is_repeated_after_its_answer_got_lost_has_no_secon
         claims = [fact.data["token"] for fact in await run.audit() if fact.event == "claimed"]
         assert claims == list(range(1, len(claims) + 1))
         assert (await run.info()).attempt == 1
+
+
+async def test_t8_a_run_that_was_cancelled_while_its_end_was_on_the_way_is_cancelled_for_everybody(
+    stage: Stage,
+) -> None:
+    """T8: the token grows with each control that takes a held run away, so the holder knows that it lost."""
+    local = Registry()
+
+    @local.workflow
+    async def shop(ctx: Context) -> str:
+        return await ctx.step("first", lambda: "done")
+
+    async with stage.harness(local, wrap=FaultyStore) as h:
+        faulty(h).freeze("checkpoint")
+        run = await h.start(shop)
+        waiting = asyncio.create_task(run.result())
+        await asyncio.wait_for(faulty(h).frozen.wait(), 5)
+        assert await run.cancel("enough")
+        faulty(h).thaw()
+        with pytest.raises(RunCancelled, match="enough"):
+            await waiting
 
 
 # Many verdicts (T9)

@@ -124,12 +124,15 @@ class Committer:
 
     def _deliver(self, writers: Sequence[Writer], answers: Sequence[Answer]) -> None:
         self._task = None
-        for writer, answer in zip(writers, answers, strict=True):
-            if isinstance(answer, Verdict):
-                writer.written(answer)
-            else:
-                writer.refused(answer)
-        self._flush()
+        self._is_scheduled = True  # what they have to write next shares a commit, too
+        try:
+            for writer, answer in zip(writers, answers, strict=True):
+                if isinstance(answer, Verdict):
+                    writer.written(answer)
+                else:
+                    writer.refused(answer)
+        finally:
+            self._flush()
 
     async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
         """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit."""
