@@ -38,40 +38,37 @@ async def wait_for_message(ctx: Context) -> None:
     await ctx.receive("go")
 
 
-async def step_seconds(hf: Holdfast, count: int = 500) -> float:
+ROUNDS = 20
+
+
+async def step_seconds(hf: Holdfast, count: int = 50) -> float:
     """One step after another in one run."""
     started = time.perf_counter()
     await hf.execute(many_steps, count)
     return (time.perf_counter() - started) / count
 
 
-async def start_to_result_seconds(hf: Holdfast, count: int = 200) -> float:
+async def start_to_result_seconds(hf: Holdfast, count: int = 20) -> float:
     """From the start of a one-step run to its result, in the same process."""
-    took = []
+    started = time.perf_counter()
     for _ in range(count):
-        started = time.perf_counter()
         await hf.execute(one_step)
-        took.append(time.perf_counter() - started)
-    return statistics.median(took)
+    return (time.perf_counter() - started) / count
 
 
-async def message_seconds(hf: Holdfast, count: int = 100) -> float:
+async def message_seconds(hf: Holdfast, count: int = 10) -> float:
     """From sending a message to the end of the suspended run that waited for it."""
     runs = await hf.start_many(wait_for_message, [() for _ in range(count)])
     while [run async for run in hf.list(type="wait_for_message", state=["pending", "running"], limit=1)]:
-        await asyncio.sleep(0.05)
-    took = []
+        await asyncio.sleep(0.02)
+    started = time.perf_counter()
     for run in runs:
-        started = time.perf_counter()
         await run.send("go")
         await run.result()
-        took.append(time.perf_counter() - started)
-    return statistics.median(took)
+    return (time.perf_counter() - started) / count
 
 
 async def measure(directory: Path) -> None:
-    bare = bare_commit_seconds(directory)
-    print(f"bare commit                        {bare * 1e3:7.2f} ms")
     async with Holdfast(f"sqlite:///{directory}/latency.db") as hf:
         hf.include(registry)
         async with hf.worker():
@@ -81,9 +78,11 @@ async def measure(directory: Path) -> None:
                 ("start to result, one step", start_to_result_seconds),
                 ("message to result of a waiting run", message_seconds),
             ):
-                seconds = await measured(hf)
-                again = bare_commit_seconds(directory, 100)  # the machine may have become slower meanwhile
-                print(f"{what:<34} {seconds * 1e3:7.2f} ms = {seconds / min(bare, again):.1f} bare commits")
+                # In turns, as the disk is a little faster or slower from one second to the next.
+                rounds = [(await measured(hf), bare_commit_seconds(directory, 50)) for _ in range(ROUNDS)]
+                took = statistics.median(seconds for seconds, _ in rounds)
+                ratio = statistics.median(seconds / bare for seconds, bare in rounds)
+                print(f"{what:<34} {took * 1e3:7.2f} ms = {ratio:.1f} bare commits")
 
 
 def main() -> None:
