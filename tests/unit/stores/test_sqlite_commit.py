@@ -206,8 +206,8 @@ async def test_a_caller_that_is_cancelled_disturbs_nobody(store: SqliteStore) ->
 
 
 async def test_the_wal_is_copied_back_between_batches(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store._writer, "_wal_limit", 20)
-    monkeypatch.setattr("holdfast.stores.sqlite.writer.WAL_PAGES", 20)
+    monkeypatch.setattr(store._writer._wal, "_limit", 20)
+    monkeypatch.setattr("holdfast.stores.sqlite.wal.PAGES", 20)
     payload = '"' + "x" * 4_000 + '"'
 
     for number in range(60):

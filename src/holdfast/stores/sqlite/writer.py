@@ -27,10 +27,8 @@ from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_b
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
+from holdfast.stores.sqlite.wal import Wal
 from holdfast.stores.sqlite.watch import Others
-
-WAL_PAGES = 4_000
-_WAL_PAGES_MORE = 1_000
 
 # The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
 # fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
@@ -56,8 +54,7 @@ class Writer:
         self._turn = TurnLock(files.turn)
         self._connection: apsw.Connection | None = None
         self._identity = 0
-        self._wal_pages = 0
-        self._wal_limit = WAL_PAGES
+        self._wal = Wal(files.wal)
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -148,7 +145,7 @@ class Writer:
         if jobs:
             self._run_batch(jobs)
             self._turn.pause()
-            self._tidy_wal()
+            self._care_for_wal()
         if _Signal.STOP in signals:
             return False
         if self._others.is_to_look(is_told=_Signal.LOOK in signals):
@@ -233,7 +230,7 @@ class Writer:
                 raise
         finally:
             self._turn.release()
-        connection.set_wal_hook(self._count_wal_pages)
+        self._wal.watch(connection)
         self._others.rebase(connection.execute("pragma data_version").get)
         self._identity = self._files.identity()
         self._connection = connection
@@ -243,20 +240,17 @@ class Writer:
             self._connection.close(force=True)
             self._connection = None
 
-    def _count_wal_pages(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        self._wal_pages = pages
-        return apsw.SQLITE_OK
-
-    def _tidy_wal(self) -> None:
-        """Copy the WAL back between two batches, or it would grow for ever. A reader may keep part of it back."""
-        if self._connection is None or self._wal_pages <= self._wal_limit:
+    def _care_for_wal(self) -> None:
+        if self._connection is None:
             return
-        try:
-            pages, copied = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except apsw.Error:  # nothing is lost; what hinders it will meet the next commit too, and be told then
-            pages, copied = self._wal_pages, 0
-        self._wal_limit = WAL_PAGES if copied == pages else pages + _WAL_PAGES_MORE
-        self._wal_pages = 0
+        self._wal.tidy(self._connection)
+        if self._wal.is_to_allocate:
+            self._turn.acquire()
+            try:
+                with suppress(apsw.Error):  # it only makes commits faster
+                    self._wal.allocate(self._connection)
+            finally:
+                self._turn.release()
 
     def _look_around(self) -> None:
         self._others.looked()
