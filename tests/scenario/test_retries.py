@@ -334,6 +334,28 @@ async def test_an_uncaught_failure_fails_the_run_and_its_text_holds_the_cause(st
         assert "test_retries.py" in str(info.error and info.error.traceback)
 
 
+async def test_a_traceback_is_kept_as_text_and_cut_at_sixteen_kibibytes(stage: Stage) -> None:
+    app = Registry()
+
+    def deep(depth: int) -> None:
+        if depth:
+            deep(depth - 1)
+        raise Broken("é" * 10_000)
+
+    @app.workflow
+    async def shop(ctx: Context) -> list[int]:
+        try:
+            await ctx.step("deep", deep, 300, retry=Retry(max_attempts=1))
+        except StepFailed as failure:
+            return [len(failure.record.traceback.encode()), len(failure.message)]
+        return []
+
+    async with stage.harness(app) as h:
+        traceback, message = await h.execute(shop)
+        assert 16_000 < traceback <= 16 * 1024
+        assert message == 4_000
+
+
 async def test_a_retry_policy_that_raises_blocks_the_run_instead_of_leaving_it_stuck(stage: Stage) -> None:
     app = Registry()
 

@@ -101,7 +101,7 @@ class Committer:
     def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         try:
             return asyncio.ensure_future(self._store.checkpoint(batch))
-        except StoreUnavailable as error:
+        except Exception as error:  # noqa: BLE001 - it is looked at where all answers are
             refused: asyncio.Future[Verdicts] = self._loop.create_future()
             refused.set_exception(error)
             return refused

@@ -80,7 +80,7 @@ def tell(outcomes: Iterable[Outcome], hint: Hint | None = None, listeners: Itera
         if isinstance(future, asyncio.Future):
             by_loop.setdefault(future.get_loop(), ([], []))[0].append(outcome)
         else:
-            _settle(outcome)
+            settle(outcome)
     if hint is not None:
         for loop, listener in listeners:
             by_loop.setdefault(loop, ([], []))[1].append(listener)
@@ -98,13 +98,14 @@ def _receive(
     listeners: list[Callable[[Hint], None]],
 ) -> None:
     for outcome in outcomes:
-        _settle(outcome)
+        settle(outcome)
     if hint is not None:
         for listener in listeners:
             loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
 
 
-def _settle(outcome: Outcome) -> None:
+def settle(outcome: Outcome) -> None:
+    """Give a caller the answer, on the thread where he waits for it."""
     future, limit = outcome.job.future, outcome.job.limit
     if limit is not None:
         limit.cancel()

@@ -105,13 +105,15 @@ class SqliteStore:
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        return await self._writer.run(lambda desk: starts.create(desk, intents, lease))
+        run = self._writer.run_small if len(intents) == 1 else self._writer.run
+        return await run(lambda desk: starts.create(desk, intents, lease))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await self._writer.run(lambda desk: claims.claim(desk, self._locks, request))
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
-        return self._writer.run(lambda desk: write_checkpoints(desk, checkpoints))
+        run = self._writer.run_small if len(checkpoints) == 1 else self._writer.run
+        return run(lambda desk: write_checkpoints(desk, checkpoints))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(desk: Desk) -> Verdicts:

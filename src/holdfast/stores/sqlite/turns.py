@@ -36,11 +36,17 @@ class TurnLock:
 
     def acquire(self) -> None:
         """Wait for the turn. It has no time limit of its own: whoever waits for an answer has one."""
+        if not self.try_acquire():
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def try_acquire(self) -> bool:
+        """Take the turn if nobody has it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._contended_at = time.monotonic()
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            return False
+        return True
 
     def release(self) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)

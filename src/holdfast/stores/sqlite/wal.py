@@ -30,6 +30,7 @@ class Wal:
         self._pages = 0
         self._limit = PAGES
         self._commits = 0
+        self._is_allocated = False
 
     def watch(self, connection: apsw.Connection) -> None:
         """Count the pages that each commit leaves in the log."""
@@ -42,12 +43,17 @@ class Wal:
 
     @property
     def is_to_allocate(self) -> bool:
-        """Whether this process has written often enough for it to pay off; asked true once."""
-        return self._commits == _COMMITS_BEFORE_ALLOCATING
+        """Whether this process has written often enough for it to pay off, and it has not been done."""
+        return self._commits >= _COMMITS_BEFORE_ALLOCATING and not self._is_allocated
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do about the log."""
+        return self.is_to_allocate or self._pages > self._limit
 
     def allocate(self, connection: apsw.Connection) -> None:
         """Fill the log up with zeros. To be called by whoever has the turn to write."""
-        self._commits += 1
+        self._is_allocated = True
         # Under SQLite's own lock, too: nobody, not even a stranger's shell, appends a frame meanwhile.
         connection.execute("begin immediate")
         try:

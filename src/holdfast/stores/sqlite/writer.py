@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
@@ -23,9 +24,9 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, tell
+from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
-from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
+from holdfast.stores.sqlite.trouble import BUSY_TIMEOUT_SECONDS, concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.wal import Wal
 from holdfast.stores.sqlite.watch import Others
@@ -33,6 +34,8 @@ from holdfast.stores.sqlite.watch import Others
 # The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
 # fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
 _INHERITED: set[int] = set()
+
+_QUICK_SECONDS = 0.001
 
 _Answer = TypeVar("_Answer")
 
@@ -55,6 +58,8 @@ class Writer:
         self._connection: apsw.Connection | None = None
         self._identity = 0
         self._wal = Wal(files.wal)
+        self._at_work = threading.Lock()
+        self._commit_seconds = 1.0  # of late; not known to be quick before it was seen
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -82,6 +87,42 @@ class Writer:
         """Run an operation in the next transaction; the answer comes after its commit."""
         self._check_running()
         return ask(self._jobs, operation)
+
+    def run_small(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer]:
+        """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
+
+        It is done here and now if nobody else is at it, and if commits have been quick of late: the caller's event
+        loop stands still meanwhile.
+        """
+        self._check_running()
+        if self._commit_seconds < _QUICK_SECONDS and self._jobs.empty() and self._at_work.acquire(blocking=False):
+            try:
+                done = self._transact_here(operation)
+            finally:
+                self._at_work.release()
+            if done is not None:
+                return done
+        return ask(self._jobs, operation)
+
+    def _transact_here(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer] | None:
+        """The answer, or None if the thread has to see to it: whatever goes wrong here is tried again there."""
+        connection = self._connection
+        if connection is None or self._files.identity() != self._identity or not self._turn.try_acquire():
+            return None
+        future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        try:
+            connection.set_busy_timeout(0)
+            outcomes, desk = self._commit(connection, [Job(operation, future)])
+        except Exception:  # noqa: BLE001 - the thread meets it again, and knows what to do
+            return None
+        finally:
+            self._turn.release()
+            connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+        settle(outcomes[0])
+        self._spread([], desk)
+        if self._wal.is_due:
+            self._jobs.put(_Signal.LOOK)
+        return future
 
     def run_blocking(self, operation: Callable[[Desk], _Answer]) -> _Answer:
         """Likewise, for a thread that may block; it goes ahead of the queue."""
@@ -142,14 +183,15 @@ class Writer:
     def _serve_next(self) -> bool:
         """Do all that has gathered, and what is to be done between two batches. False when told to stop."""
         jobs, signals = self._take()
-        if jobs:
-            self._run_batch(jobs)
-            self._turn.pause()
+        with self._at_work:
+            if jobs:
+                self._run_batch(jobs)
+                self._turn.pause()
             self._care_for_wal()
-        if _Signal.STOP in signals:
-            return False
-        if self._others.is_to_look(is_told=_Signal.LOOK in signals):
-            self._look_around()
+            if _Signal.STOP in signals:
+                return False
+            if self._others.is_to_look(is_told=_Signal.LOOK in signals):
+                self._look_around()
         return True
 
     def _take(self) -> tuple[list[Job[Desk]], list[_Signal]]:
@@ -167,7 +209,7 @@ class Writer:
 
     def _run_batch(self, jobs: list[Job[Desk]]) -> None:
         try:
-            outcomes, hint, after_commit = self._transact(jobs)
+            outcomes, desk = self._transact(jobs)
         except Exception as error:  # noqa: BLE001 - an error of any kind belongs to a caller; the thread lives on
             if needs_reopening(error):
                 self._disconnect()
@@ -177,17 +219,30 @@ class Writer:
             for job in jobs:  # in transactions of their own, so that only the culprit fails
                 self._run_batch([job])
             return
-        for action in after_commit:
+        self._spread(outcomes, desk)
+
+    def _spread(self, outcomes: list[Outcome], desk: Desk) -> None:
+        """Tell whoever asked, and whoever listens, of what is committed."""
+        for action in desk.after_commit:
             with suppress(OSError):  # files beside the database; what was committed stands
                 action()
-        tell(outcomes, hint, self._others.listeners)
+        hint = desk.news.hint()
+        if outcomes or hint is not None:
+            tell(outcomes, hint, self._others.listeners)
         if hint is not None:
             self._others.touch()
 
-    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Hint | None, list[Callable[[], None]]]:
-        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all."""
+    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk]:
         connection = self._connected()
         self._turn.acquire()
+        try:
+            return self._commit(connection, jobs)
+        finally:
+            self._turn.release()
+
+    def _commit(self, connection: apsw.Connection, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk]:
+        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all."""
+        started = time.monotonic()
         try:
             connection.execute("begin immediate")
             desk = Desk(connection, self._clock)
@@ -198,8 +253,8 @@ class Writer:
             _roll_back(connection)
             raise
         finally:
-            self._turn.release()
-        return outcomes, desk.news.hint(), desk.after_commit
+            self._commit_seconds += (time.monotonic() - started - self._commit_seconds) / 4
+        return outcomes, desk
 
     # The connection
 

@@ -1,0 +1,110 @@
+"""Waiting for ends: from memory if the run ended here, by looking if it ended elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core.checkpoint import Finish
+from holdfast.core.errors import ErrorRecord, StoreUnavailable
+from holdfast.core.model import Intent, Run
+from holdfast.core.states import RunState
+from holdfast.engine.ends import Ends
+from holdfast.stores.memory import MemoryStore
+
+DONE = Finish(state=RunState.SUCCEEDED, result="1")
+
+
+class CountingStore(MemoryStore):
+    """A memory store that counts how often it is asked for ends, and can be out of order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.trouble: Exception | None = None
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().ends(run_ids)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest_asyncio.fixture
+async def ends(store: CountingStore) -> AsyncIterator[Ends]:
+    ends = Ends(store)
+    yield ends
+    await ends.close()
+
+
+async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: Ends, store: CountingStore) -> None:
+    waiting = asyncio.create_task(ends.wait("a", is_fresh=True))
+    await asyncio.sleep(0)
+    ends.note("a", DONE)
+    assert (await waiting).result == "1"
+    assert (await ends.wait("a")).state is RunState.SUCCEEDED
+    assert store.asked == 0
+
+
+async def test_everybody_who_waits_is_told(ends: Ends) -> None:
+    waiting = [asyncio.create_task(ends.wait("a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    ends.note("a", Finish(state=RunState.FAILED, error=ErrorRecord(type="ValueError", message="no")))
+    assert {str((await one).error) for one in waiting} == {"ValueError: no"}
+
+
+async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingStore) -> None:
+    await store.create([Intent(id="a", type="t", payload="{}")])
+    waiting = asyncio.create_task(ends.wait("a"))
+    while not store.asked:
+        await asyncio.sleep(0.001)
+    store._cancel("a", "enough", 0)
+    store._tell()  # the hint that another process would have given
+    end = await asyncio.wait_for(waiting, 5)
+    assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
+
+
+async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
+    waiting = asyncio.create_task(ends.wait("a"))
+    await asyncio.sleep(0)
+    assert ends.is_awaited
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not ends.is_awaited
+
+
+async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
+    ends: Ends, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.ends.POLL_SECONDS", 0.001)
+    await store.create([Intent(id="a", type="t", payload="{}")])
+    store.trouble = StoreUnavailable("gone")
+    waiting = asyncio.create_task(ends.wait("a"))
+    while store.asked < 3:
+        await asyncio.sleep(0.001)
+    store.trouble = None
+    store._cancel("a", "enough", 0)
+    assert (await asyncio.wait_for(waiting, 5)).state is RunState.CANCELLED
+
+
+async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Ends, store: CountingStore) -> None:
+    store.trouble = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        await ends.wait("a")
+
+
+async def test_closing_cancels_whoever_still_waits(store: CountingStore) -> None:
+    ends = Ends(store)
+    waiting = asyncio.create_task(ends.wait("a"))
+    await asyncio.sleep(0)
+    await ends.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

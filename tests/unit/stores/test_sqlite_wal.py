@@ -1,0 +1,159 @@
+"""The log that is kept allocated, and small operations that are done by their caller."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import shutil
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.core.errors import KeyConflict
+from holdfast.core.model import Intent
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES
+
+ALLOCATED_BYTES = PAGES * _FRAME_BYTES
+
+
+def an_intent(number: int, **about: str) -> Intent:
+    return Intent(id=f"run-{number:04}", type="t", payload=about.pop("payload", "{}"), **about)  # type: ignore[arg-type]
+
+
+async def opened(path: Path) -> SqliteStore:
+    store = SqliteStore(path)
+    await store.open()
+    return store
+
+
+async def write(store: SqliteStore, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        await store.create([an_intent(number)])
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+async def allocated(path: Path) -> SqliteStore:
+    store = await opened(path)
+    await write(store, _COMMITS_BEFORE_ALLOCATING + 5)
+    await store._writer.run(lambda _: None)  # the thread has been at it since
+    await store._writer.run(lambda _: None)
+    return store
+
+
+async def test_a_process_that_writes_a_little_leaves_the_log_small(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "a.db")
+    await write(store, 3)
+    assert wal_of(tmp_path / "a.db").stat().st_size < ALLOCATED_BYTES
+    await store.close()
+
+
+async def test_a_process_that_writes_more_allocates_the_log_once(tmp_path: Path) -> None:
+    store = await allocated(tmp_path / "a.db")
+    assert wal_of(tmp_path / "a.db").stat().st_size == ALLOCATED_BYTES
+    await write(store, 50, first=1000)
+    assert wal_of(tmp_path / "a.db").stat().st_size == ALLOCATED_BYTES
+    await store.close()
+
+
+async def test_what_was_committed_into_an_allocated_log_survives_a_power_cut(tmp_path: Path) -> None:
+    """The files as they are on disk at some moment, without the shared memory that a running process has."""
+    store = await allocated(tmp_path / "a.db")
+    await write(store, 20, first=1000)
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"a.db{suffix}", tmp_path / f"b.db{suffix}")
+    await store.close()
+
+    copy = apsw.Connection(str(tmp_path / "b.db"))
+    assert copy.execute("pragma integrity_check").get == "ok"
+    assert copy.execute("select count(*) from run").get == _COMMITS_BEFORE_ALLOCATING + 25
+    copy.close()
+
+
+async def test_a_log_that_is_copied_back_is_written_over_from_its_beginning(tmp_path: Path) -> None:
+    store = await allocated(tmp_path / "a.db")
+    for round_ in range(5):
+        await store.create([an_intent(2000 + 1000 * round_ + number) for number in range(1000)])
+    assert wal_of(tmp_path / "a.db").stat().st_size <= 2 * ALLOCATED_BYTES
+    assert len(await store.ends([])) == 0
+    await store.close()
+
+
+async def quick(path: Path) -> SqliteStore:
+    store = await opened(path)
+    store._writer._commit_seconds = 0.0
+    return store
+
+
+def thread_of(desk: Desk) -> int:
+    desk.one("select 1")
+    return threading.get_ident()
+
+
+async def test_a_small_operation_is_done_by_its_caller_while_commits_are_quick(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    assert await store._writer.run_small(thread_of) == threading.get_ident()
+    await store.close()
+
+
+async def test_a_small_operation_is_left_to_the_thread_when_commits_are_slow(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    store._writer._commit_seconds = 0.5
+    assert await store._writer.run_small(thread_of) != threading.get_ident()
+    await store.close()
+
+
+async def test_a_small_operation_never_waits_for_the_turn_of_another_process(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    with (tmp_path / "a.db-holdfast" / "write.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        asked = store._writer.run_small(thread_of)
+        await asyncio.sleep(0)
+        assert not asked.done()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    assert await asked != threading.get_ident()
+    await store.close()
+
+
+async def test_a_small_operation_never_waits_for_a_stranger_who_writes(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    stranger = apsw.Connection(str(tmp_path / "a.db"))
+    stranger.execute("begin immediate")
+    asked = store._writer.run_small(thread_of)
+    await asyncio.sleep(0)
+    assert not asked.done()
+    stranger.execute("rollback")
+    assert await asked != threading.get_ident()
+    stranger.close()
+    await store.close()
+
+
+async def test_a_refusal_of_a_small_operation_reaches_its_caller_and_writes_nothing(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    await store.create([an_intent(1, key="k")])
+    store._writer._commit_seconds = 0.0
+    with pytest.raises(KeyConflict):
+        await store.create([an_intent(2, key="k", payload='{"other":1}')])
+    assert await store.get("run-0002") is None
+    await store.close()
+
+
+async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    seen: list[int] = []
+
+    def breaks_here(desk: Desk) -> str:
+        seen.append(threading.get_ident())
+        if len(seen) == 1:
+            desk.one("select no_such_column from run")
+        return "done"
+
+    assert await store._writer.run_small(breaks_here) == "done"
+    assert seen[0] == threading.get_ident() != seen[1]
+    await store.close()
