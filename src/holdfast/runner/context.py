@@ -133,7 +133,7 @@ class Context:
         An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
         attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
         """
-        self._turn.check_inside()
+        self._turn.loop.check_inside()
         check_name(name, "step name")
         declared: StepOptions = getattr(function, "options", None) or StepOptions()
         chosen = replace(declared, **options) if options else declared
@@ -323,7 +323,7 @@ class Context:
 
     def set_value(self, name: str, value: Any) -> Done:
         """Publish a named value that anyone can read while the run lives, such as its progress."""
-        self._turn.check_inside()
+        self._turn.loop.check_inside()
         check_name(name, "name of a value")
         self._turn.publish(name, encode_any(value, f"value {name!r}"))
         return Done()
@@ -336,7 +336,7 @@ class Context:
 
     def uuid(self) -> UUID:
         """A random UUID; the same on every replay."""
-        self._turn.check_inside()
+        self._turn.loop.check_inside()
         return UUID(int=self._uuids.getrandbits(128), version=4)
 
     # Inside
@@ -346,7 +346,7 @@ class Context:
         return f"{run.id}:{run.generation}:{location}"
 
     def _locate(self, name: str) -> str:
-        self._turn.check_inside()
+        self._turn.loop.check_inside()
         return self._turn.loop.scope.locate(name)
 
     def _deadline(self, timeout: float | timedelta | None) -> Micros | None:

@@ -29,7 +29,7 @@ from sys import _getframe
 from types import FrameType
 from typing import Any, Protocol
 
-from holdfast.core.errors import WorkflowViolation
+from holdfast.core.errors import InvalidRequest, WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
 from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, release
@@ -167,6 +167,14 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             self._drain(self._ready)
         finally:
             self._leave(outside)
+
+    def check_inside(self) -> None:
+        """Refuse what is not code of this run: a step body, a thread, another run."""
+        if _get_running_loop() is not self:
+            raise InvalidRequest(
+                f"the context of run {self.run_id} was used outside of its workflow's own code, in a step body "
+                "perhaps; hand values to the step and back instead"
+            )
 
     def fire(self, timer: LoopTimer) -> None:
         """Let a timer's callback run in this drive; to be called in the action of a drive."""

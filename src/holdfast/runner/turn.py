@@ -9,7 +9,6 @@ in order, and drop the turn if one is refused.
 from __future__ import annotations
 
 import asyncio
-from asyncio.events import _get_running_loop
 from collections.abc import Sequence
 from typing import Any
 
@@ -235,16 +234,8 @@ class Turn:
         assert operation.future is not None
         return operation.outcome(await asyncio.shield(operation.future))
 
-    def check_inside(self) -> None:
-        """Refuse what is not code of this run: a step body, a thread, another run."""
-        if _get_running_loop() is not self.loop:
-            raise InvalidRequest(
-                f"the context of run {self.run.id} was used outside of its workflow's own code, in a step body "
-                "perhaps; hand values to the step and back instead"
-            )
-
     def _ask(self, operation: Operation) -> asyncio.Future[Entry]:
-        self.check_inside()
+        self.loop.check_inside()
         future: asyncio.Future[Entry] = asyncio.Future(loop=self.loop)
         operation.future = future
         self._enter(operation)
