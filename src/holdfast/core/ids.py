@@ -15,8 +15,9 @@ _RANDOM_BITS = 74
 
 
 def new_id() -> str:
-    """A fresh, time-ordered id."""
-    return _uuid7(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big"))
+    """A fresh id, ordered by time down to a quarter of a microsecond: runs started in a loop keep their order."""
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(os.urandom(8), "big") >> 2)
 
 
 def derived_id(origin: str, at: Micros) -> str:
