@@ -135,7 +135,7 @@ class Worker:
         self._is_started = True
         if not self.types():
             wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
-            _log.warning("worker %s has no registered type%s; it will never claim anything", self.name, wanted)
+            _log.warning("worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted)
         try:
             await self._on_open()
         except BaseException:

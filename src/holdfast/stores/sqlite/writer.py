@@ -121,7 +121,7 @@ class Writer:
         settle(outcomes[0])
         self._spread([], desk)
         if self._wal.is_due:
-            self._jobs.put(_Signal.LOOK)
+            self.look()
         return future
 
     def run_blocking(self, operation: Callable[[Desk], _Answer]) -> _Answer:
