@@ -12,16 +12,12 @@ import apsw
 import pytest
 
 from holdfast.core.errors import KeyConflict
-from holdfast.core.model import Intent
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES
+from holdfast.testing.contract.arrange import an_id, an_intent
 
 ALLOCATED_BYTES = PAGES * _FRAME_BYTES
-
-
-def an_intent(number: int, **about: str) -> Intent:
-    return Intent(id=f"run-{number:04}", type="t", payload=about.pop("payload", "{}"), **about)  # type: ignore[arg-type]
 
 
 async def opened(path: Path) -> SqliteStore:
@@ -140,7 +136,7 @@ async def test_a_refusal_of_a_small_operation_reaches_its_caller_and_writes_noth
     store._writer._commit_seconds = 0.0
     with pytest.raises(KeyConflict):
         await store.create([an_intent(2, key="k", payload='{"other":1}')])
-    assert await store.get("run-0002") is None
+    assert await store.get(an_id(2)) is None
     await store.close()
 
 

@@ -42,9 +42,14 @@ def open_for_reading(path: Path) -> apsw.Connection:
     return connection
 
 
+def be_patient(connection: apsw.Connection) -> None:
+    """Wait a while for a stranger who writes, before giving up."""
+    connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+
+
 def _open(path: Path, flags: int) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags, statementcachesize=_STATEMENTS_CACHED)
-    connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+    be_patient(connection)
     # Plans must not depend on bound values: beside partial indexes SQLite would prepare many statements anew each
     # time they are bound, which takes longer than they do.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

@@ -21,12 +21,12 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.stores.sqlite import schema
-from holdfast.stores.sqlite.connections import open_for_writing
+from holdfast.stores.sqlite.connections import be_patient, open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
-from holdfast.stores.sqlite.trouble import BUSY_TIMEOUT_SECONDS, concerns_everybody, needs_reopening, unavailable
+from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.wal import Wal
 from holdfast.stores.sqlite.watch import Others
@@ -117,7 +117,7 @@ class Writer:
             return None
         finally:
             self._turn.release()
-            connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+            be_patient(connection)
         settle(outcomes[0])
         self._spread([], desk)
         if self._wal.is_due:
