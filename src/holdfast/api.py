@@ -32,7 +32,8 @@ from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
-from holdfast.runner.context import Child, Context
+from holdfast.runner.child import Child
+from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry, Step, Task, Workflow
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.worker.worker import Worker

@@ -6,12 +6,11 @@ functions that return coroutines.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -22,13 +21,15 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_delay, check_priority, check_tags, check_topic, described
 from holdfast.core.location import check_name, name_from
-from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, OnClose, Run, WaitKind
+from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, WaitKind
 from holdfast.core.retry import Retry
+from holdfast.runner.child import Child, ChildOptions, Done, Started
 from holdfast.runner.loop import RunLoop
-from holdfast.runner.operation import ChildEnd, Operation, Pause, Reception, StepCall, StepOptions
+from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions
+from holdfast.runner.run_view import RunLogger, RunView
 
 if TYPE_CHECKING:
-    from holdfast.runner.turn import Turn
+    from holdfast.runner.asking import Asking
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -46,44 +47,10 @@ class StepKeywords(TypedDict, total=False):
     ephemeral: bool
 
 
-class ChildOptions(TypedDict, total=False):
-    """What can be said about a child run. `name` is its name in the parent's history, by default its type."""
-
-    name: str
-    priority: int
-    delay: float | timedelta
-    tags: Mapping[str, str] | None
-    on_close: OnClose
-
-
-class Done:
-    """The answer of an operation that has nothing to wait for; awaiting it is allowed, not needed."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from ()
-
-
-class RunView:
-    """What a workflow may know about its own run; the same on every replay."""
-
-    def __init__(self, run: Run) -> None:
-        self.id = run.id
-        self.type = run.type
-        self.key = run.key
-        self.tags = dict(run.tags)
-        self.priority = run.priority
-        self.generation = run.generation
-        self.parent_id = run.parent_id
-        self.created_at = moment(run.created_at)
-
-    def __repr__(self) -> str:
-        return f"<run {self.id} of {self.type}>"
-
-
 class Context:
     """Given to a workflow as its first argument."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Asking) -> None:
         self._turn = turn
 
     @cached_property
@@ -112,7 +79,7 @@ class Context:
     @staticmethod
     def of(loop: RunLoop) -> Context:
         """The context of the run that lives on a loop."""
-        turn: Turn = loop.host  # type: ignore[assignment]  # the loop of a run is always hosted by its turn
+        turn: Asking = loop.host  # type: ignore[assignment]  # the loop of a run is always hosted by its turn
         return turn.context
 
     # Steps
@@ -243,7 +210,7 @@ class Context:
         """
         child = self._child(workflow, args, {"on_close": "abandon"} | options)
         child.create()
-        return _Started(child)
+        return Started(child)
 
     @overload
     def call(
@@ -354,87 +321,6 @@ class Context:
 
     def _perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         return self._turn.perform(operation)
-
-
-class Child(Generic[R]):
-    """A child run, seen from its parent: await it for its result, `cancel` it, `send` it messages."""
-
-    def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
-        self._context = context
-        self._turn = context._turn  # noqa: SLF001 - a handle is part of its context
-        self._location = location
-        self._codec = codec
-        self._awaiting = 0
-        self._end: ChildEnd | None = None
-        self.intent = intent
-        self.id = intent.id
-
-    def create(self) -> None:
-        """Have the child created by the next checkpoint, unless it was in an earlier turn."""
-        recorded = self._turn.command(EntryKind.CHILD, self._location, ref=self.id, child=self.intent)
-        if recorded is not None and recorded.ref is not None:
-            self.id = recorded.ref
-
-    def __await__(self) -> Generator[Any, None, R]:
-        return self.result().__await__()
-
-    async def result(self, *, cancels: bool = False) -> R:
-        """The child's result, or `ChildFailed`. `cancels`: being cancelled while waiting cancels the child."""
-        if self._end is None:
-            self._end = ChildEnd(self._location, self.id, self._codec)
-        self._awaiting += 1
-        is_settled = False
-        try:
-            result: R = await self._turn.perform_shared(self._end)
-            is_settled = True
-            return result
-        finally:
-            self._awaiting -= 1
-            if not is_settled and not self._turn.loop.is_evicting and not self._end_is_known():
-                if not self._awaiting:
-                    self._turn.withdraw(self._end)
-                    self._end = None
-                if cancels:
-                    self.cancel()
-
-    def _end_is_known(self) -> bool:
-        future = self._end.future if self._end else None
-        return future is not None and future.done() and not future.cancelled()
-
-    def cancel(self) -> Done:
-        """Cancel the child, with the next checkpoint."""
-        location = self._context._locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))  # noqa: SLF001
-        self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancel=self.id)
-        return Done()
-
-    def send(self, name: str, payload: Any = None) -> Done:
-        """Send the child a message, with the next checkpoint."""
-        return self._context.send(self.id, name, payload)
-
-    def __repr__(self) -> str:
-        return f"<child {self.id} of {self.intent.type}>"
-
-
-class _Started(Generic[R]):
-    """What `ctx.start` returns: await it for the handle. Not awaiting it is fire and forget."""
-
-    def __init__(self, child: Child[R]) -> None:
-        self._child = child
-
-    def __await__(self) -> Generator[Any, None, Child[R]]:
-        yield from ()
-        return self._child
-
-
-class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that is silent while a run is replayed and names the run in each record."""
-
-    def __init__(self, turn: Turn) -> None:
-        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "run_type": turn.run.type})
-        self._turn = turn
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
-        return not self._turn.is_replaying and super().isEnabledFor(level)
 
 
 def _codec(hint: Any) -> Codec[Any]:

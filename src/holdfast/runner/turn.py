@@ -16,19 +16,15 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Checkpoint, Finish, Next, Release
-from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, WorkflowViolation
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Event, Intent, Lease, Message, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryState, Lease, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
-from holdfast.runner.asked import Asked
-from holdfast.runner.context import Context
+from holdfast.runner.asking import Asking
 from holdfast.runner.gains import Gains
-from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.operation import (
-    MISSING,
     Operation,
     Pause,
     Reception,
@@ -44,34 +40,19 @@ from holdfast.runner.violation import explain_foreign
 Outcome = Finish | Block
 
 
-class Turn:
-    """The live side of one held run."""
+class Turn(Asking):
+    """The live side of one held run, as its driver sees it."""
 
     def __init__(self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None) -> None:
-        self.run = lease.run
-        self.definition = definition
-        self.stamp: Micros = lease.run.first_claimed_at or lease.run.created_at
-        self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
-        self.context = Context(self)
-        self.inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
+        super().__init__(lease, definition, inbox or Inbox(lease.arrivals, lease.run.arrivals))
         self.outcome: Outcome | None = None
-        self.abandoned: list[str] = []
         self.token = lease.run.token
 
-        self._asked = Asked(self.inbox)
-        self._history = History(lease.run, lease.entries, self._asked)
-        self._is_new = lease.run.token == 1
-        self._timers: dict[LoopTimer, Pause] = {}
-        self._serial = 0
         self._root: asyncio.Task[Any] | None = None
-
-        self._gains = Gains()
-        self._fed = 0
         self._committed = 0
         self._crashes = lease.run.crashes
         self._registration = Registration(self._asked, is_first_lease=lease.run.token == 1)
         self._is_overdue = False
-        self._published: dict[str, str] = {}
 
     # Driving
 
@@ -204,133 +185,6 @@ class Turn:
         """The instant of the next fact: never earlier than the one before."""
         self.stamp = max(self.stamp, now)
         return self.stamp
-
-    # Asking: what workflow code calls, from inside the loop
-
-    async def perform(self, operation: Operation) -> Any:
-        """Ask for an operation and wait for its outcome."""
-        future = self._ask(operation)
-        try:
-            entry = await future
-        except asyncio.CancelledError:
-            self.withdraw(operation)
-            raise
-        if isinstance(operation, StepCall) and operation.value is MISSING:
-            return await self._recall(operation, entry)
-        return operation.outcome(entry)
-
-    async def _recall(self, call: StepCall, entry: Entry) -> Any:
-        """The outcome of a step as it was recorded; a result that no longer fits its type is a divergence."""
-        try:
-            return call.outcome(entry)
-        except InvalidRequest as error:
-            self._history.diverge(str(error))
-        return await asyncio.Future(loop=self.loop)  # never: the turn is over
-
-    async def perform_shared(self, operation: Operation) -> Any:
-        """Like `perform`, for an operation that several tasks may await at once."""
-        if operation.future is None or operation.future.cancelled():
-            self._ask(operation)
-        assert operation.future is not None
-        return operation.outcome(await asyncio.shield(operation.future))
-
-    def _ask(self, operation: Operation) -> asyncio.Future[Entry]:
-        self.loop.check_inside()
-        future: asyncio.Future[Entry] = asyncio.Future(loop=self.loop)
-        operation.future = future
-        self._enter(operation)
-        return future
-
-    def _enter(self, operation: Operation) -> None:
-        """Make an operation one of those asked for; what is recorded for it is fed in its turn."""
-        if self.loop.is_evicting:
-            return
-        self._serial += 1
-        operation.serial = self._serial
-        operation.asked_at = self.stamp
-        operation.after = self._fed
-        recorded = self._history.reach(operation.location, operation.kind)
-        if self._history.diverged is not None:
-            return
-        is_recorded = recorded is not None and recorded.is_settled
-        if recorded is not None and is_recorded:
-            self._history.schedule(operation, recorded)
-        elif recorded is not None:
-            operation.resume(recorded)
-        self._asked.add(operation, is_recorded=is_recorded)
-
-    def withdraw(self, operation: Operation) -> None:
-        """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
-        if self.loop.is_evicting or not self._asked.holds(operation):
-            return
-        self._asked.remove(operation)
-        if isinstance(operation, StepCall):
-            self.abandoned.append(operation.location)
-
-    def command(
-        self,
-        kind: EntryKind,
-        location: str,
-        *,
-        ref: str | None = None,
-        child: Intent | None = None,
-        message: Message | None = None,
-        event: Event | None = None,
-        cancel: str | None = None,
-    ) -> Entry | None:
-        """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
-        if self.loop.is_evicting or self._history.diverged is not None:
-            return None
-        recorded = self._history.reach(location, kind)
-        if recorded is not None:
-            if kind is not EntryKind.CHILD:  # whose position is that of its end
-                self._history.passed(recorded)
-            return recorded
-        self._fed += 1
-        is_open = child is not None
-        entry = Entry(
-            location=location,
-            kind=kind,
-            state=EntryState.STARTED if is_open else EntryState.DONE,
-            position=0 if is_open else self._history.next_position(),
-            started_at=self.stamp,
-            finished_at=None if is_open else self.stamp,
-            ref=ref,
-        )
-        self._history.remember([entry])
-        self._gains.add(entry)
-        self._gains.command(child=child, message=message, event=event, cancel=cancel)
-        return None
-
-    def publish(self, name: str, value: str) -> None:
-        """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
-        if self._history.is_behind or self.loop.is_evicting:
-            return
-        if self._published.get(name) == value:
-            self._gains.values.pop(name, None)
-        else:
-            self._gains.values[name] = value
-
-    def timer_started(self, timer: LoopTimer) -> None:
-        """Plain asyncio asked for a timer: it is durable like any other."""
-        deadline = round(min(timer.deadline, NEVER_SECONDS) * SECOND)
-        pause = Pause(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
-        self._timers[timer] = pause
-        self._enter(pause)
-
-    def timer_cancelled(self, timer: LoopTimer) -> None:
-        """Plain asyncio no longer needs a timer."""
-        pause = self._timers.pop(timer, None)
-        if pause is not None:
-            self.withdraw(pause)
-
-    @property
-    def is_replaying(self) -> bool:
-        """Whether what the code does now is old news: it has not been told anything new yet, or leaves memory.
-
-        That includes what follows the last recorded fact: code runs to its next standstill before a fact is written.
-        """
-        return not self._is_new or self.loop.is_evicting
 
     # Judging
 

@@ -1,0 +1,40 @@
+"""What a workflow may know about its own run, and how it speaks of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from holdfast.core.clock import moment
+from holdfast.core.model import Run
+
+if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
+
+
+class RunView:
+    """What a workflow may know about its own run; the same on every replay."""
+
+    def __init__(self, run: Run) -> None:
+        self.id = run.id
+        self.type = run.type
+        self.key = run.key
+        self.tags = dict(run.tags)
+        self.priority = run.priority
+        self.generation = run.generation
+        self.parent_id = run.parent_id
+        self.created_at = moment(run.created_at)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.type}>"
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that is silent while a run is replayed and names the run in each record."""
+
+    def __init__(self, turn: Asking) -> None:
+        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "run_type": turn.run.type})
+        self._turn = turn
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
+        return not self._turn.is_replaying and super().isEnabledFor(level)
