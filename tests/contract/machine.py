@@ -252,7 +252,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(plans=st.lists(ADDRESSES, max_size=2), again=st.integers(0, 3))
     def send(self, plans: list[tuple[int, str | None, str]], again: int) -> None:
-        read = {id for record in self.model._records.values() for id in record.receipts}
+        read = {id for record in self.model._state.records.values() for id in record.receipts}
         repeats = [message for message in self.messages if message.id in read] or self.messages
         messages = [self._message(*plan) for plan in plans] or repeats[-1 - again :][:1]
         self._both(lambda store: store.send(messages), list)
@@ -265,7 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5))
     def satisfy(self, index: int) -> None:
         """Do what some run waits for, which chance alone seldom does."""
-        records = sorted(self.model._records.values(), key=lambda record: record.run.is_held)
+        records = sorted(self.model._state.records.values(), key=lambda record: record.run.is_held)
         waits = [(record.run.id, wait) for record in records for wait in record.waits]
         if not waits:
             return
@@ -279,6 +279,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self._both(lambda store: store.emit([event]), list)
             case WaitKind.CHILD:
                 self._both(lambda store: store.control(wait.names[0], Cancel(id="c")))
+            case WaitKind.CHILDREN | WaitKind.SLOT:
+                pass
             case WaitKind.TIME | WaitKind.RETRY:
                 self.clock.advance(max(0, (wait.deadline or 0) - self.clock.now()))
 
@@ -396,9 +398,9 @@ class StoreMachine(RuleBasedStateMachine):
         if not leases:
             return None
         run = leases[-1 - plan["lease"] % len(leases)].run
-        known, unread = self.known[run.id], sorted(self.model._records[run.id].inbox)
+        known, unread = self.known[run.id], sorted(self.model._state.records[run.id].inbox)
         waits, more = plan["waits"], plan["more"]
-        arrivals = self.model._records[run.id].run.arrivals
+        arrivals = self.model._state.records[run.id].run.arrivals
         seen = {"all": arrivals, "known": max(known, default=0), "lease": run.arrivals, "none": 0}
         return Checkpoint(
             run_id=run.id,
@@ -425,7 +427,7 @@ class StoreMachine(RuleBasedStateMachine):
         return next
 
     def _is_current(self, lease: Lease) -> bool:
-        run = self.model._records[lease.run.id].run
+        run = self.model._state.records[lease.run.id].run
         return run.is_held and run.token == lease.run.token
 
     def _entry(self, plan: tuple[str, int]) -> Entry:

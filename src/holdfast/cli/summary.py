@@ -68,6 +68,10 @@ def wait_words(wait: WaitInfo, now: datetime) -> str:
             what = f"waits for event {names}"
         case WaitKind.CHILD:
             what = f"waits for child {names}"
+        case WaitKind.CHILDREN:
+            what = f"waits for {wait.count} children"
+        case WaitKind.SLOT:
+            what = "waits for a sibling to end"
         case _:
             assert_never(wait.kind)
     return f"{what} (at most {_left(wait, now)} more)" if _is_ahead(wait, now) else what

@@ -1,6 +1,7 @@
 """A checkpoint: one atomic write of everything a turn gained, and what a store answers.
 
-`next` says what becomes of the run: it stays held, is suspended, ends, is blocked, or is released.
+`next` says what becomes of the run: it stays held, is suspended, ends, turns around to undo what it did, begins
+anew as its next generation, is blocked, or is released.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Literal
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Value, Wait
+from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Reply, Value, Wait
 from holdfast.core.states import RunState
 
 
@@ -24,9 +25,22 @@ class Suspend(Value, frozen=True, kw_only=True, tag=True):
 class Finish(Value, frozen=True, kw_only=True, tag=True):
     """The one end of the run."""
 
-    state: Literal[RunState.SUCCEEDED, RunState.FAILED]
+    state: Literal[RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED]
     result: str | None = None
     error: ErrorRecord | None = None
+
+
+class TurnAround(Value, frozen=True, kw_only=True, tag=True):
+    """The code is over; what it did is undone before the run ends as `end`, because of `error`."""
+
+    end: Literal[RunState.FAILED, RunState.CANCELLED]
+    error: ErrorRecord
+
+
+class Renew(Value, frozen=True, kw_only=True, tag=True):
+    """The run begins anew with this payload, as its next generation; its history is dropped."""
+
+    payload: str
 
 
 class Block(Value, frozen=True, kw_only=True, tag=True):
@@ -40,15 +54,15 @@ class Release(Value, frozen=True, kw_only=True, tag=True):
     """The holder shuts down and gives the run back at once."""
 
 
-Next = Hold | Suspend | Finish | Block | Release
+Next = Hold | Suspend | Finish | TurnAround | Renew | Block | Release
 
 
 class Checkpoint(Value, frozen=True, kw_only=True):
     """What one run gained since its last checkpoint. Written whole under a current token, or not at all.
 
     `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the
-    arrivals that its entries used up. `charged` says that the crashes counted on the run are now in the
-    attempts of its steps.
+    arrivals that its entries used up. `pruned` are scopes whose entries go, but for what undo needs. `charged` says
+    that the crashes counted on the run are now in the attempts of its steps.
     """
 
     run_id: str
@@ -62,16 +76,22 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     events: tuple[Event, ...] = ()
     cancels: tuple[str, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    pruned: tuple[str, ...] = ()
     values: dict[str, str] = {}
     charged: bool = False
 
 
 class Verdict(Value, frozen=True, kw_only=True):
-    """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen."""
+    """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen.
+
+    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill.
+    """
 
     run_id: str
     is_lost: bool = False
     is_held: bool = True
+    is_pausing: bool = False
     arrivals: tuple[Arrival, ...] = ()
 
 
@@ -132,10 +152,55 @@ class Created(Value, frozen=True, kw_only=True):
 
 
 class Cancel(Value, frozen=True, kw_only=True, tag=True):
-    """End the run as cancelled. `id` makes a repeat a no-op."""
+    """End the run as cancelled, after undoing what it did unless `force`. `id` makes a repeat a no-op, as in all."""
+
+    id: str
+    reason: str = ""
+    force: bool = False
+
+
+class Pause(Value, frozen=True, kw_only=True, tag=True):
+    """Keep the run from going on until it is resumed; a held one at its next standstill."""
 
     id: str
     reason: str = ""
 
 
-Control = Cancel
+class Resume(Value, frozen=True, kw_only=True, tag=True):
+    """Let a paused run go on."""
+
+    id: str
+
+
+class Wake(Value, frozen=True, kw_only=True, tag=True):
+    """Have a run that waits look again, now."""
+
+    id: str
+
+
+class Rewind(Value, frozen=True, kw_only=True, tag=True):
+    """Forget the entry at a location and all that came later, and go on from there. `force` takes a held run away."""
+
+    id: str
+    location: str
+    force: bool = False
+
+
+class Recover(Value, frozen=True, kw_only=True, tag=True):
+    """Give a run that failed, was cancelled or is blocked another chance at what it failed at."""
+
+    id: str
+    force: bool = False
+
+
+class Fork(Value, frozen=True, kw_only=True, tag=True):
+    """Make a new run, `run_id`, with the history before a location; `patch` gives other results by location."""
+
+    id: str
+    run_id: str
+    location: str
+    patch: dict[str, str] = {}
+    force: bool = False
+
+
+Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork

@@ -30,7 +30,7 @@ Errors are stored as data (`ErrorRecord`); classes are never rebuilt from stored
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -42,7 +42,10 @@ ErrorKind = type[BaseException]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error as data. `types` are the names of its classes, most specific first."""
+    """An error as data. `types` are the names of its classes, most specific first.
+
+    `locations` are the operations of the run whose failure it goes back to.
+    """
 
     type: str
     message: str
@@ -50,6 +53,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     traceback: str = ""
     attempts: int = 0
     cause: ErrorRecord | None = None
+    locations: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
@@ -62,6 +66,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             traceback=_traceback_of(error),
             attempts=attempts or getattr(error, "attempts", 0),
             cause=cause if isinstance(cause, ErrorRecord) else None,
+            locations=tuple(dict.fromkeys(_faults(error, set()))),
         )
 
     def matches(self, kind: ErrorKind) -> bool:
@@ -70,6 +75,23 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
+    """The locations of the operations whose failure led to an error, through causes, groups and branches."""
+    if id(error) in seen:
+        return
+    seen.add(id(error))
+    if isinstance(error, (StepFailed, ChildFailed)):
+        yield error.location
+    parts: list[BaseException | None] = [error.__cause__ or error.__context__]
+    if isinstance(error, BaseExceptionGroup):
+        parts += error.exceptions
+    if isinstance(error, (JoinFailed, RaceFailed)):
+        parts += error.errors.values()
+    for part in parts:
+        if part is not None:
+            yield from _faults(part, seen)
 
 
 def _qualified(kind: type) -> str:
@@ -228,10 +250,11 @@ class WaitTimeout(WorkflowError, TimeoutError):
 class ChildFailed(_RecordedError, WorkflowError):
     """A child run failed or was cancelled: `run_id`, `kind` (`failed` or `cancelled`), `cause`."""
 
-    def __init__(self, run_id: str, kind: str, record: ErrorRecord) -> None:
+    def __init__(self, run_id: str, kind: str, record: ErrorRecord, location: str = "") -> None:
         super().__init__(f"child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'}: {record}", record)
         self.run_id = run_id
         self.kind = kind
+        self.location = location
 
     @property
     def cause(self) -> ErrorRecord:
@@ -239,10 +262,10 @@ class ChildFailed(_RecordedError, WorkflowError):
 
 
 class JoinFailed(WorkflowError):
-    """Branches of a join failed: `results` and `errors` by key."""
+    """Branches of a join, or children of a map, failed: `results` and `errors` by key (of a map: by index)."""
 
-    def __init__(self, location: str, results: Mapping[str, Any], errors: Mapping[str, BaseException]) -> None:
-        listed = "; ".join(f"{key}: {error}" for key, error in errors.items())
+    def __init__(self, location: str, results: Mapping[Any, Any], errors: Mapping[Any, BaseException]) -> None:
+        listed = _listed(errors)
         super().__init__(f"{len(errors)} of {len(results) + len(errors)} branches of {location!r} failed: {listed}")
         self.results = dict(results)
         self.errors = dict(errors)
@@ -252,7 +275,7 @@ class RaceFailed(WorkflowError):
     """Every branch of a race failed: `errors` by key."""
 
     def __init__(self, location: str, errors: Mapping[str, BaseException]) -> None:
-        listed = "; ".join(f"{key}: {error}" for key, error in errors.items())
+        listed = _listed(errors)
         super().__init__(f"all {len(errors)} branches of {location!r} failed: {listed}")
         self.errors = dict(errors)
 
@@ -263,6 +286,12 @@ class Fatal(Exception):
 
 class Rollback(Exception):
     """Raise it in a workflow to undo the finished steps and end the run as failed."""
+
+
+def _listed(errors: Mapping[Any, BaseException]) -> str:
+    """Errors by key, the first few of them."""
+    shown = [f"{key}: {type(error).__name__}: {error}" for key, error in list(errors.items())[:5]]
+    return "; ".join(shown) + (f"; and {len(errors) - 5} more" if len(errors) > 5 else "")
 
 
 def _with_causes(record: ErrorRecord) -> str:

@@ -17,18 +17,40 @@ from holdfast.core.states import RunState
 
 DEFAULT_PRIORITY = 100
 EVENT_RETENTION: Micros = 7 * 86_400 * 1_000_000
+EVENT_MAX_PENDING = 10_000
 RECEIPT_RETENTION: Micros = 86_400 * 1_000_000
 
 OnClose = Literal["cancel", "abandon"]
 Reuse = Literal["never", "after_failure", "after_end"]
+Undelivered = Literal["discard", "dead_letter"]
+TopicMode = Literal["fanout", "queue"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The base of everything stored or sent. Values hold values, never a way back, so the collector may skip them."""
 
 
+class RunOptions(Value, frozen=True, kw_only=True):
+    """What was asked for when a run was started and never changes: rarely anything.
+
+    `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
+    `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
+    """
+
+    max_run: Micros | None = None
+    max_suspend: Micros | None = None
+    undelivered: Undelivered = "discard"
+    seed: str | None = None
+
+
+DEFAULT_OPTIONS = RunOptions()
+
+
 class Intent(Value, frozen=True, kw_only=True):
-    """The wish that a run exist. A start, a child and a schedule all make one."""
+    """The wish that a run exist. A start, a child and a schedule all make one.
+
+    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready.
+    """
 
     id: str
     type: str
@@ -42,6 +64,8 @@ class Intent(Value, frozen=True, kw_only=True):
     parent_id: str | None = None
     parent_location: str | None = None
     on_close: OnClose = "abandon"
+    is_parked: bool = False
+    options: RunOptions = DEFAULT_OPTIONS
 
 
 class Run(Value, frozen=True, kw_only=True):
@@ -49,6 +73,8 @@ class Run(Value, frozen=True, kw_only=True):
 
     `worker` set means *held*: only the holder of `token` may write. `ready_at` is the one queue column:
     the instant from which the run may be claimed, which for a held run is the end of its lease.
+    `rollback` set means that its code is over: it undoes what it did, and ends so. `is_pausing` asks the holder
+    to let go at the next standstill. `continued` is the payload of a generation after the first.
     """
 
     id: str
@@ -77,10 +103,31 @@ class Run(Value, frozen=True, kw_only=True):
     on_close: OnClose = "abandon"
     result: str | None = None
     error: ErrorRecord | None = None
+    rollback: RunState | None = None
+    is_pausing: bool = False
+    suspended_at: Micros | None = None
+    continued: str | None = None
+    options: RunOptions = DEFAULT_OPTIONS
 
     @property
     def is_held(self) -> bool:
         return self.worker is not None
+
+    @property
+    def input(self) -> str:
+        """The payload its code is called with: what it was started with, or what its last generation handed on."""
+        return self.payload if self.continued is None else self.continued
+
+    @property
+    def end_by(self) -> Micros | None:
+        """When it is cancelled at the latest."""
+        return None if self.options.max_run is None else self.start_at + self.options.max_run
+
+    @property
+    def group(self) -> str | None:
+        """What siblings that share a limit have in common: the operation of their parent that made them."""
+        scope = (self.parent_location or "").rpartition("/")[0]
+        return f"{self.parent_id}/{scope}" if scope else None
 
 
 class EntryKind(StrEnum):
@@ -94,6 +141,12 @@ class EntryKind(StrEnum):
     SEND = "send"
     EMIT = "emit"
     CANCEL = "cancel"
+    REPLY = "reply"
+    LOOP = "loop"
+    VERSION = "version"
+    REMOVED = "removed"
+    ROLLBACK = "rollback"
+    UNDO = "undo"
 
 
 class EntryState(StrEnum):
@@ -109,7 +162,8 @@ class EntryState(StrEnum):
 class Entry(Value, frozen=True, kw_only=True):
     """The record at a location. `position` is its place in commit order; 0 while it is not settled.
 
-    `ref` names the other side: the child's run id, the message's id, the event's number.
+    `ref` names the other side: the child's run id, the message's id, the event's number. `since` is the position
+    of the last fact before it was asked for. `has_undo`: there is something to undo, should the run roll back.
     """
 
     location: str
@@ -123,6 +177,8 @@ class Entry(Value, frozen=True, kw_only=True):
     finished_at: Micros | None = None
     retry_at: Micros | None = None
     ref: str | None = None
+    since: int = 0
+    has_undo: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -137,12 +193,15 @@ class WaitKind(StrEnum):
     MESSAGE = "message"
     EVENT = "event"
     CHILD = "child"
+    CHILDREN = "children"
+    SLOT = "slot"
 
 
 class Wait(Value, frozen=True, kw_only=True):
-    """A named reason to be suspended. `names`: message names (none: any), the topic, the child's id.
+    """A named reason to be suspended. `names`: message names (none: any), the topic, the child's id, the group.
 
-    `after` is, for an event, the number of the last one of this topic the run has had.
+    `after` is, for an event, the number of the last one of this topic the run has had. `count` is, for a group of
+    children, how many have to end before the run is woken.
     """
 
     location: str
@@ -151,13 +210,15 @@ class Wait(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     deadline: Micros | None = None
     after: int = 0
+    count: int = 0
 
 
 class Arrival(Value, frozen=True, kw_only=True):
     """What reached a run from outside and waits in its inbox, under the run's next arrival number.
 
     `name`: the message's name, the topic, the child's run id. `ref`: the message's id, the event's number.
-    `state` and `error` tell how a child ended; its result is the payload.
+    `state` and `error` tell how a child ended; its result is the payload, `group` what it shares with siblings.
+    `is_exclusive`: an event of a queue, which no other run gets.
     """
 
     number: int
@@ -168,6 +229,8 @@ class Arrival(Value, frozen=True, kw_only=True):
     ref: str | None = None
     state: RunState | None = None
     error: ErrorRecord | None = None
+    group: str | None = None
+    is_exclusive: bool = False
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -186,6 +249,38 @@ class Event(Value, frozen=True, kw_only=True):
     id: str
     topic: str
     payload: str
+
+
+class Reply(Value, frozen=True, kw_only=True):
+    """The answer of a run to a message it received."""
+
+    message_id: str
+    payload: str
+
+
+class Topic(Value, frozen=True, kw_only=True):
+    """How events of a topic are delivered and kept. A name that ends in `*` covers a family of topics."""
+
+    name: str
+    mode: TopicMode = "fanout"
+    retention: Micros = EVENT_RETENTION
+    max_pending: int = EVENT_MAX_PENDING
+
+
+class DeadLetter(Value, frozen=True, kw_only=True):
+    """What could not be delivered: a queue event that expired or overflowed, or a message to a run that ended.
+
+    `topic` is set for an event, `run_id` and `name` for a message; `id` is the event's or message's own.
+    """
+
+    number: int
+    id: str
+    payload: str
+    at: Micros
+    reason: str
+    topic: str | None = None
+    run_id: str | None = None
+    name: str | None = None
 
 
 class Lease(Value, frozen=True, kw_only=True):

@@ -6,22 +6,36 @@ does I/O or reads a clock; `now` always comes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, assert_never
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Checkpoint, ClaimRequest, Finish, Hold, LeaseRequest, Release, Suspend
+from holdfast.core.checkpoint import (
+    Block,
+    Checkpoint,
+    ClaimRequest,
+    Finish,
+    Hold,
+    LeaseRequest,
+    Release,
+    Renew,
+    Suspend,
+    TurnAround,
+)
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
 from holdfast.core.errors import ErrorRecord, KeyConflict
-from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Intent, Message, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Intent, Message, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
 
 SUSPECT_CRASHES = 2
 CRASH_LIMIT = 3
 BLOCKED_FIRST_RETRY: Micros = 5 * SECOND
 BLOCKED_LAST_RETRY: Micros = 600 * SECOND
+
+SLOT_LOCATION = "~slot"
+ROLLBACK_LOCATION = "~rollback"
 
 
 # Starting
@@ -39,13 +53,31 @@ def new_run(intent: Intent, now: Micros) -> Run:
         start_at=start_at,
         updated_at=now,
         priority=intent.priority,
-        ready_at=start_at,
+        ready_at=None if intent.is_parked else start_at,
         key=intent.key,
         tags=intent.tags,
         parent_id=intent.parent_id,
         parent_location=intent.parent_location,
         on_close=intent.on_close,
+        options=intent.options,
     )
+
+
+def parking(run: Run) -> Wait:
+    """What a run waits for that was created without a slot of its group."""
+    return Wait(location=SLOT_LOCATION, kind=WaitKind.SLOT, since=run.created_at, names=(run.group or "",))
+
+
+def is_parked(waits: Iterable[Wait]) -> bool:
+    """Whether a run waits for a slot of its group, so that nothing else makes it ready."""
+    return any(wait.kind is WaitKind.SLOT for wait in waits)
+
+
+def unparked(run: Run, now: Micros) -> Run:
+    """The run that got its slot. One that is paused goes on when it is resumed."""
+    if run.state is not RunState.PENDING:
+        return run
+    return replace(run, ready_at=max(now, run.start_at), updated_at=now)
 
 
 def key_verdict(holder: Run, intent: Intent) -> Literal["free", "same", "conflict"]:
@@ -79,10 +111,11 @@ def is_suspect(run: Run) -> bool:
 def claimed(run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
     """The run as its new holder has it. Finding a worker on it means that worker died with it."""
     is_crash = run.is_held
-    state = run.state if run.state is RunState.ROLLING_BACK else check_move(run.state, RunState.RUNNING)
+    # A run that was blocked while it undid what it had done goes on undoing.
+    state = RunState.RUNNING if run.rollback is None else RunState.ROLLING_BACK
     return replace(
         run,
-        state=state,
+        state=check_move(run.state, state),
         worker=by.worker,
         claim_id=by.id if isinstance(by, ClaimRequest) else by.claim_id,
         token=run.token + 1,
@@ -125,10 +158,14 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
             if run.arrivals > checkpoint.seen:
                 return replace(run, crashes=crashes)
             free = _let_go(run, RunState.SUSPENDED, now, ready_at=next_deadline(checkpoint.waits or ()))
-            return replace(free, crashes=0, error=None)
+            error = run.error if run.rollback is not None else None
+            return replace(free, crashes=0, error=error, suspended_at=now)
         case Finish():
-            ended = _let_go(run, step.state, now, ready_at=None)
-            return replace(ended, crashes=0, finished_at=now, result=step.result, error=step.error)
+            return replace(_ended(run, step.state, now), result=step.result, error=step.error)
+        case TurnAround():
+            return replace(turned(run, step, now), crashes=crashes)
+        case Renew():
+            return renewed(run, step, now)
         case Block():
             blocked = _let_go(run, RunState.BLOCKED, now, ready_at=step.retry_at)
             return replace(blocked, crashes=crashes, error=step.error)
@@ -138,9 +175,68 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
             assert_never(step)
 
 
+def turned(run: Run, around: TurnAround, now: Micros) -> Run:
+    """The run whose code is over and which is to undo what it did, as soon as a worker takes it."""
+    turned = replace(run, rollback=around.end)
+    return replace(_let_go(turned, RunState.ROLLING_BACK, now, ready_at=now), error=around.error)
+
+
+def turn_around_entry(around: TurnAround, position: int, now: Micros) -> Entry:
+    """The record of a turn-around: everything before its position is undone."""
+    return Entry(
+        location=ROLLBACK_LOCATION,
+        kind=EntryKind.ROLLBACK,
+        state=EntryState.DONE,
+        position=position,
+        error=around.error,
+        started_at=now,
+        finished_at=now,
+    )
+
+
+def renewed(run: Run, renew: Renew, now: Micros) -> Run:
+    """The run as its next generation, which nobody has claimed yet."""
+    fresh = replace(
+        run,
+        generation=run.generation + 1,
+        continued=renew.payload,
+        first_claimed_at=None,
+        python=None,
+        crashes=0,
+        error=None,
+    )
+    return _let_go(fresh, RunState.PENDING, now, ready_at=now)
+
+
 def _let_go(run: Run, state: RunState, now: Micros, *, ready_at: Micros | None) -> Run:
+    """The run, no longer held and not ended. One that is to pause does so now, whatever else it would have done."""
+    if run.rollback is not None and state is not RunState.BLOCKED:
+        state = RunState.ROLLING_BACK
+    if run.is_pausing:
+        state, ready_at = RunState.PAUSED, None
     return replace(
-        run, state=check_move(run.state, state), worker=None, claim_id=None, ready_at=ready_at, updated_at=now
+        run,
+        state=check_move(run.state, state),
+        worker=None,
+        claim_id=None,
+        ready_at=ready_at,
+        is_pausing=False,
+        updated_at=now,
+    )
+
+
+def _ended(run: Run, state: RunState, now: Micros) -> Run:
+    return replace(
+        run,
+        state=check_move(run.state, state),
+        worker=None,
+        claim_id=None,
+        ready_at=None,
+        is_pausing=False,
+        rollback=None,
+        crashes=0,
+        updated_at=now,
+        finished_at=now,
     )
 
 
@@ -160,11 +256,27 @@ def blocked_retry(previous: ErrorRecord | None) -> tuple[int, Micros]:
 
 def accepts(wait: Wait, arrival: Arrival) -> bool:
     """Whether an arrival is what a wait waits for."""
+    if wait.kind is WaitKind.CHILDREN:
+        return arrival.kind is WaitKind.CHILD and arrival.group in wait.names
     if wait.kind is not arrival.kind:
         return False
-    if wait.kind is WaitKind.EVENT and int(arrival.ref or 0) <= wait.after:
+    if wait.kind is WaitKind.EVENT and not arrival.is_exclusive and int(arrival.ref or 0) <= wait.after:
         return False
     return not wait.names or arrival.name in wait.names
+
+
+def counted_down(waits: Sequence[Wait], arrival: Arrival) -> tuple[Sequence[Wait], bool]:
+    """The waits after an arrival, and whether one of them is over. Those for a group are, when it was the last."""
+    is_over = False
+    after = waits
+    for index, wait in enumerate(waits):
+        if not accepts(wait, arrival):
+            continue
+        if wait.kind is WaitKind.CHILDREN and wait.count > 1:
+            after = (*after[:index], replace(wait, count=wait.count - 1), *after[index + 1 :])
+        else:
+            is_over = True
+    return after, is_over
 
 
 def delivered(run: Run, now: Micros, *, is_awaited: bool) -> Run:
@@ -194,7 +306,9 @@ def message_arrival(message: Message, run: Run, now: Micros) -> Arrival:
     )
 
 
-def event_arrival(number: int, topic: str, payload: str, at: Micros, run: Run | None = None) -> Arrival:
+def event_arrival(
+    number: int, topic: str, payload: str, at: Micros, run: Run | None = None, *, is_exclusive: bool = False
+) -> Arrival:
     """The event of this number as a run gets it; without one, as any waiting run would."""
     return Arrival(
         number=run.arrivals + 1 if run is not None else 0,
@@ -203,6 +317,7 @@ def event_arrival(number: int, topic: str, payload: str, at: Micros, run: Run | 
         at=at,
         payload=payload,
         ref=str(number),
+        is_exclusive=is_exclusive,
     )
 
 
@@ -216,6 +331,7 @@ def child_end(child: Run, number: int, now: Micros) -> Arrival:
         payload=child.result,
         state=child.state,
         error=child.error,
+        group=child.group,
     )
 
 
@@ -230,9 +346,73 @@ def is_orphan(run: Run, *, has_waits: bool) -> bool:
 
 def cancelled(run: Run, reason: str, now: Micros) -> Run:
     """The run, ended. The token grows, so that a holder's later writes are refused."""
-    ended = replace(_let_go(run, RunState.CANCELLED, now, ready_at=None), token=run.token + 1)
-    error = ErrorRecord(type="Cancelled", message=reason)
-    return replace(ended, finished_at=now, error=error, crashes=0)
+    ended = replace(_ended(run, RunState.CANCELLED, now), token=run.token + 1)
+    return replace(ended, error=cancellation(reason))
+
+
+def cancellation(reason: str) -> ErrorRecord:
+    """The record of a cancel; it has no classes, unlike an error of that name."""
+    return ErrorRecord(type="Cancelled", message=reason)
+
+
+def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, TurnAround]:
+    """The run that has something to undo before it is cancelled. A holder is fenced off."""
+    around = TurnAround(end=RunState.CANCELLED, error=cancellation(reason))
+    freed = replace(run, token=run.token + 1, is_pausing=False)
+    return turned(freed, around, now), around
+
+
+def paused(run: Run, now: Micros) -> Run | None:
+    """The run, paused, or to be paused by its holder; None if there is nothing to change."""
+    if run.state.is_end or run.state is RunState.PAUSED or run.is_pausing:
+        return None
+    asked = replace(run, is_pausing=True, updated_at=now)
+    return asked if run.is_held else _let_go(asked, RunState.PAUSED, now, ready_at=None)
+
+
+def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
+    """The run, ready to go on; None if it was not paused."""
+    if run.is_pausing:
+        return replace(run, is_pausing=False, updated_at=now)
+    if run.state is not RunState.PAUSED:
+        return None
+    ready_at = None if is_parked(waits) else max(now, run.start_at)
+    return _let_go(run, RunState.PENDING, now, ready_at=ready_at)
+
+
+def roused(run: Run, now: Micros) -> Run | None:
+    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself."""
+    may_go_on = run.state is RunState.SUSPENDED or run.ready_at is not None
+    if run.is_held or run.state.is_end or not may_go_on:
+        return None
+    after = woken(run, now)
+    return None if after is run or after.ready_at == run.ready_at else after
+
+
+def reopened(run: Run, now: Micros) -> Run:
+    """The run, ready to go on from a history that was changed. Whoever held it is fenced off.
+
+    One that had ended has told its parent so already, and does not tell it again.
+    """
+    free = replace(
+        run,
+        token=run.token + 1,
+        rollback=None,
+        is_pausing=False,
+        crashes=0,
+        result=None,
+        error=None,
+        finished_at=None,
+        attempt=run.attempt + 1,
+        parent_location=None if run.state.is_end else run.parent_location,
+    )
+    return _let_go(free, RunState.PENDING, now, ready_at=max(now, run.start_at))
+
+
+def undoing_again(run: Run, now: Micros) -> Run:
+    """The run, blocked while it undid what it had done, ready to go on with that."""
+    freed = replace(run, token=run.token + 1, crashes=0, attempt=run.attempt + 1)
+    return _let_go(freed, RunState.ROLLING_BACK, now, ready_at=now)
 
 
 # Audit
@@ -256,6 +436,8 @@ def audit_of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
     if after.state is RunState.CANCELLED and after.error is not None:
         data["reason"] = after.error.message
     event = "released" if after.state is RunState.PENDING else after.state.value
+    if after.generation > before.generation:
+        event, data = "continued", {"generation": after.generation}
     return AuditFact(run_id=after.id, event=event, at=now, data=data)
 
 

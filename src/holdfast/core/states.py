@@ -26,37 +26,57 @@ class RunState(StrEnum):
 ENDS = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED})
 LIVE = frozenset(RunState) - ENDS
 
+_REOPENED = "reopened by rewind or recover"
+
 TRANSITIONS: dict[RunState, dict[RunState, str]] = {
     RunState.PENDING: {
         RunState.RUNNING: "claimed by a worker",
+        RunState.PENDING: "rewound",
+        RunState.PAUSED: "paused",
+        RunState.ROLLING_BACK: "cancelled, with something to undo",
         RunState.CANCELLED: "cancelled",
     },
     RunState.RUNNING: {
         RunState.RUNNING: "worker lost, claimed again",
-        RunState.PENDING: "released by a worker that shuts down",
+        RunState.PENDING: "released by a worker that shuts down, rewound, or continued as new",
         RunState.SUSPENDED: "nothing left to do but wait",
+        RunState.PAUSED: "paused, at a standstill",
         RunState.BLOCKED: "cannot go on: divergence, violation, crash loop",
+        RunState.ROLLING_BACK: "failed, cancelled or timed out, with something to undo",
         RunState.SUCCEEDED: "the workflow returned",
         RunState.FAILED: "the workflow raised",
-        RunState.CANCELLED: "cancelled",
+        RunState.CANCELLED: "cancelled or timed out",
     },
     RunState.SUSPENDED: {
         RunState.RUNNING: "woken or due, claimed by a worker",
+        RunState.PENDING: "rewound",
+        RunState.PAUSED: "paused",
+        RunState.ROLLING_BACK: "cancelled, with something to undo",
+        RunState.CANCELLED: "cancelled",
+    },
+    RunState.PAUSED: {
+        RunState.PENDING: "resumed or rewound",
+        RunState.ROLLING_BACK: "cancelled, with something to undo, or resumed while undoing",
         RunState.CANCELLED: "cancelled",
     },
     RunState.BLOCKED: {
         RunState.RUNNING: "tried again",
-        RunState.CANCELLED: "cancelled",
-    },
-    RunState.PAUSED: {
+        RunState.PENDING: "recovered or rewound",
+        RunState.PAUSED: "paused",
+        RunState.ROLLING_BACK: "cancelled, with something to undo, or recovered while undoing",
         RunState.CANCELLED: "cancelled",
     },
     RunState.ROLLING_BACK: {
-        RunState.CANCELLED: "cancelled by force",
+        RunState.ROLLING_BACK: "claimed, released, or waiting to try an undo again",
+        RunState.PENDING: "rewound",
+        RunState.PAUSED: "paused",
+        RunState.BLOCKED: "an undo was not found, or used up its attempts",
+        RunState.FAILED: "undone, after a failure",
+        RunState.CANCELLED: "undone, after a cancel or time-out; or cancelled by force",
     },
-    RunState.SUCCEEDED: {},
-    RunState.FAILED: {},
-    RunState.CANCELLED: {},
+    RunState.SUCCEEDED: {RunState.PENDING: "reopened by rewind"},
+    RunState.FAILED: {RunState.PENDING: _REOPENED},
+    RunState.CANCELLED: {RunState.PENDING: _REOPENED},
 }
 """From each state, where a run may go and what takes it there. Nothing else moves a run."""
 

@@ -62,6 +62,10 @@ def _wait(wait: Wait) -> str:
             what = f"event {names}"
         case WaitKind.CHILD:
             what = f"child run {names}"
+        case WaitKind.CHILDREN:
+            what = f"{wait.count} child runs"
+        case WaitKind.SLOT:
+            what = "one of its siblings to end, as so many may run at once"
         case _:
             assert_never(wait.kind)
     until = f", at most until {_at(wait.deadline)}" if wait.deadline is not None else ""

@@ -12,17 +12,19 @@ from holdfast.core.codec import decode_any
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import AuditFact, Entry, EntryKind, EntryState, Run, Wait, WaitKind
 from holdfast.core.ports import Details
+from holdfast.core.received import received_in
 from holdfast.core.states import RunState
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a run waits for: `time`, `retry`, `message`, `event` or `child`, and which."""
+    """Something a run waits for: `time`, `retry`, `message`, `event`, `child`, `children` or `slot`, and which."""
 
     location: str
     kind: WaitKind
     names: tuple[str, ...]
     since: datetime
     deadline: datetime | None
+    count: int = 0
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,15 +131,18 @@ def _wait_info(wait: Wait) -> WaitInfo:
         names=wait.names,
         since=moment(wait.since),
         deadline=_moment(wait.deadline),
+        count=wait.count,
     )
 
 
 def _result(entry: Entry) -> Any:
     if entry.result is None:
         return None
-    result = decode_any(entry.result)
-    # A wait records the name with the payload; its user sees the payload.
-    return result[1] if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) else result
+    if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT):
+        return decode_any(entry.result)
+    # A reception records more than the payload, which is what its user sees; one of many has no id of its own.
+    payloads = [decode_any(one.payload) for one in received_in(entry)]
+    return payloads if entry.ref is None else payloads[0]
 
 
 def _moment(at: Micros | None) -> datetime | None:

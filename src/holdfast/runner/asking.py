@@ -83,6 +83,7 @@ class Asking:
         self._serial += 1
         operation.serial = self._serial
         operation.asked_at = self.stamp
+        operation.since = self._history.position
         operation.after = self._fed
         recorded = self._history.reach(operation.location, operation.kind)
         if self._history.diverged is not None:
@@ -123,6 +124,7 @@ class Asking:
             return recorded
         self._fed += 1
         is_open = child is not None
+        since = self._history.position
         entry = Entry(
             location=location,
             kind=kind,
@@ -131,6 +133,7 @@ class Asking:
             started_at=self.stamp,
             finished_at=None if is_open else self.stamp,
             ref=ref,
+            since=since,
         )
         self._history.remember([entry])
         self._gains.add(entry)

@@ -47,6 +47,11 @@ class History:
         """Whether the code has not been told the last recorded fact yet."""
         return self._reached < self._last
 
+    @property
+    def position(self) -> int:
+        """The place of the last fact the code has been told."""
+        return self._reached if self.is_behind else self._position
+
     def next_position(self) -> int:
         """The place of a new fact in commit order."""
         self._position += 1

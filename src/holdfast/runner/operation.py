@@ -12,6 +12,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import ChildFailed, ErrorRecord, StepFailed, StepTimeout, WaitTimeout
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
+from holdfast.core.received import received_in, record_of
 from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
 
@@ -20,10 +21,13 @@ MISSING: Any = object()
 
 
 class Operation:
-    """What was asked for, where, and when. `after` counts the facts that must be committed before it may act."""
+    """What was asked for, where, and when. `after` counts the facts that must be committed before it may act.
+
+    `since` is the position of the last fact before it was asked for.
+    """
 
     kind: EntryKind
-    __slots__ = ("after", "asked_at", "deadline", "future", "location", "serial", "value")
+    __slots__ = ("after", "asked_at", "deadline", "future", "location", "serial", "since", "value")
 
     def __init__(self, location: str, *, deadline: Micros | None = None) -> None:
         self.location = location
@@ -31,6 +35,7 @@ class Operation:
         self.future: asyncio.Future[Entry] | None = None
         self.serial = 0
         self.after = 0
+        self.since = 0
         self.asked_at: Micros = 0
         self.value: Any = MISSING
 
@@ -53,6 +58,7 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     retry_timeout: bool = False
     ephemeral: bool = False
+    undo: Callable[[Any], Any] | None = None
 
 
 class StepCall(Operation):
@@ -88,6 +94,7 @@ class StepCall(Operation):
         raise (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
 
     def resume(self, recorded: Entry) -> None:
+        self.since = recorded.since
         self.attempts = recorded.attempts
         self.retry_at = recorded.retry_at
         self.started_at = recorded.started_at
@@ -107,6 +114,8 @@ class StepCall(Operation):
             attempts=self.attempts,
             started_at=self.started_at or self.asked_at,
             finished_at=stamp,
+            since=self.since,
+            has_undo=state is EntryState.DONE and self.options.undo is not None,
             **outcome,
         )
 
@@ -120,6 +129,7 @@ class StepCall(Operation):
             error=error,
             started_at=self.started_at or self.asked_at,
             retry_at=self.retry_at,
+            since=self.since,
         )
 
 
@@ -166,9 +176,9 @@ class Reception(Operation):
         if entry.state is EntryState.TIMED_OUT:
             what = f"{self.wait_kind.value} {' or '.join(self.names) or 'of any name'}"
             raise WaitTimeout(f"no {what} came in time (waited at {self.location!r})")
-        name, payload = _received.decode(entry.result or "null")
-        value = self.codec.decode(bytes(payload).decode(), f"payload of {self.wait_kind.value} {name!r}")
-        return (name, value) if self.with_name else value
+        (received,) = received_in(entry)
+        value = self.codec.decode(received.payload, f"payload of {self.wait_kind.value} {received.name!r}")
+        return (received.name, value) if self.with_name else value
 
     def wait(self, after: int) -> Wait:
         return Wait(
@@ -199,16 +209,14 @@ class ChildEnd(Operation):
         record = entry.error or ErrorRecord(type="Unknown", message="")
         # The record of a cancellation is the store's own and has no classes; an error of that name has.
         kind = "cancelled" if record.type == "Cancelled" and not record.types else "failed"
-        raise ChildFailed(self.child_id, kind, record)
+        raise ChildFailed(self.child_id, kind, record, self.location)
 
     def resume(self, recorded: Entry) -> None:
+        self.since = recorded.since
         self.started_at = recorded.started_at
 
     def wait(self, after: int) -> Wait:
         return Wait(location=self.location, kind=WaitKind.CHILD, since=self.asked_at, names=(self.child_id,))
-
-
-_received = msgspec.json.Decoder(tuple[str, msgspec.Raw])
 
 
 def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stamp: Micros) -> Entry:
@@ -221,8 +229,7 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         if arrival.state is not RunState.SUCCEEDED:
             state = EntryState.FAILED
     else:
-        # The name goes with the payload: a wait for several names must say which one came.
-        result = f"[{msgspec.json.encode(arrival.name).decode()},{arrival.payload or 'null'}]"
+        result = record_of([arrival])
         ref = arrival.ref
         started_at = operation.asked_at
     return Entry(
@@ -236,6 +243,7 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         started_at=started_at,
         finished_at=stamp,
         ref=ref,
+        since=operation.since,
     )
 
 
@@ -248,4 +256,5 @@ def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Ent
         position=position,
         started_at=operation.asked_at,
         finished_at=stamp,
+        since=operation.since,
     )

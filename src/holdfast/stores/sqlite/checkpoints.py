@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Checkpoint, Hold, Suspend, Verdict, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Hold, Renew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
 from holdfast.stores.sqlite import arrivals, moves, starts
@@ -18,6 +18,13 @@ _SET_VALUE = """
     values (?, ?, ?)
     on conflict (run_id, name) do update
     set value = excluded.value
+"""
+
+
+_REPLY = """
+    insert into reply (run_id, message_id, payload, at)
+    values (?, ?, ?, ?)
+    on conflict (run_id, message_id) do nothing
 """
 
 
@@ -36,10 +43,14 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
     if verdict == "applied":
         return Verdict(run_id=checkpoint.run_id, is_held=False)
+    if isinstance(checkpoint.next, Renew):
+        desk.drop_history(run.id)
     for entry in checkpoint.entries:
         desk.record(run.id, run.token, entry, now)
     if is_plain:
-        return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen))
+        return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen), is_pausing=run.is_pausing)
+    for scope in checkpoint.pruned:
+        desk.prune(run.id, scope)
 
     arrivals.consume(desk, run.id, checkpoint.consumed, now)
     if checkpoint.waits is not None:
@@ -60,6 +71,7 @@ def _is_plain(checkpoint: Checkpoint) -> bool:
         and not checkpoint.charged
         and not (checkpoint.consumed or checkpoint.children or checkpoint.messages)
         and not (checkpoint.events or checkpoint.cancels or checkpoint.values)
+        and not (checkpoint.replies or checkpoint.pruned)
     )
 
 
@@ -74,6 +86,9 @@ def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
         arrivals.publish(desk, event, now)
     for run_id in checkpoint.cancels:
         moves.cancel(desk, run_id, "cancelled by its parent", now)
+    if checkpoint.replies:
+        replies = [(checkpoint.run_id, reply.message_id, reply.payload, now) for reply in checkpoint.replies]
+        desk.connection.executemany(_REPLY, replies)
 
 
 def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
@@ -88,7 +103,7 @@ def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     run = _loaded(desk, checkpoint.run_id)
     if not run.is_held:
         return Verdict(run_id=run.id, is_held=False)
-    return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen))
+    return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen), is_pausing=run.is_pausing)
 
 
 def _loaded(desk: Desk, run_id: str) -> Run:

@@ -23,8 +23,6 @@ from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
 
-_WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
-
 # A comparison of (type, priority) as one pair would walk the whole lane, so types are hopped by the caller.
 NEXT_LANE = """
     select priority, ready_at
@@ -49,7 +47,7 @@ LANE_HEAD = """
 """
 
 DUE_IN_LANE = f"""
-    select {_WHOLE_RUN}
+    select {rows.WHOLE_RUN}
     from run indexed by run_queue
     join intent on intent.run_id = run.id
     where run.type = ?
@@ -85,14 +83,14 @@ NEXT_EXPIRY = """
 """
 
 BY_ID = f"""
-    select {_WHOLE_RUN}
+    select {rows.WHOLE_RUN}
     from run
     join intent on intent.run_id = run.id
     where run.id = ?
 """  # by the primary keys
 
 WON_BEFORE = f"""
-    select {_WHOLE_RUN}
+    select {rows.WHOLE_RUN}
     from run indexed by run_held
     join intent on intent.run_id = run.id
     where run.worker = ?

@@ -27,7 +27,7 @@ _LOAD = f"""
 """  # by the primary key
 
 _FENCE = """
-    select token, worker, arrivals
+    select token, worker, arrivals, is_pausing
     from run
     where id = ?
 """  # by the primary key
@@ -38,8 +38,8 @@ _INSERT_RUN = f"""
 """
 
 _INSERT_INTENT = """
-    insert into intent (run_id, payload, tags)
-    values (?, ?, ?)
+    insert into intent (run_id, payload, tags, options, continued)
+    values (?, ?, ?, ?, ?)
 """
 
 _INSERT_TAG = """
@@ -50,7 +50,8 @@ _INSERT_TAG = """
 _UPDATE_RUN = """
     update run
     set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
-        generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?
+        generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
+        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?
     where id = ?
 """  # by the primary key
 
@@ -67,7 +68,8 @@ _RECORD = f"""
     on conflict (run_id, location) do update
     set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
         result = excluded.result, error = excluded.error, started_at = excluded.started_at,
-        finished_at = excluded.finished_at, retry_at = excluded.retry_at, ref = excluded.ref, token = excluded.token
+        finished_at = excluded.finished_at, retry_at = excluded.retry_at, ref = excluded.ref, since = excluded.since,
+        has_undo = excluded.has_undo, token = excluded.token
     where entry.position = 0
       and (excluded.position > 0 or excluded.attempts > entry.attempts)
 """
@@ -121,6 +123,33 @@ _WAIT = f"""
     values (?, ?, {rows.placed(rows.WAIT_COLUMNS)}, ?)
 """
 
+_DROP_HISTORY = """
+    delete from entry
+    where run_id = ?
+"""  # by the primary key
+
+# A scope's own entry and everything below it: `0` is the character after `/`.
+_PRUNE = """
+    delete from entry
+    where run_id = ?1
+      and (location = ?2 or (location > ?2 || '/' and location < ?2 || '0'))
+      and has_undo = 0
+"""  # by the primary key
+
+_HAS_UNDO = """
+    select 1
+    from entry indexed by entry_undo
+    where run_id = ?
+      and has_undo = 1
+    limit 1
+"""
+
+_LAST_POSITION = """
+    select max(position)
+    from entry
+    where run_id = ?
+"""  # by the primary key
+
 _NEWER = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox
@@ -169,14 +198,14 @@ class Desk:
         return run
 
     def fence(self, run_id: str) -> Run | None:
-        """A run of which only id, token, worker and arrivals are true: all that a plain checkpoint asks for."""
+        """A run of which only id, token, worker, arrivals and is_pausing are true: enough for a plain checkpoint."""
         known = self._runs.get(run_id)
         if known is not None:
             return known
         row = self.connection.execute(_FENCE, (run_id,)).get
         if row is None:
             return None
-        token, worker, arrivals = row
+        token, worker, arrivals, is_pausing = row
         return Run(
             id=run_id,
             type="",
@@ -188,6 +217,7 @@ class Desk:
             worker=worker,
             token=token,
             arrivals=arrivals,
+            is_pausing=bool(is_pausing),
         )
 
     def waits(self, run_id: str) -> Sequence[Wait]:
@@ -201,13 +231,24 @@ class Desk:
             return ()
         return tuple(map(rows.arrival_of, self.connection.execute(_NEWER, (run.id, seen))))
 
+    def has_undo(self, run_id: str) -> bool:
+        """Whether a run has done something that can be undone."""
+        self._flush_entries()
+        return self.one(_HAS_UNDO, run_id) is not None
+
+    def last_position(self, run_id: str) -> int:
+        """The place of the last entry of a run in commit order."""
+        self._flush_entries()
+        found = self.one(_LAST_POSITION, run_id)
+        return found[0] or 0 if found else 0
+
     # Writing
 
     def add(self, runs: Sequence[Run]) -> None:
         """Insert new runs with what they were started with."""
         insert = self.connection.executemany
         insert(_INSERT_RUN, map(rows.run_row, runs))
-        insert(_INSERT_INTENT, [(run.id, run.payload, rows.tags_text(run.tags)) for run in runs])
+        insert(_INSERT_INTENT, map(rows.intent_row, runs))
         if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
             insert(_INSERT_TAG, tags)
 
@@ -226,6 +267,16 @@ class Desk:
         self.connection.execute(_RECORD, row)
         if self.connection.changes():
             self.note(fact)
+
+    def drop_history(self, run_id: str) -> None:
+        """Forget all entries of a run."""
+        self._flush_entries()
+        self.connection.execute(_DROP_HISTORY, (run_id,))
+
+    def prune(self, run_id: str, scope: str) -> None:
+        """Forget what happened in a scope, but for what would have to be undone."""
+        self._flush_entries()
+        self.connection.execute(_PRUNE, (run_id, scope))
 
     def wait(self, run_id: str, waits: Sequence[Wait]) -> None:
         """Replace what a run waits for."""
@@ -336,5 +387,9 @@ def _moved_row(run: Run) -> Row:
         run.python,
         run.result,
         rows.error_text(run.error),
+        run.rollback,
+        run.is_pausing,
+        run.suspended_at,
+        run.parent_location,
         run.id,
     )

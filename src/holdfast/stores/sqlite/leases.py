@@ -60,4 +60,4 @@ def _look_at(desk: Desk, holding: Holding) -> Verdict:
     run = desk.fence(holding.run_id)
     if run is None or run.token != holding.token or not run.is_held:
         return Verdict(run_id=holding.run_id, is_lost=True, is_held=False)
-    return Verdict(run_id=run.id, arrivals=desk.newer(run, holding.seen))
+    return Verdict(run_id=run.id, arrivals=desk.newer(run, holding.seen), is_pausing=run.is_pausing)

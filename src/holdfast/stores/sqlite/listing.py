@@ -13,7 +13,7 @@ import apsw
 
 from holdfast.core.ports import Details, Query
 from holdfast.core.states import RunState
-from holdfast.stores.sqlite import reads
+from holdfast.stores.sqlite import reads, rows
 from holdfast.stores.sqlite.rows import Row
 
 # The states that have an index of their own, `run_rare`. Its condition must stand in a statement as it is written
@@ -60,7 +60,7 @@ def statement(conditions: Sequence[Condition], index: str, query: Query) -> tupl
     order = "tag" if query.tags else "run"
     conditions = [*conditions, *_filters(query)]
     text = f"""
-        select {reads.WHOLE_RUN}
+        select {rows.WHOLE_RUN}
         {_from(query, index)}
         cross join intent on intent.run_id = run.id
         where {" and ".join(clause for clause, _ in conditions) or "true"}

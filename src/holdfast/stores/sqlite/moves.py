@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Control
+from holdfast.core.checkpoint import Cancel, Control
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Arrival, Run
@@ -22,6 +22,34 @@ _OPEN_CHILDREN = """
     order by created_at, id
 """  # run_parent, in its order
 
+_DETACH_CHILDREN = """
+    update run
+    set parent_location = null
+    where parent_id = ?
+      and finished_at is null
+"""  # run_parent
+
+_NEXT_PARKED = """
+    select run_id
+    from wait
+    where topic = ?
+      and kind = 'slot'
+    order by run_id
+    limit 1
+"""  # wait_topic
+
+_KEEP_MESSAGES = """
+    delete from inbox
+    where run_id = ?
+      and kind != 'message'
+"""  # by the primary key
+
+_CONTINUE = """
+    update intent
+    set continued = ?
+    where run_id = ?
+"""  # by the primary key
+
 _DROP_INBOX = """
     delete from inbox
     where run_id = ?
@@ -37,29 +65,40 @@ def control(desk: Desk, run_id: str, request: Control) -> bool:
     """Carry out a person's wish. Raises before it writes."""
     if desk.run(run_id) is None:
         raise RunNotFound(f"there is no run {run_id}")
-    return cancel(desk, run_id, request.reason, desk.now())
+    assert isinstance(request, Cancel)
+    return cancel(desk, run_id, request.reason, desk.now(), force=request.force)
 
 
 def move(desk: Desk, before: Run, after: Run, now: Micros) -> None:
-    """Give a run its next state."""
+    """Give a run its next state, and do what that entails."""
     if after is before:
         return
     desk.put(after)
     desk.note(rules.audit_of_move(before, after, now))
     if after.state.is_end:
         _bury(desk, after, now)
-    elif not after.is_held and after.ready_at is not None and after.ready_at <= now:
+    elif after.generation > before.generation:
+        _begin_anew(desk, after, now)
+    elif after.rollback is not None and before.rollback is None:
+        _close(desk, after, now)
+    if not after.is_held and after.ready_at is not None and after.ready_at <= now:
         desk.news.ready.add(after.type)
 
 
-def cancel(desk: Desk, run_id: str, reason: str, now: Micros) -> bool:
-    """End a run as cancelled. False if there is none, or it has ended."""
+def cancel(desk: Desk, run_id: str, reason: str, now: Micros, *, force: bool = False) -> bool:
+    """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
     run = desk.run(run_id)
-    if run is None or run.state.is_end:
+    if run is None or run.state.is_end or (run.rollback is not None and not force):
         return False
     if run.is_held:
         desk.news.taken.add(run_id)
-    move(desk, run, rules.cancelled(run, reason, now), now)
+    if not force and desk.has_undo(run_id):
+        after, around = rules.cancel_by_undoing(run, reason, now)
+        entry = rules.turn_around_entry(around, desk.last_position(run_id) + 1, now)
+        desk.record(run_id, after.token, entry, now)
+        move(desk, run, after, now)
+    else:
+        move(desk, run, rules.cancelled(run, reason, now), now)
     return True
 
 
@@ -68,8 +107,12 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
     if run.state.is_end:
         return
     desk.connection.execute(_ARRIVE, rows.arrival_row(run.id, arrival))
-    is_asleep = run.state is RunState.SUSPENDED and not run.is_held  # of any other the waits need not be read
-    is_awaited = is_asleep and any(rules.accepts(wait, arrival) for wait in desk.waits(run.id))
+    is_awaited = False
+    if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
+        before = desk.waits(run.id)
+        waits, is_awaited = rules.counted_down(before, arrival)
+        if waits is not before:
+            desk.wait(run.id, waits)
     after = rules.delivered(run, now, is_awaited=is_awaited)
     desk.put(after)
     if after.is_held:
@@ -80,12 +123,44 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
 
 
 def _bury(desk: Desk, run: Run, now: Micros) -> None:
-    desk.wait(run.id, ())
+    has_slot = run.group is not None and not rules.is_parked(desk.waits(run.id))
+    _close(desk, run, now)
     if run.arrivals:
         desk.connection.execute(_DROP_INBOX, (run.id,))
     desk.news.ended.add(run.id)
+    if has_slot:
+        _hand_on_slot(desk, run, now)
+    # Without a location it has told its parent of an end already, or is of an earlier generation.
+    if run.parent_id is not None and run.parent_location is not None:
+        parent = desk.run(run.parent_id)
+        if parent is not None:
+            deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
+
+
+def _close(desk: Desk, run: Run, now: Micros) -> None:
+    """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
+    desk.wait(run.id, ())
     # Read before the first of them is cancelled; none of these statements looks at what is still to be flushed.
     for (child_id,) in desk.all(_OPEN_CHILDREN, run.id):
         cancel(desk, child_id, "its parent ended", now)
-    if run.parent_id is not None and (parent := desk.run(run.parent_id)) is not None:
-        deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
+
+
+def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
+    """A run has become its next generation, which takes over the unread messages and nothing else."""
+    desk.connection.execute(_CONTINUE, (run.continued, run.id))
+    desk.flush()
+    desk.connection.execute(_DETACH_CHILDREN, (run.id,))
+    desk.forget_all()
+    _close(desk, run, now)
+    desk.connection.execute(_KEEP_MESSAGES, (run.id,))
+
+
+def _hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
+    """Let the next one go of those that wait until fewer of their siblings run."""
+    desk.flush_waits()
+    found = desk.one(_NEXT_PARKED, run.group)
+    parked = desk.run(found[0]) if found is not None else None
+    if parked is not None:
+        desk.wait(parked.id, ())
+        desk.put(rules.unparked(parked, now))
+        desk.news.ready.add(parked.type)

@@ -17,13 +17,11 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import AUDIT_KEPT, AUDIT_ROUTINE
 from holdfast.stores.sqlite.rows import Row
 
-WHOLE_RUN = f"{rows.prefixed('run', rows.RUN_COLUMNS)}, intent.payload, intent.tags"
-
 _ENDS = tuple(sorted(state.value for state in ENDS))
 _IDS_AT_ONCE = 5_000
 
 _GET = f"""
-    select {WHOLE_RUN}
+    select {rows.WHOLE_RUN}
     from run
     join intent on intent.run_id = run.id
     where run.id = ?
@@ -56,7 +54,7 @@ _AUDIT = f"""
 """  # audit_run
 
 _ENDED = f"""
-    select {WHOLE_RUN}
+    select {rows.WHOLE_RUN}
     from json_each(?) as wanted
     join run on run.id = wanted.value
     join intent on intent.run_id = run.id

@@ -11,7 +11,19 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, Wait, WaitKind, WorkerInfo
+from holdfast.core.model import (
+    DEFAULT_OPTIONS,
+    Arrival,
+    AuditFact,
+    Entry,
+    EntryKind,
+    EntryState,
+    Run,
+    RunOptions,
+    Wait,
+    WaitKind,
+    WorkerInfo,
+)
 from holdfast.core.states import RunState
 
 Row = tuple[Any, ...]
@@ -20,11 +32,13 @@ Row = tuple[Any, ...]
 RUN_COLUMNS = (
     "id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key, "
     "parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python, "
-    "result, error"
+    "result, error, rollback, is_pausing, suspended_at"
 )
-ENTRY_COLUMNS = "location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref"
-ARRIVAL_COLUMNS = "number, kind, name, at, payload, ref, state, error"
-WAIT_COLUMNS = "location, kind, since, names, deadline, after"
+ENTRY_COLUMNS = (
+    "location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since, has_undo"
+)
+ARRIVAL_COLUMNS = "number, kind, name, at, payload, ref, state, error, family, is_exclusive"
+WAIT_COLUMNS = "location, kind, since, names, deadline, after, count"
 AUDIT_COLUMNS = "run_id, event, at, data"
 WORKER_COLUMNS = "id, name, host, pid, types, concurrency, started_at, heartbeat_at"
 
@@ -37,6 +51,7 @@ _WAIT_KINDS = {kind.value: kind for kind in WaitKind}
 _encode = msgspec.json.Encoder().encode
 _decode_error = msgspec.json.Decoder(ErrorRecord).decode
 _decode_tags = msgspec.json.Decoder(dict[str, str]).decode
+_decode_options = msgspec.json.Decoder(RunOptions).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_data = msgspec.json.Decoder(dict[str, str | int]).decode
 
@@ -56,12 +71,18 @@ def prefixed(table: str, columns: str) -> str:
     return ", ".join(f"{table}.{column}" for column in columns.split(", "))
 
 
-def run_of(row: Row, payload: str = "", tags: str | None = None) -> Run:
-    """The run in a row. Its payload and tags stand in another table; where nobody looks at them they stay empty."""
+WHOLE_RUN = f"{prefixed('run', RUN_COLUMNS)}, intent.payload, intent.tags, intent.options, intent.continued"
+"""What is read of `run` joined with `intent`."""
+
+
+def run_of(
+    row: Row, payload: str = "", tags: str | None = None, options: str | None = None, continued: str | None = None
+) -> Run:
+    """The run in a row. What it was started with stands in another table; where nobody looks at it, it stays empty."""
     (
         id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
         parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python,
-        result, error,
+        result, error, rollback, is_pausing, suspended_at,
     ) = row  # fmt: skip
     return Run(
         id=id,
@@ -90,12 +111,17 @@ def run_of(row: Row, payload: str = "", tags: str | None = None) -> Run:
         on_close=on_close,
         result=result,
         error=_decode_error(error) if error is not None else None,
+        rollback=_RUN_STATES[rollback] if rollback is not None else None,
+        is_pausing=bool(is_pausing),
+        suspended_at=suspended_at,
+        continued=continued,
+        options=_decode_options(options) if options is not None else DEFAULT_OPTIONS,
     )
 
 
 def whole_run_of(row: Row) -> Run:
-    """The run in a row of `RUN_COLUMNS`, payload, tags."""
-    return run_of(row[:-2], row[-2], row[-1])
+    """The run in a row of `WHOLE_RUN`."""
+    return run_of(row[:-4], *row[-4:])
 
 
 def run_row(run: Run) -> Row:
@@ -124,11 +150,23 @@ def run_row(run: Run) -> Row:
         run.python,
         run.result,
         error_text(run.error),
+        run.rollback,
+        run.is_pausing,
+        run.suspended_at,
     )
 
 
+def intent_row(run: Run) -> Row:
+    """A row of run_id, payload, tags, options, continued."""
+    options = json_of(run.options) if run.options is not DEFAULT_OPTIONS else None
+    return run.id, run.payload, tags_text(run.tags), options, run.continued
+
+
 def entry_of(row: Row) -> Entry:
-    location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref = row
+    (
+        location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since,
+        has_undo,
+    ) = row  # fmt: skip
     return Entry(
         location=location,
         kind=_ENTRY_KINDS[kind],
@@ -141,6 +179,8 @@ def entry_of(row: Row) -> Entry:
         finished_at=finished_at,
         retry_at=retry_at,
         ref=ref,
+        since=since,
+        has_undo=bool(has_undo),
     )
 
 
@@ -159,12 +199,14 @@ def entry_row(run_id: str, token: int, entry: Entry) -> Row:
         entry.finished_at,
         entry.retry_at,
         entry.ref,
+        entry.since,
+        entry.has_undo,
         token,
     )
 
 
 def arrival_of(row: Row) -> Arrival:
-    number, kind, name, at, payload, ref, state, error = row
+    number, kind, name, at, payload, ref, state, error, family, is_exclusive = row
     return Arrival(
         number=number,
         kind=_WAIT_KINDS[kind],
@@ -174,6 +216,8 @@ def arrival_of(row: Row) -> Arrival:
         ref=ref,
         state=_RUN_STATES[state] if state is not None else None,
         error=_decode_error(error) if error is not None else None,
+        group=family,
+        is_exclusive=bool(is_exclusive),
     )
 
 
@@ -189,11 +233,13 @@ def arrival_row(run_id: str, arrival: Arrival) -> Row:
         arrival.ref,
         arrival.state,
         error_text(arrival.error),
+        arrival.group,
+        arrival.is_exclusive,
     )
 
 
 def wait_of(row: Row) -> Wait:
-    location, kind, since, names, deadline, after = row
+    location, kind, since, names, deadline, after, count = row
     return Wait(
         location=location,
         kind=_WAIT_KINDS[kind],
@@ -201,14 +247,15 @@ def wait_of(row: Row) -> Wait:
         names=_decode_names(names),
         deadline=deadline,
         after=after,
+        count=count,
     )
 
 
 def wait_row(run_id: str, place: int, wait: Wait) -> Row:
-    """A row of run_id, place, `WAIT_COLUMNS`, topic."""
-    topic = wait.names[0] if wait.kind is WaitKind.EVENT and wait.names else None
+    """A row of run_id, place, `WAIT_COLUMNS`, topic. Others look it up by its topic: that of an event, or a group."""
+    topic = wait.names[0] if wait.kind in (WaitKind.EVENT, WaitKind.SLOT) and wait.names else None
     names = json_of(wait.names)
-    return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, topic
+    return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, wait.count, topic
 
 
 def fact_of(row: Row) -> AuditFact:

@@ -24,7 +24,7 @@ _KNOWN = """
 """  # by the primary key
 
 _HOLDERS = f"""
-    select {rows.prefixed("run", rows.RUN_COLUMNS)}, intent.payload, intent.tags
+    select {rows.WHOLE_RUN}
     from run
     join intent on intent.run_id = run.id
     where run.key in (select value from json_each(?))
@@ -76,6 +76,8 @@ def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: 
             if (twin := keyed.get(run.key)) is not None:
                 runs[twin] = replace(runs[twin], key=None)
             keyed[run.key] = run.id
+        if intent.is_parked:
+            desk.wait(run.id, (rules.parking(run),))
         if lease is None or run.ready_at is None or run.ready_at > now:
             desk.news.ready.add(run.type)
         else:

@@ -76,6 +76,8 @@ def an_id(number: int) -> str:
 
 
 def an_intent(number: int = 1, **options: Any) -> Intent:
+    if "parent_id" in options:
+        options = {"parent_location": f"child{number}", **options}
     return Intent(**{"id": an_id(number), "type": TYPE, "payload": "{}", **options})
 
 

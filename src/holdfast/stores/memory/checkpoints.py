@@ -1,0 +1,81 @@
+"""Checkpoints: what a turn gained is written under the run's token, or refused whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Checkpoint, Renew, Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.model import Entry
+from holdfast.stores.memory import arrivals, leases, moves, starts
+from holdfast.stores.memory.state import Record, State
+
+
+def write(state: State, checkpoints: Sequence[Checkpoint], now: Micros) -> Verdicts:
+    """Write each checkpoint that still has the right to be written."""
+    return Verdicts(verdicts=tuple(_write_one(state, one, now) for one in checkpoints), now=now)
+
+
+def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    record = state.records.get(checkpoint.run_id)
+    verdict = rules.judge(record.run if record else None, checkpoint)
+    if record is None or verdict == "lost":
+        return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
+    if verdict == "applied":
+        return Verdict(run_id=checkpoint.run_id, is_held=False)
+
+    if isinstance(checkpoint.next, Renew):
+        record.entries.clear()
+    for entry in checkpoint.entries:
+        _record(state, record, entry, now)
+    for scope in checkpoint.pruned:
+        _prune(record, scope)
+    arrivals.consume(record, checkpoint.consumed, now)
+    if checkpoint.waits is not None:
+        record.waits = checkpoint.waits
+        arrivals.collect_missed(state, record, now)
+    _send_out(state, record, checkpoint, now)
+    record.values |= checkpoint.values
+    return _advance(state, record, checkpoint, now)
+
+
+def _record(state: State, record: Record, entry: Entry, now: Micros) -> None:
+    recorded = record.entries.get(entry.location)
+    if recorded is None or rules.supersedes(entry, recorded):
+        record.entries[entry.location] = entry
+        state.note(record, rules.audit_of_entry(record.run.id, entry, now))
+
+
+def _prune(record: Record, scope: str) -> None:
+    """Forget what happened in a scope, but for what would have to be undone."""
+    inside = [at for at in record.entries if at == scope or at.startswith(f"{scope}/")]
+    for location in inside:
+        if not record.entries[location].has_undo:
+            del record.entries[location]
+
+
+def _send_out(state: State, record: Record, checkpoint: Checkpoint, now: Micros) -> None:
+    """Everything a checkpoint does to other runs."""
+    starts.create_children(state, checkpoint.children, now)
+    for message in checkpoint.messages:
+        if (refused := arrivals.send_one(state, message, now).refused) is not None:
+            state.note_once(record, rules.audit_of_drop(checkpoint.run_id, message, refused, now))
+    for event in checkpoint.events:
+        arrivals.publish(state, event, now)
+    for run_id in checkpoint.cancels:
+        moves.cancel(state, run_id, "cancelled by its parent", now)
+    for reply in checkpoint.replies:
+        record.replies.setdefault(reply.message_id, reply.payload)
+
+
+def _advance(state: State, record: Record, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    """Give the run its next state, now that everything that arrived in this checkpoint is counted."""
+    if record.run.token != checkpoint.token:  # it cancelled itself, or something that took it along
+        return Verdict(run_id=checkpoint.run_id, is_held=False)
+    # Waits that did not change have deadlines all the same.
+    checkpoint = replace(checkpoint, waits=record.waits)
+    moves.move(state, record, rules.advanced(record.run, checkpoint, now), now)
+    return leases.verdict(record, checkpoint.seen)

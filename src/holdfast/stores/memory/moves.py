@@ -1,0 +1,117 @@
+"""Moves: a run gets its next state, and all that an end entails happens at once."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Cancel, Control
+from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
+from holdfast.core.model import Arrival, Run, WaitKind
+from holdfast.core.states import RunState
+from holdfast.stores.memory.state import Record, State
+
+
+def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
+    """Carry out a person's wish. Raises before it writes."""
+    if run_id not in state.records:
+        raise RunNotFound(f"there is no run {run_id}")
+    assert isinstance(request, Cancel)
+    return cancel(state, run_id, request.reason, now, force=request.force)
+
+
+def move(state: State, record: Record, after: Run, now: Micros) -> None:
+    """Give a run its next state, and do what that entails."""
+    before, record.run = record.run, after
+    state.note(record, rules.audit_of_move(before, after, now))
+    if after.state.is_end:
+        _bury(state, record, now)
+    elif after.generation > before.generation:
+        _begin_anew(state, record, now)
+    elif after.rollback is not None and before.rollback is None:
+        _close(state, record, now)
+    if not after.is_held and after.ready_at is not None and after.ready_at <= now:
+        state.news.ready.add(after.type)
+
+
+def cancel(state: State, run_id: str, reason: str, now: Micros, *, force: bool = False) -> bool:
+    """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
+    record = state.records.get(run_id)
+    if record is None or record.run.state.is_end:
+        return False
+    run = record.run
+    if run.rollback is not None and not force:
+        return False
+    if run.is_held:
+        state.news.taken.add(run_id)
+    if record.has_undo and not force:
+        after, around = rules.cancel_by_undoing(run, reason, now)
+        entry = rules.turn_around_entry(around, record.last_position + 1, now)
+        record.entries[entry.location] = entry
+        move(state, record, after, now)
+    else:
+        move(state, record, rules.cancelled(run, reason, now), now)
+    return True
+
+
+def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None:
+    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
+    before = record.run
+    if before.state.is_end:
+        return
+    record.inbox[arrival.number] = arrival
+    is_awaited = False
+    if before.state is RunState.SUSPENDED and not before.is_held:
+        waits, is_awaited = rules.counted_down(record.waits, arrival)
+        record.waits = tuple(waits)
+    record.run = rules.delivered(before, now, is_awaited=is_awaited)
+    if record.run.is_held:
+        state.news.arrived.add(record.run.id)
+    elif record.run.ready_at != before.ready_at:
+        state.note(record, rules.audit_of_wake(record.run, arrival, now))
+        state.news.ready.add(record.run.type)
+
+
+def _bury(state: State, record: Record, now: Micros) -> None:
+    run = record.run
+    had_slot = not rules.is_parked(record.waits)
+    _close(state, record, now)
+    record.inbox.clear()
+    state.news.ended.add(run.id)
+    if had_slot:
+        _hand_on_slot(state, run, now)
+    # Without a location it has told its parent of an end already, or of an earlier generation.
+    if run.parent_id is not None and run.parent_location is not None:
+        parent = state.records.get(run.parent_id)
+        if parent is not None:
+            deliver(state, parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
+
+
+def _close(state: State, record: Record, now: Micros) -> None:
+    """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
+    record.waits = ()
+    for child_id in state.children.pop(record.run.id, ()):
+        if state.records[child_id].run.on_close == "cancel":
+            cancel(state, child_id, "its parent ended", now)
+
+
+def _begin_anew(state: State, record: Record, now: Micros) -> None:
+    """A run has become its next generation, which takes over the unread messages and nothing else."""
+    for child_id in state.children.get(record.run.id, ()):
+        child = state.records[child_id]
+        child.run = replace(child.run, parent_location=None)
+    _close(state, record, now)
+    record.inbox = {at: one for at, one in record.inbox.items() if one.kind is WaitKind.MESSAGE}
+
+
+def _hand_on_slot(state: State, run: Run, now: Micros) -> None:
+    """Let the next one go of those that wait until fewer of their siblings run."""
+    waiting = state.parked.get(run.group or "")
+    while waiting:
+        record = state.records[waiting.popleft()]
+        if rules.is_parked(record.waits):
+            record.waits = ()
+            record.run = rules.unparked(record.run, now)
+            state.news.ready.add(record.run.type)
+            return

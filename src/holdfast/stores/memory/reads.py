@@ -1,0 +1,63 @@
+"""Reads: what people and the engine ask about runs. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import islice
+
+from holdfast.core import rules
+from holdfast.core.model import AuditFact, Entry, Run, WorkerInfo
+from holdfast.core.ports import Details, Query
+from holdfast.core.states import RunState
+from holdfast.stores.memory.state import State
+
+
+def get(state: State, run_id: str) -> Details | None:
+    record = state.records.get(run_id)
+    return record.details() if record else None
+
+
+def find(state: State, key: str) -> str | None:
+    return state.keys.get(key)
+
+
+def list_runs(state: State, query: Query) -> list[Details]:
+    """The runs a query admits, the newest first."""
+    matching = [record for record in state.records.values() if query.admits(record.run)]
+    newest_first = sorted(matching, key=lambda r: (r.run.created_at, r.run.id), reverse=True)
+    return [record.details() for record in newest_first[: query.limit]]
+
+
+def history(state: State, run_id: str) -> tuple[Entry, ...]:
+    record = state.records.get(run_id)
+    return record.history() if record else ()
+
+
+def audit(state: State, run_id: str) -> tuple[AuditFact, ...]:
+    record = state.records.get(run_id)
+    return tuple(record.audit) if record else ()
+
+
+def ends(state: State, run_ids: Sequence[str]) -> list[Run]:
+    """Those of the runs that have ended."""
+    known = [state.records[run_id].run for run_id in run_ids if run_id in state.records]
+    return [run for run in known if run.state.is_end]
+
+
+def counts(state: State) -> dict[str, dict[RunState, int]]:
+    """How many runs of each type are in each state."""
+    counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
+    for record in list(state.records.values()):
+        counted[record.run.type][record.run.state] += 1
+    return {type: dict(states) for type, states in sorted(counted.items())}
+
+
+def workers(state: State) -> list[WorkerInfo]:
+    return sorted(state.workers.values(), key=lambda worker: worker.id)
+
+
+def orphans(state: State, limit: int) -> list[str]:
+    """Live runs that nothing would ever wake."""
+    lost = (r.run.id for r in state.records.values() if rules.is_orphan(r.run, has_waits=bool(r.waits)))
+    return list(islice(lost, limit))

@@ -1,0 +1,90 @@
+"""The state: all that the memory store keeps. It decides nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from holdfast.core import rules
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.model import Arrival, AuditFact, Entry, Event, Run, Wait, WorkerInfo
+from holdfast.core.ports import Details
+
+AUDIT_KEPT = 100
+AUDIT_ROUTINE = frozenset({"claimed", "suspended", "woken"})
+
+
+@dataclass
+class Record:
+    """A run with all that belongs to it."""
+
+    run: Run
+    entries: dict[str, Entry] = field(default_factory=dict)
+    inbox: dict[int, Arrival] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+    values: dict[str, str] = field(default_factory=dict)
+    receipts: dict[str, Micros] = field(default_factory=dict)
+    replies: dict[str, str] = field(default_factory=dict)
+    audit: list[AuditFact] = field(default_factory=list)
+
+    def satisfies(self, wait: Wait) -> bool:
+        """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
+        return any(rules.accepts(wait, arrival) for arrival in self.inbox.values())
+
+    def history(self) -> tuple[Entry, ...]:
+        """The entries, in the order in which they were settled; the others come last."""
+        return tuple(sorted(self.entries.values(), key=lambda e: (not e.is_settled, e.position, e.location)))
+
+    @property
+    def has_undo(self) -> bool:
+        return any(entry.has_undo for entry in self.entries.values())
+
+    @property
+    def last_position(self) -> int:
+        return max((entry.position for entry in self.entries.values()), default=0)
+
+    def details(self) -> Details:
+        return Details(run=self.run, waits=self.waits, values=dict(self.values))
+
+
+@dataclass
+class Published:
+    """An event that was emitted, under its number."""
+
+    number: int
+    event: Event
+    at: Micros
+    reached: int = 0
+
+    def arrival(self, run: Run | None = None) -> Arrival:
+        return rules.event_arrival(self.number, self.event.topic, self.event.payload, self.at, run)
+
+
+@dataclass
+class State:
+    """Runs by id, ids by key, by parent and by group, events by topic, workers by id, and what is to be told."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    children: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    parked: dict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    events: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
+    event_count: int = 0
+    workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    news: News = field(default_factory=News)
+
+    def note(self, record: Record, fact: AuditFact | None) -> None:
+        """Add to what is told of a run. Of what happens to it over and over, only the latest is kept."""
+        if fact is None:
+            return
+        record.audit.append(fact)
+        if fact.event in AUDIT_ROUTINE:
+            routine = [one for one in record.audit if one.event in AUDIT_ROUTINE]
+            if len(routine) > AUDIT_KEPT:
+                record.audit.remove(routine[0])
+
+    def note_once(self, record: Record, fact: AuditFact) -> None:
+        """Note a fact unless it stands there already, from an earlier attempt at the same checkpoint."""
+        if all(fact.event != known.event or fact.data != known.data for known in record.audit):
+            self.note(record, fact)

@@ -1,0 +1,149 @@
+"""The store port in memory: what callers see. It decides nothing; it holds the lock and tells whoever listens.
+
+Each operation is atomic because it never awaits; the lock is there only for the heartbeat, which renews from
+its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.clock import Clock, Micros, SystemClock
+from holdfast.core.hint import Hint, News
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
+from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
+from holdfast.core.states import RunState
+from holdfast.stores.memory import arrivals, claims, leases, moves, reads, starts
+from holdfast.stores.memory.checkpoints import write as write_checkpoints
+from holdfast.stores.memory.state import State
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _atomic(
+    operation: Callable[Concatenate[MemoryStore, _P], _R],
+) -> Callable[Concatenate[MemoryStore, _P], Coroutine[Any, Any, _R]]:
+    """Make a plain method an operation of the port: it never awaits, and afterwards whoever listens is told."""
+
+    @wraps(operation)
+    async def atomic(self: MemoryStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._lock:
+            try:
+                return operation(self, *args, **kwargs)
+            finally:
+                self._tell()
+
+    return atomic
+
+
+class MemoryStore:
+    """Runs in a dictionary, rules from core, nothing else."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._state = State()
+        self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
+
+    # Lifetime
+
+    async def open(self, *, migrate: bool = True) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def schema(self) -> SchemaStatus:
+        return SchemaStatus(current=1, wanted=1)
+
+    async def now(self) -> Micros:
+        return self._clock.now()
+
+    # Writing
+
+    @_atomic
+    def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        return starts.create(self._state, intents, lease, self._clock.now())
+
+    @_atomic
+    def claim(self, request: ClaimRequest) -> Claimed:
+        return claims.claim(self._state, request, self._clock.now())
+
+    @_atomic
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
+        return write_checkpoints(self._state, checkpoints, self._clock.now())
+
+    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        with self._lock:
+            return leases.renew(self._state, worker, holdings, lease, self._clock.now())
+
+    @_atomic
+    def retire(self, worker_id: str) -> None:
+        leases.retire(self._state, worker_id)
+
+    @_atomic
+    def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
+        return arrivals.send(self._state, messages, self._clock.now())
+
+    @_atomic
+    def emit(self, events: Sequence[Event]) -> Sequence[int]:
+        return arrivals.emit(self._state, events, self._clock.now())
+
+    @_atomic
+    def control(self, run_id: str, request: Control) -> bool:
+        return moves.control(self._state, run_id, request, self._clock.now())
+
+    # Reading
+
+    async def get(self, run_id: str) -> Details | None:
+        return reads.get(self._state, run_id)
+
+    async def find(self, key: str) -> str | None:
+        return reads.find(self._state, key)
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        with self._lock:
+            return reads.list_runs(self._state, query)
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return reads.history(self._state, run_id)
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return reads.audit(self._state, run_id)
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        return reads.ends(self._state, run_ids)
+
+    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
+        with self._lock:
+            return leases.look(self._state, holdings, self._clock.now())
+
+    async def counts(self) -> dict[str, dict[RunState, int]]:
+        return reads.counts(self._state)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return reads.workers(self._state)
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        return reads.orphans(self._state, limit)
+
+    async def check(self) -> Sequence[Finding]:
+        return [Finding(level="warning", subject="store", text="memory:// keeps nothing after the process ends")]
+
+    # Telling
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        subscription = (asyncio.get_running_loop(), listener)
+        self._listeners.append(subscription)
+        return lambda: self._listeners.remove(subscription) if subscription in self._listeners else None
+
+    def _tell(self) -> None:
+        hint, self._state.news = self._state.news.hint(), News()
+        if hint is not None:
+            for loop, listener in self._listeners:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(listener, hint)
