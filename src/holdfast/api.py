@@ -34,15 +34,18 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
+from holdfast.runner.looping import Break, Continue
 from holdfast.runner.registry import Registry, Step, Task, Workflow
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.worker.worker import Worker
 
 __all__ = [
     "AuditInfo",
+    "Break",
     "Child",
     "ChildFailed",
     "Context",
+    "Continue",
     "EntryInfo",
     "ErrorRecord",
     "Fatal",

@@ -12,6 +12,7 @@ import time
 from holdfast.core.clock import Micros
 
 _RANDOM_BITS = 74
+_PLACE_BITS = 32
 
 
 def new_id() -> str:
@@ -20,10 +21,13 @@ def new_id() -> str:
     return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(os.urandom(8), "big") >> 2)
 
 
-def derived_id(origin: str, at: Micros) -> str:
-    """The same id for the same origin and instant, each time: of a child, from its parent and location."""
-    digest = hashlib.blake2b(origin.encode(), digest_size=10).digest()
-    return _uuid7(at // 1_000, int.from_bytes(digest, "big"))
+def derived_id(origin: str, at: Micros, place: int | None = None) -> str:
+    """The same id for the same origin and instant, each time: of a child, from its parent and location.
+
+    With a place it is one of many of the same origin, and they sort by their places.
+    """
+    noise = int.from_bytes(hashlib.blake2b(origin.encode(), digest_size=10).digest(), "big")
+    return _uuid7(at // 1_000, noise if place is None else noise >> _PLACE_BITS << _PLACE_BITS | place)
 
 
 def _uuid7(milliseconds: int, noise: int) -> str:

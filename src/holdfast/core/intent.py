@@ -9,6 +9,7 @@ from holdfast.core.clock import Micros, micros
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import NAME_LIMIT, check_name
+from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
 from holdfast.core.signature import Signature
 
 KEY_LIMIT = 500
@@ -61,6 +62,32 @@ def check_delay(delay: float | timedelta) -> Micros:
     if length < 0:
         raise InvalidRequest(f"delay={delay!r}: a run cannot start in the past")
     return length
+
+
+def check_length(length: float | timedelta | None, what: str) -> Micros | None:
+    """Return a length of time, in microseconds, if it is a positive one or none at all."""
+    found = None if length is None else micros(length)
+    if found is not None and found <= 0:
+        raise InvalidRequest(f"{what}={length!r}: it is a time greater than zero, or None")
+    return found
+
+
+def run_options(
+    *,
+    max_run: float | timedelta | None = None,
+    max_suspend: float | timedelta | None = None,
+    undelivered: Undelivered = "discard",
+) -> RunOptions:
+    """What was said about a run that stays as it is for its whole life, if it can be so."""
+    if undelivered not in ("discard", "dead_letter"):
+        raise InvalidRequest(f"undelivered={undelivered!r}: it is 'discard' or 'dead_letter'")
+    if max_run is None and max_suspend is None and undelivered == "discard":
+        return DEFAULT_OPTIONS
+    return RunOptions(
+        max_run=check_length(max_run, "max_run"),
+        max_suspend=check_length(max_suspend, "max_suspend"),
+        undelivered=undelivered,
+    )
 
 
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:

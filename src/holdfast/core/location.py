@@ -7,10 +7,15 @@ to start can never renumber them.
 
 from __future__ import annotations
 
+import re
+from zlib import crc32
+
 from holdfast.core.errors import InvalidRequest
 
 NAME_LIMIT = 200
 TIMER_NAME = "~timer"
+
+_ITERATION = re.compile(r"(?<=/)~\d+(?=/|$)")
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -33,14 +38,22 @@ def name_from(kind: str, subject: str) -> str:
 
 
 class Scope:
-    """A place in a run's code that counts its own names: the workflow itself, a task it spawned."""
+    """A place in a run's code that counts its own names: the workflow itself, a task, a branch, a loop's iteration.
 
-    __slots__ = ("_names", "_spawned", "path")
+    It also numbers the tasks and futures made in it, for their hashes. `iteration` is the path of the innermost
+    iteration it is part of: what a run draws by chance begins anew in each, as its resumption does.
+    """
 
-    def __init__(self, path: str = "") -> None:
+    __slots__ = ("_made", "_names", "_spawned", "iteration", "path")
+
+    def __init__(self, path: str = "", iteration: str = "") -> None:
         self.path = path
+        self.iteration = iteration
         self._names: dict[str, int] = {}
         self._spawned = 0
+        # From the path alone, so that a number does not depend on what else the run has made: a loop that is resumed
+        # has not made what its earlier iterations did. Low bits count, so that small sets iterate in order.
+        self._made = (crc32(path.encode()) & 0x3FFF) << 16 if path else 0
 
     def locate(self, name: str) -> str:
         """The location of the next operation called `name` in this scope."""
@@ -51,4 +64,23 @@ class Scope:
     def spawn(self) -> Scope:
         """The scope of the next task that is spawned here."""
         self._spawned += 1
-        return Scope(f"{self.path}+{self._spawned}/")
+        return Scope(f"{self.path}+{self._spawned}/", self.iteration)
+
+    def branch(self, location: str, key: str) -> Scope:
+        """The scope of a branch of an operation of this scope."""
+        return Scope(f"{location}/{key}/", self.iteration)
+
+    def next_number(self) -> int:
+        """A number for the next task or future that is made here."""
+        self._made += 1
+        return self._made
+
+
+def iteration_of(location: str, number: int) -> str:
+    """The path of one iteration of the loop at a location."""
+    return f"{location}/~{number}"
+
+
+def without_iterations(location: str) -> str:
+    """A location that is the same in all iterations of the loops around it."""
+    return _ITERATION.sub("~", location)

@@ -27,7 +27,7 @@ class Signature:
     def __init__(self, function: Callable[..., Any], *, skip: int = 0) -> None:
         self.name = name_of(function)
         parameters = _own_parameters(function, self.name, skip)
-        hints = _hints(function)
+        hints = hints_of(function)
         self.names = tuple(each.name for each in parameters)
         self.result: Codec[Any] = result_codec(function)
         self._positional = {each.name: each.default for each in parameters if each.kind is not each.KEYWORD_ONLY}
@@ -75,15 +75,15 @@ class Signature:
 def result_codec(function: Callable[..., Any]) -> Codec[Any]:
     """The codec of what `function` returns, by its annotation."""
     try:
-        return Codec(_hints(function).get("return", Any))
+        return Codec(hints_of(function).get("return", Any))
     except InvalidRequest as error:
         raise InvalidRequest(f"the result of {name_of(function)}: {error}") from error
 
 
-def _hints(function: Any) -> dict[str, Any]:
+def hints_of(function: Any) -> dict[str, Any]:
     """The annotations of a function, each resolved on its own; those that cannot be are left out."""
     if isinstance(function, type):
-        return {**_hints(vars(function).get("__init__")), "return": function}
+        return {**hints_of(vars(function).get("__init__")), "return": function}
     while isinstance(function, partial):
         function = function.func
     function = inspect.unwrap(function)

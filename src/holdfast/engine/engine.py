@@ -15,7 +15,16 @@ from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.codec import Codec, decode_any, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_delay, check_id, check_key, check_priority, check_tags, check_topic, described
+from holdfast.core.intent import (
+    check_delay,
+    check_id,
+    check_key,
+    check_priority,
+    check_tags,
+    check_topic,
+    described,
+    run_options,
+)
 from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
 from holdfast.core.ports import PAGE_LIMIT, Query, Store
 from holdfast.core.states import RunState
@@ -33,7 +42,8 @@ class StartOptions(TypedDict, total=False):
     """What can be said about a run to be started.
 
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
-    255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for.
+    255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
+    whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it.
     """
 
     key: str | None
@@ -43,6 +53,8 @@ class StartOptions(TypedDict, total=False):
     ready_at: datetime | None
     tags: Mapping[str, str] | None
     id: str | None
+    max_run: float | timedelta | None
+    max_suspend: float | timedelta | None
 
 
 class Neighbour(Protocol):
@@ -230,6 +242,7 @@ class Engine:
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
+            options=run_options(max_run=options.get("max_run"), max_suspend=options.get("max_suspend")),
         )
         return intent, codec
 

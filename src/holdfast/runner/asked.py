@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holdfast.core.clock import Micros
 from holdfast.core.model import Wait
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.operation import ChildEnd, Operation, Reception, StepCall
+from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall
 
 
 class Asked:
@@ -40,7 +40,7 @@ class Asked:
         if isinstance(operation, StepCall):
             self._idle[operation.location] = operation
             return
-        if isinstance(operation, (Reception, ChildEnd)):
+        if isinstance(operation, (Reception, ChildEnd, ChildGroup)):
             self._named[operation.location] = operation
             self._named_version += 1
         self._inbox.ask(operation)

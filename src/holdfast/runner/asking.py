@@ -6,19 +6,38 @@ It decides nothing about when a request is answered; that is the driver's side, 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
+from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message
+from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.gains import Gains
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
-from holdfast.runner.operation import MISSING, Operation, Pause, StepCall
+from holdfast.runner.operation import MISSING, ChildGroup, Operation, Pause, StepCall
 from holdfast.runner.registry import Definition
+
+
+class Undo:
+    """How to undo a step: the function, how its result is read, and how it is executed."""
+
+    __slots__ = ("codec", "function", "options")
+
+    def __init__(self, call: StepCall) -> None:
+        assert call.options.undo is not None
+        self.function = call.options.undo
+        self.codec = call.codec
+        self.options = replace(call.options, undo=None, ephemeral=False)
 
 
 class Asking:
@@ -26,6 +45,7 @@ class Asking:
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox) -> None:
         self.run = lease.run
+        self.token = lease.run.token
         self.definition = definition
         self.stamp: Micros = lease.run.first_claimed_at or lease.run.created_at
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
@@ -41,6 +61,10 @@ class Asking:
         self._gains = Gains()
         self._fed = 0
         self._published: dict[str, str] = {}
+        self._renewal: str | None = None
+        self.undos: dict[str, Undo] = {}
+        self._cursor_count = 0
+        self._take_over_cursors()
 
     async def perform(self, operation: Operation) -> Any:
         """Ask for an operation and wait for its outcome."""
@@ -51,16 +75,24 @@ class Asking:
             self.withdraw(operation)
             raise
         if isinstance(operation, StepCall) and operation.value is MISSING:
-            return await self._recall(operation, entry)
+            return await self._remembered(lambda: operation.outcome(entry))
         return operation.outcome(entry)
 
-    async def _recall(self, call: StepCall, entry: Entry) -> Any:
-        """The outcome of a step as it was recorded; a result that no longer fits its type is a divergence."""
+    async def recall(self, codec: Codec[Any], text: str | None, what: str) -> Any:
+        """A value as it was recorded."""
+        return await self._remembered(lambda: codec.decode(text or "null", what))
+
+    async def _remembered(self, decode: Callable[[], Any]) -> Any:
+        """What was recorded, decoded; what no longer fits its type is a divergence."""
         try:
-            return call.outcome(entry)
+            return decode()
         except InvalidRequest as error:
             self._history.diverge(str(error))
-        return await asyncio.Future(loop=self.loop)  # never: the turn is over
+        return await self.never()
+
+    async def never(self) -> Any:
+        """Wait for ever: the turn is over."""
+        return await asyncio.Future(loop=self.loop)
 
     async def perform_shared(self, operation: Operation) -> Any:
         """Like `perform`, for an operation that several tasks may await at once."""
@@ -85,6 +117,11 @@ class Asking:
         operation.asked_at = self.stamp
         operation.since = self._history.position
         operation.after = self._fed
+        if isinstance(operation, ChildGroup):
+            self._enter_group(operation)
+            return
+        if isinstance(operation, StepCall) and operation.options.undo is not None:
+            self.undos[without_iterations(operation.location)] = self.undos[operation.location] = Undo(operation)
         recorded = self._history.reach(operation.location, operation.kind)
         if self._history.diverged is not None:
             return
@@ -94,6 +131,17 @@ class Asking:
         elif recorded is not None:
             operation.resume(recorded)
         self._asked.add(operation, is_recorded=is_recorded)
+
+    def _enter_group(self, group: ChildGroup) -> None:
+        """Ask for the ends of many children: those recorded are told in their turn, the others are waited for."""
+        for child_id, location in group.members.items():
+            recorded = self._history.get(location)
+            assert recorded is not None, "a group is asked for after its children were created"
+            if recorded.is_settled:
+                self._history.schedule(group, recorded)
+            else:
+                group.started[child_id] = recorded
+        self._asked.add(group, is_recorded=not group.started)
 
     def withdraw(self, operation: Operation) -> None:
         """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
@@ -112,7 +160,7 @@ class Asking:
         child: Intent | None = None,
         message: Message | None = None,
         event: Event | None = None,
-        cancel: str | None = None,
+        cancels: Sequence[str] = (),
     ) -> Entry | None:
         """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
         if self.loop.is_evicting or self._history.diverged is not None:
@@ -137,8 +185,63 @@ class Asking:
         )
         self._history.remember([entry])
         self._gains.add(entry)
-        self._gains.command(child=child, message=message, event=event, cancel=cancel)
+        self._gains.command(child=child, message=message, event=event, cancels=cancels)
         return None
+
+    def renew(self, payload: str) -> None:
+        """The workflow wants to begin anew, with this payload."""
+        self._renewal = payload
+
+    # Loops
+
+    def recorded(self, location: str) -> Entry | None:
+        """What is recorded at a location, if anything."""
+        return self._history.get(location)
+
+    def marks(self, location: str) -> dict[int, Entry]:
+        """The recorded marks of a loop, by the iteration that begins with each."""
+        prefix = f"{location}/~"
+        names = {entry.location.removeprefix(prefix): entry for entry in self._history.below(location)}
+        return {int(name): entry for name, entry in names.items() if name.isdigit()}
+
+    def skip_iterations(self, location: str, number: int | None) -> None:
+        """A loop is resumed at this iteration, or has ended: the code does not come to what was before."""
+        prefix = f"{location}/~"
+        entries = self._history.below(location)
+        if number is not None:
+            entries = [e for e in entries if int(e.location.removeprefix(prefix).partition("/")[0]) < number]
+        self._history.skip(entries)
+
+    def prune(self, scopes: Sequence[str]) -> None:
+        """Let go of what is recorded in scopes, and keep what must be known of it: which events the run has had."""
+        self.keep_cursors()
+        self._gains.pruned += scopes
+        self._history.forget(scopes)
+
+    def keep_cursors(self) -> None:
+        """Record which events the run has had, for when the entries that tell it are gone or not replayed."""
+        text = msgspec.json.encode(self.inbox.cursors, order="sorted").decode()
+        known = self._history.get(EVENTS_LOCATION)
+        if not self.inbox.cursors or (known is not None and known.result == text):
+            return
+        self._cursor_count += 1
+        entry = Entry(
+            location=EVENTS_LOCATION,
+            kind=EntryKind.EVENT,
+            state=EntryState.STARTED,
+            attempts=self._cursor_count,
+            result=text,
+            started_at=self.stamp,
+        )
+        self._history.remember([entry])
+        self._gains.add(entry, is_lazy=True)
+
+    def _take_over_cursors(self) -> None:
+        known = self._history.get(EVENTS_LOCATION)
+        if known is not None:
+            self._cursor_count = known.attempts
+            for topic, number in msgspec.json.decode(known.result or "{}", type=dict[str, int]).items():
+                self.inbox.note_event(topic, number)
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""

@@ -6,9 +6,13 @@ from collections.abc import Generator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import Codec
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import run_options
 from holdfast.core.location import name_from
-from holdfast.core.model import EntryKind, Intent, OnClose
+from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions
 from holdfast.runner.operation import ChildEnd
 
 if TYPE_CHECKING:
@@ -25,6 +29,33 @@ class ChildOptions(TypedDict, total=False):
     delay: float | timedelta
     tags: Mapping[str, str] | None
     on_close: OnClose
+    max_run: float | timedelta | None
+    max_suspend: float | timedelta | None
+
+
+def check_options(options: ChildOptions) -> None:
+    """Refuse an option that children do not have."""
+    if unknown := options.keys() - ChildOptions.__annotations__.keys():
+        known = ", ".join(ChildOptions.__annotations__)
+        raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))} for a child; there are: {known}")
+
+
+def check_on_close(policy: OnClose) -> OnClose:
+    """Return what becomes of a child when its parent ends, if it is one of the two."""
+    if policy not in ("cancel", "abandon"):
+        raise InvalidRequest(f"on_close={policy!r}: it is 'cancel' or 'abandon'")
+    return policy
+
+
+def check_limit(limit: object) -> None:
+    """Refuse a number of children that could never make progress."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InvalidRequest(f"limit={limit!r}: so many children run at once, at least 1, or None for all")
+
+
+def child_options(options: ChildOptions) -> RunOptions:
+    """What was said about a child that stays as it is for its whole life."""
+    return run_options(max_run=options.get("max_run"), max_suspend=options.get("max_suspend"))
 
 
 class Done:
@@ -40,16 +71,17 @@ class Child(Generic[R]):
     def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
         self._context = context
         self._turn = context._turn  # noqa: SLF001 - a handle is part of its context
-        self._location = location
-        self._codec = codec
+        self.location = location
+        self.codec = codec
         self._awaiting = 0
         self._end: ChildEnd | None = None
         self.intent = intent
         self.id = intent.id
 
-    def create(self) -> None:
+    def create(self, *, is_parked: bool = False) -> None:
         """Have the child created by the next checkpoint, unless it was in an earlier turn."""
-        recorded = self._turn.command(EntryKind.CHILD, self._location, ref=self.id, child=self.intent)
+        intent = replace(self.intent, is_parked=True) if is_parked else self.intent
+        recorded = self._turn.command(EntryKind.CHILD, self.location, ref=self.id, child=intent)
         if recorded is not None and recorded.ref is not None:
             self.id = recorded.ref
 
@@ -59,7 +91,7 @@ class Child(Generic[R]):
     async def result(self, *, cancels: bool = False) -> R:
         """The child's result, or `ChildFailed`. `cancels`: being cancelled while waiting cancels the child."""
         if self._end is None:
-            self._end = ChildEnd(self._location, self.id, self._codec)
+            self._end = ChildEnd(self.location, self.id, self.codec)
         self._awaiting += 1
         is_settled = False
         try:
@@ -81,8 +113,8 @@ class Child(Generic[R]):
 
     def cancel(self) -> Done:
         """Cancel the child, with the next checkpoint."""
-        location = self._context._locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))  # noqa: SLF001
-        self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancel=self.id)
+        location = self._context._locate(name_from("cancel", self.location.rsplit("/", 1)[-1]))  # noqa: SLF001
+        self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancels=(self.id,))
         return Done()
 
     def send(self, name: str, payload: Any = None) -> Done:

@@ -6,7 +6,7 @@ functions that return coroutines.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
@@ -23,9 +23,21 @@ from holdfast.core.intent import check_delay, check_priority, check_tags, check_
 from holdfast.core.location import check_name, name_from
 from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, WaitKind
 from holdfast.core.retry import Retry
-from holdfast.runner.child import Child, ChildOptions, Done, Started
+from holdfast.runner.branches import Branches, check_some
+from holdfast.runner.child import (
+    Child,
+    ChildOptions,
+    Done,
+    Started,
+    check_limit,
+    check_on_close,
+    check_options,
+    child_options,
+)
 from holdfast.runner.loop import RunLoop
-from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions
+from holdfast.runner.looping import Break, Continue, Looping
+from holdfast.runner.mapping import ChildMap
+from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions, checked_undo
 from holdfast.runner.run_view import RunLogger, RunView
 
 if TYPE_CHECKING:
@@ -33,6 +45,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S")
+V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
 
 _ANY: Codec[Any] = Codec(Any)
@@ -45,6 +59,7 @@ class StepKeywords(TypedDict, total=False):
     timeout: float | None
     retry_timeout: bool
     ephemeral: bool
+    undo: Callable[[Any], Any] | None
 
 
 class Context:
@@ -52,29 +67,34 @@ class Context:
 
     def __init__(self, turn: Asking) -> None:
         self._turn = turn
+        self._chances: dict[str, Random] = {}
 
     @cached_property
     def run(self) -> RunView:
         """What is known about this run: its id, key, tags and the like."""
         return RunView(self._turn.run)
 
-    @cached_property
+    @property
     def random(self) -> Random:
-        """A source of chance that gives the same numbers on every replay."""
-        return self._seeded("random")
+        """A source of chance that gives the same numbers on every replay; each iteration of a loop has its own."""
+        return self._chance("random")
 
     @cached_property
     def logger(self) -> RunLogger:
         """A logger that names the run and is silent while it is replayed."""
         return RunLogger(self._turn)
 
-    @cached_property
-    def _uuids(self) -> Random:
-        return self._seeded("uuid")
+    def _chance(self, purpose: str) -> Random:
+        run, iteration = self._turn.run, self._turn.loop.scope.iteration
+        seed = f"{run.options.seed or run.id}:{run.generation}:{purpose}{iteration and ':'}{iteration}"
+        if seed not in self._chances:
+            self._chances[seed] = Random(seed)
+        return self._chances[seed]
 
-    def _seeded(self, purpose: str) -> Random:
-        run = self._turn.run
-        return Random(f"{run.id}:{run.generation}:{purpose}")
+    @property
+    def turn(self) -> Asking:
+        """The turn this context belongs to; for holdfast itself."""
+        return self._turn
 
     @staticmethod
     def of(loop: RunLoop) -> Context:
@@ -99,9 +119,12 @@ class Context:
 
         An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
         attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
+        `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
         self._turn.loop.check_inside()
         check_name(name, "step name")
+        if "undo" in options:
+            options["undo"] = checked_undo(options["undo"])
         declared: StepOptions = getattr(function, "options", None) or StepOptions()
         chosen = replace(declared, **options) if options else declared
         plain = getattr(function, "function", function)
@@ -242,14 +265,19 @@ class Context:
         return await child.result(cancels=child.intent.on_close == "cancel")
 
     def _child(self, workflow: Any, args: tuple[Any, ...], options: ChildOptions) -> Child[Any]:
-        if unknown := options.keys() - ChildOptions.__annotations__.keys():
-            known = ", ".join(ChildOptions.__annotations__)
-            raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))} for a child; there are: {known}")
-        type, payload, codec = described(workflow, args)
-        location = self._locate(check_name(options.get("name") or type, "name of a child"))
-        stamp = self._turn.stamp
+        check_options(options)
+        what = described(workflow, args)
+        location = self._locate(check_name(options.get("name") or what[0], "name of a child"))
+        return self._child_at(location, what, options)
+
+    def _child_at(
+        self, location: str, what: tuple[str, str, Codec[Any]], options: ChildOptions, place: int | None = None
+    ) -> Child[Any]:
+        type, payload, codec = what
+        origin = location if place is None else location.rpartition("/")[0]
         intent = Intent(
-            id=derived_id(self._key_of(location), stamp),
+            # Of this lease: a child that a rewind has cancelled is not found again.
+            id=derived_id(f"{self._key_of(origin)}:{self._turn.token}", self._turn.stamp, place),
             type=type,
             payload=payload,
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
@@ -257,9 +285,90 @@ class Context:
             tags=check_tags(dict(options.get("tags") or {})),
             parent_id=self._turn.run.id,
             parent_location=location,
-            on_close=options.get("on_close", "abandon"),
+            on_close=check_on_close(options.get("on_close", "abandon")),
+            options=child_options(options),
         )
         return Child(self, intent, location, codec)
+
+    def map(
+        self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Start a child for each item and wait for all: their results in order, or `JoinFailed` by index.
+
+        An item is the child's argument, a tuple all of its arguments. With `limit` only so many run at once. However
+        many there are, this run is woken once. The children are cancelled when this run, or the map, ends early.
+        """
+        check_limit(limit)
+        chosen: ChildOptions = {"on_close": "cancel", **options}
+        check_options(chosen)
+        described_items = [described(workflow, item if isinstance(item, tuple) else (item,)) for item in items]
+        default = workflow if isinstance(workflow, str) else getattr(workflow, "type", "map")
+        location = self._locate(check_name(chosen.get("name") or default, "name of a map"))
+        children = [
+            self._child_at(f"{location}/{place}", what, chosen, place) for place, what in enumerate(described_items)
+        ]
+        return ChildMap(self._turn, location, children, limit).run()
+
+    # Side by side
+
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]], *, fail_fast: bool = False
+    ) -> Coroutine[Any, Any, dict[str, R]]:
+        """Run branches side by side and wait for all: their results by key, or `JoinFailed` with results and errors.
+
+        A branch is an `async def branch(ctx)`. `fail_fast` cancels the others as soon as one fails.
+        """
+        return self._branches(name, branches).join(fail_fast=fail_fast)
+
+    def race(
+        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]
+    ) -> Coroutine[Any, Any, tuple[str, R]]:
+        """Run branches side by side until one succeeds: its key and result. `RaceFailed` if all fail."""
+        check_some(name, branches)
+        return self._branches(name, branches).race()
+
+    def first_settled(
+        self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]
+    ) -> Coroutine[Any, Any, tuple[str, R]]:
+        """Run branches side by side until one ends: its key and result, or the error it raised."""
+        check_some(name, branches)
+        return self._branches(name, branches).first_settled()
+
+    def _branches(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]) -> Branches:
+        check_name(name, "name of branches")
+        return Branches(self._turn, self._locate(name), branches)
+
+    # Again and again
+
+    def loop(
+        self,
+        name: str,
+        body: Callable[[Context, S], Awaitable[Continue[S] | Break[V]]],
+        state: S,
+        *,
+        keep: int = 10,
+        every: int = 10,
+    ) -> Coroutine[Any, Any, V]:
+        """Call `body(ctx, state)` again and again until it returns `Break(value)`; `Continue(state)` goes on.
+
+        The state is durable: it is recorded every so many iterations, and what they recorded is pruned except for the
+        last `keep`. So a run may loop for years, and resumes at once.
+        """
+        check_name(name, "name of a loop")
+        return Looping(self._turn, self._locate(name), body, state, keep=keep, every=every).run()
+
+    def continue_as_new(self, *args: Any) -> Coroutine[Any, Any, Any]:
+        """Begin anew with these arguments: the same run, its next generation, without the history so far.
+
+        Use it as `return await ctx.continue_as_new(...)`, in the workflow function itself. Unread messages are kept;
+        everything else that is open ends.
+        """
+        turn = self._turn
+        turn.loop.check_inside()
+        if not turn.loop.is_in_root:
+            raise InvalidRequest("continue_as_new is for the workflow function itself, not for a branch or task of it")
+        turn.renew(turn.definition.signature.encode(args, f"payload of the next generation of {turn.run.type!r}"))
+        return turn.never()
 
     # Telling others
 
@@ -304,7 +413,7 @@ class Context:
     def uuid(self) -> UUID:
         """A random UUID; the same on every replay."""
         self._turn.loop.check_inside()
-        return UUID(int=self._uuids.getrandbits(128), version=4)
+        return UUID(int=self._chance("uuid").getrandbits(128), version=4)
 
     # Inside
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint
-from holdfast.core.model import Entry, Event, Intent, Message
+from holdfast.core.model import Entry, Event, Intent, Message, Reply
 
 
 class Gains:
@@ -14,7 +15,18 @@ class Gains:
     A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
     """
 
-    __slots__ = ("_is_urgent", "cancels", "children", "consumed", "entries", "events", "messages", "values")
+    __slots__ = (
+        "_is_urgent",
+        "cancels",
+        "children",
+        "consumed",
+        "entries",
+        "events",
+        "messages",
+        "pruned",
+        "replies",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -23,6 +35,8 @@ class Gains:
         self.messages: list[Message] = []
         self.events: list[Event] = []
         self.cancels: list[str] = []
+        self.replies: list[Reply] = []
+        self.pruned: list[str] = []
         self.values: dict[str, str] = {}
         self._is_urgent = False
 
@@ -37,7 +51,7 @@ class Gains:
         self._is_urgent = self._is_urgent or not is_lazy
 
     def command(
-        self, *, child: Intent | None, message: Message | None, event: Event | None, cancel: str | None
+        self, *, child: Intent | None, message: Message | None, event: Event | None, cancels: Sequence[str]
     ) -> None:
         """Take in something to be done to the world."""
         if child is not None:
@@ -46,9 +60,18 @@ class Gains:
             self.messages.append(message)
         if event is not None:
             self.events.append(event)
-        if cancel is not None:
-            self.cancels.append(cancel)
+        self.cancels += cancels
         self._is_urgent = True
+
+    def split(self, limit: int) -> Gains:
+        """Leave no more than so many children here, and give what is left over, for the next checkpoint."""
+        rest = Gains()
+        if len(self.children) > limit:
+            rest.children = self.children[limit:]
+            self.children = self.children[:limit]
+            for child in rest.children:
+                rest.add(self.entries.pop(child.parent_location or ""))
+        return rest
 
     def checkpoint(self, **about: Any) -> Checkpoint:
         """The checkpoint that writes all of it; `about` says of which run, and what becomes of that."""
@@ -59,6 +82,8 @@ class Gains:
             messages=tuple(self.messages),
             events=tuple(self.events),
             cancels=tuple(self.cancels),
+            replies=tuple(self.replies),
+            pruned=tuple(self.pruned),
             values=self.values,
             **about,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
+from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
 from holdfast.runner.operation import Operation
 
@@ -23,11 +24,16 @@ class History:
         self._run = run
         self._asked = asked
         self._entries = {entry.location: entry for entry in entries}
-        self._unreached = {e.location for e in entries if e.is_settled or e.state is EntryState.STARTED}
+        self._unreached = {
+            e.location
+            for e in entries
+            if (e.is_settled or e.state is EntryState.STARTED) and e.location != EVENTS_LOCATION
+        }
+        self.has_undo = any(entry.has_undo for entry in entries)
         self._last = max((entry.position for entry in entries), default=0)
         self._position = self._last
         self._reached = 0
-        self._to_replay: list[tuple[int, int, Operation]] = []
+        self._to_replay: list[tuple[int, int, Operation, Entry]] = []
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -61,7 +67,28 @@ class History:
         """Take in what was recorded since."""
         self._entries |= {entry.location: entry for entry in entries}
 
+    def forget(self, scopes: Iterable[str]) -> None:
+        """Drop what happened in scopes, but for what would have to be undone."""
+        for scope in scopes:
+            inside = [at for at, e in self._entries.items() if _is_within(at, scope) and not e.has_undo]
+            for location in inside:
+                del self._entries[location]
+
     # Meeting
+
+    def get(self, location: str) -> Entry | None:
+        """What is recorded at a location, whether or not the code has come there."""
+        return self._entries.get(location)
+
+    def below(self, location: str) -> list[Entry]:
+        """What is recorded inside an operation."""
+        prefix = f"{location}/"
+        return [entry for at, entry in self._entries.items() if at.startswith(prefix)]
+
+    def skip(self, entries: Iterable[Entry]) -> None:
+        """The code does not come to these any more."""
+        for entry in entries:
+            self._unreached.discard(entry.location)
 
     def reach(self, location: str, kind: EntryKind) -> Entry | None:
         """What is recorded at a location that the code has come to."""
@@ -88,12 +115,12 @@ class History:
 
     def schedule(self, operation: Operation, recorded: Entry) -> None:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
-        heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation))
+        heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation, recorded))
 
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for."""
-        _, _, operation = heapq.heappop(self._to_replay)
-        return operation, self._entries[operation.location]
+        _, _, operation, entry = heapq.heappop(self._to_replay)
+        return operation, entry
 
     # Diverging
 
@@ -111,3 +138,7 @@ class History:
                 "Deploy code that fits, or cancel the run"
             )
         return self.diverged
+
+
+def _is_within(location: str, scope: str) -> bool:
+    return location == scope or location.startswith(f"{scope}/")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, WaitKind
-from holdfast.runner.operation import ChildEnd, Operation, Reception
+from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception
 
 
 class Inbox:
@@ -20,7 +20,7 @@ class Inbox:
         self.seen = seen
         self._arrivals: dict[int, Arrival] = {}
         self._awaited: dict[int, Operation] = {}
-        self._children: dict[str, ChildEnd] = {}
+        self._children: dict[str, ChildEnd | ChildGroup] = {}
         self._child_ends: dict[str, Arrival] = {}
         self._due: list[tuple[Micros, bool, int, int, Arrival | None, Operation]] = []
         self._pushed = 0
@@ -53,6 +53,8 @@ class Inbox:
             self._push(operation.deadline, None, operation)
         if isinstance(operation, ChildEnd):
             self._children[operation.child_id] = operation
+        elif isinstance(operation, ChildGroup):
+            self._children |= dict.fromkeys(operation.started, operation)
         self._seek(operation)
 
     def withdraw(self, operation: Operation) -> None:
@@ -60,6 +62,9 @@ class Inbox:
         self._awaited.pop(operation.serial, None)
         if isinstance(operation, ChildEnd):
             self._children.pop(operation.child_id, None)
+        elif isinstance(operation, ChildGroup):
+            for child_id in operation.members:
+                self._children.pop(child_id, None)
 
     def consume(self, arrival: Arrival) -> None:
         """An arrival was fed to an operation."""
@@ -92,15 +97,23 @@ class Inbox:
         *_, arrival, operation = heapq.heappop(self._due)
         return arrival, operation
 
-    def overdue_event(self, now: Micros) -> Reception | None:
-        """The wait for an event whose deadline is the earliest thing that is due by `now`, if it is one."""
+    def has_due(self, now: Micros) -> bool:
+        """Whether something is due by `now`."""
+        at = self.next_deadline()
+        return at is not None and at <= now
+
+    def overdue(self, now: Micros) -> Operation | None:
+        """The operation whose own time is the earliest thing that is due by `now`, if it is that."""
         at = self.next_deadline()
         if at is None or at > now:
             return None
         *_, arrival, operation = self._due[0]
-        if arrival is None and isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT:
-            return operation
-        return None
+        return operation if arrival is None else None
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """The number of the last event the run has had, by topic."""
+        return self._had
 
     def _drop(self) -> None:
         """Discard a pair that is no longer one; whichever half is left may find another."""
@@ -124,10 +137,12 @@ class Inbox:
 
     def _seek(self, operation: Operation) -> None:
         """Find the earliest arrival that this operation waits for."""
-        if isinstance(operation, ChildEnd):
-            end = self._child_ends.get(operation.child_id)
-            if end is not None and end.number in self._arrivals:
-                self._push(end.at, end, operation)
+        if isinstance(operation, (ChildEnd, ChildGroup)):
+            ids = (operation.child_id,) if isinstance(operation, ChildEnd) else operation.started
+            for child_id in ids:
+                end = self._child_ends.get(child_id)
+                if end is not None and end.number in self._arrivals:
+                    self._push(end.at, end, operation)
         elif isinstance(operation, Reception):
             for arrival in self._arrivals.values():
                 if self._fits(arrival, operation):
@@ -140,9 +155,15 @@ class Inbox:
     def _fits(self, arrival: Arrival, operation: Operation) -> bool:
         if isinstance(operation, ChildEnd):
             return arrival.kind is WaitKind.CHILD and arrival.name == operation.child_id
+        if isinstance(operation, ChildGroup):
+            return arrival.kind is WaitKind.CHILD and arrival.name in operation.started
         if not isinstance(operation, Reception) or arrival.kind is not operation.wait_kind:
             return False
-        if arrival.kind is WaitKind.EVENT and int(arrival.ref or 0) <= self.had(arrival.name):
+        if (
+            arrival.kind is WaitKind.EVENT
+            and not arrival.is_exclusive
+            and int(arrival.ref or 0) <= self.had(arrival.name)
+        ):
             return False
         return not operation.names or arrival.name in operation.names
 

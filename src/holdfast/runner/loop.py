@@ -23,6 +23,7 @@ from asyncio.events import _get_running_loop
 from asyncio.tasks import current_task
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from math import isnan
 from sys import _getframe
@@ -113,7 +114,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self._prepared: list[RunTask] = []
         self._root: RunTask | None = None
         self._root_scope = Scope("")
-        self._serial = first_serial(run_id)
+        self._first_serial = first_serial(run_id)
 
     def __repr__(self) -> str:
         return f"<RunLoop of run {self.run_id}>"
@@ -261,7 +262,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     def create_future(self) -> RunFuture:
         future = RunFuture(loop=self)
-        self._serial = future.serial = self._serial + 1
+        future.serial = self._first_serial + self.scope.next_number()
         return future
 
     def create_task(
@@ -279,6 +280,26 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         scope = self.scope if asker.f_code is WAIT_FOR else self.scope.spawn()
         return self._make_task(coro, scope, name, copy_context() if context is None else context, options)
 
+    def create_branch(self, coroutine: Coroutine[Any, Any, Any], scope: Scope) -> RunTask:
+        """A task that counts its names in a scope of its own choice; for holdfast's operations, not for users."""
+        return self._make_task(coroutine, scope, None, copy_context(), {})
+
+    @contextmanager
+    def within(self, scope: Scope) -> Iterator[None]:
+        """Let the running task count its names in another scope for a while."""
+        task = current_task(self)
+        assert isinstance(task, RunTask), "only code of the run is in a scope"
+        before, task.scope = task.scope, scope
+        try:
+            yield
+        finally:
+            task.scope = before
+
+    @property
+    def is_in_root(self) -> bool:
+        """Whether the running code is the workflow function itself, not a task or branch of it."""
+        return self._root is not None and current_task(self) is self._root
+
     def get_task_factory(self) -> None:
         """None: the one question about the loop's set-up that libraries ask in passing (anyio does)."""
 
@@ -295,7 +316,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         if caller.f_code is GATHER_INIT:
             future = caller.f_locals["self"]
             future.__class__ = RunGather
-            self._serial = future.serial = self._serial + 1
+            future.serial = self._first_serial + self.scope.next_number()
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -402,7 +423,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     ) -> RunTask:
         # Everything before `__init__`, which hashes the task and with eager_start even runs it.
         task = RunTask.__new__(RunTask)
-        self._serial = task.serial = self._serial + 1
+        task.serial = self._first_serial + self.scope.next_number()
         task.scope = scope
         task.run_context = context
         # Unnamed tasks are called by their scope: asyncio's own numbers go on from run to run and differ on replay.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
-from holdfast.core.errors import ChildFailed, ErrorRecord, StepFailed, StepTimeout, WaitTimeout
+from holdfast.core.errors import ChildFailed, ErrorRecord, InvalidRequest, StepFailed, StepTimeout, WaitTimeout
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
 from holdfast.core.received import received_in, record_of
 from holdfast.core.retry import Retry
@@ -61,6 +61,14 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     undo: Callable[[Any], Any] | None = None
 
 
+def checked_undo(undo: Any) -> Callable[[Any], Any] | None:
+    """The function that undoes a step; of a decorated step the plain one, as it is not workflow code that calls it."""
+    plain = getattr(undo, "function", undo)
+    if plain is not None and not callable(plain):
+        raise InvalidRequest(f"undo={undo!r}: it is a function that takes the step's result")
+    return plain  # type: ignore[no-any-return]  # it is what the caller gave, whatever it claims to be
+
+
 class StepCall(Operation):
     """A call of a step: the function, its arguments, and how often it was tried."""
 
@@ -108,7 +116,7 @@ class StepCall(Operation):
         """The record of the step's outcome: its `result` or its `error`."""
         return Entry(
             location=self.location,
-            kind=EntryKind.STEP,
+            kind=self.kind,
             state=state,
             position=position,
             attempts=self.attempts,
@@ -123,7 +131,7 @@ class StepCall(Operation):
         """The record of an attempt that will be repeated."""
         return Entry(
             location=self.location,
-            kind=EntryKind.STEP,
+            kind=self.kind,
             state=EntryState.RETRYING,
             attempts=self.attempts,
             error=error,
@@ -131,6 +139,13 @@ class StepCall(Operation):
             retry_at=self.retry_at,
             since=self.since,
         )
+
+
+class UndoCall(StepCall):
+    """A call of the function that undoes what a step did. It is executed, retried and recorded like a step."""
+
+    kind = EntryKind.UNDO
+    __slots__ = ()
 
 
 class Pause(Operation):
@@ -148,6 +163,24 @@ class Pause(Operation):
 
     def wait(self, after: int) -> Wait:
         return Wait(location=self.location, kind=WaitKind.TIME, since=self.asked_at, deadline=self.deadline)
+
+
+class Mark(Operation):
+    """A point that a loop has come to: it is due at once, and what it records is `text`."""
+
+    kind = EntryKind.LOOP
+    __slots__ = ("ref", "text")
+
+    def __init__(self, location: str, text: str, *, ref: str | None = None) -> None:
+        super().__init__(location, deadline=0)
+        self.text = text
+        self.ref = ref
+
+    def outcome(self, entry: Entry) -> Entry:
+        return entry
+
+    def wait(self, after: int) -> None:
+        return None
 
 
 class Reception(Operation):
@@ -219,13 +252,65 @@ class ChildEnd(Operation):
         return Wait(location=self.location, kind=WaitKind.CHILD, since=self.asked_at, names=(self.child_id,))
 
 
+class ChildGroup(Operation):
+    """A wait for the ends of many children, which are recorded one by one and told all at once.
+
+    `started` are the children that have not ended, by id, with the entries of their start.
+    """
+
+    kind = EntryKind.CHILD
+    __slots__ = ("_ends", "_group", "_members", "started")
+
+    def __init__(self, location: str, group: str, members: Iterable[tuple[str, str]]) -> None:
+        super().__init__(location)
+        self._group = group
+        self._members = dict(members)
+        self._ends: dict[str, Entry] = {}
+        self.started: dict[str, Entry] = {}
+
+    @property
+    def members(self) -> dict[str, str]:
+        """Where each child stands, by its id."""
+        return self._members
+
+    @property
+    def open_ids(self) -> list[str]:
+        return [child_id for child_id, location in self._members.items() if location not in self._ends]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._ends) == len(self._members)
+
+    def take(self, entry: Entry) -> None:
+        """A child has ended."""
+        self._ends[entry.location] = entry
+        self.started.pop(entry.ref or "", None)
+
+    def outcome(self, entry: Entry) -> dict[str, Entry]:
+        return self._ends
+
+    def wait(self, after: int) -> Wait:
+        return Wait(
+            location=self.location,
+            kind=WaitKind.CHILDREN,
+            since=self.asked_at,
+            names=(self._group,),
+            count=len(self._members) - len(self._ends),
+        )
+
+
 def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stamp: Micros) -> Entry:
     """The record of an arrival that an operation consumed."""
     state = EntryState.DONE
     result = arrival.payload
-    if isinstance(operation, ChildEnd):
-        ref: str | None = operation.child_id
-        started_at = operation.started_at
+    location, since = operation.location, operation.since
+    if isinstance(operation, (ChildEnd, ChildGroup)):
+        ref: str | None = arrival.name
+        if isinstance(operation, ChildGroup):
+            begun = operation.started[arrival.name]
+            location, since, started_at = begun.location, begun.since, begun.started_at
+        else:
+            started_at = operation.started_at
         if arrival.state is not RunState.SUCCEEDED:
             state = EntryState.FAILED
     else:
@@ -233,7 +318,7 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         ref = arrival.ref
         started_at = operation.asked_at
     return Entry(
-        location=operation.location,
+        location=location,
         kind=operation.kind,
         state=state,
         position=position,
@@ -243,17 +328,19 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         started_at=started_at,
         finished_at=stamp,
         ref=ref,
-        since=operation.since,
+        since=since,
     )
 
 
 def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Entry:
-    """The record of an operation whose time has come: a timer that fired, a wait that timed out."""
+    """The record of an operation whose time has come: a timer that fired, a loop's mark, a wait that timed out."""
     return Entry(
         location=operation.location,
         kind=operation.kind,
-        state=EntryState.DONE if isinstance(operation, Pause) else EntryState.TIMED_OUT,
+        state=EntryState.DONE if isinstance(operation, (Pause, Mark)) else EntryState.TIMED_OUT,
         position=position,
+        result=operation.text if isinstance(operation, Mark) else None,
+        ref=operation.ref if isinstance(operation, Mark) else None,
         started_at=operation.asked_at,
         finished_at=stamp,
         since=operation.since,

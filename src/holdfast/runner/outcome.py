@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Finish
 from holdfast.core.errors import ErrorRecord, HoldfastError, StepFailed
 from holdfast.core.states import RunState
-from holdfast.runner.registry import Definition
+
+if TYPE_CHECKING:
+    from holdfast.runner.registry import Definition
 
 
 def error_of(root: asyncio.Task[Any]) -> BaseException | None:
@@ -28,5 +32,6 @@ def finish_of(definition: Definition, root: asyncio.Task[Any]) -> Finish:
         except HoldfastError as refused:
             error = refused
     if definition.is_task and isinstance(error, StepFailed):
-        return Finish(state=RunState.FAILED, error=error.record)  # a task is its one step
+        # A task is its one step, so its error is that of the step.
+        return Finish(state=RunState.FAILED, error=replace(error.record, locations=(error.location,)))
     return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))

@@ -26,11 +26,14 @@ class Registration:
             self._has_new = self._asked.named_waits() != (self._written or ())
         return self._has_new
 
-    def write(self, next: Next) -> tuple[Wait, ...] | None:
-        """The full set of waits for a checkpoint, or None if what the store has will do."""
+    def write(self, next: Next, limits: tuple[Wait, ...] = ()) -> tuple[Wait, ...] | None:
+        """The full set of waits for a checkpoint, or None if what the store has will do.
+
+        `limits` end a suspension though nothing comes that the run asked for.
+        """
         waits: tuple[Wait, ...] | None = None
         if isinstance(next, Suspend):
-            waits = self._asked.waits()
+            waits = self._asked.waits() + limits
         elif isinstance(next, Hold) and (self._written is None or self.has_new()):
             waits = self._asked.named_waits()
         elif isinstance(next, Block):

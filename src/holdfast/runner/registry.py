@@ -6,11 +6,14 @@ includes them. Nothing here is global, so nothing depends on the order of import
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from holdfast.core.checkpoint import Block, Finish
+from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, UnknownWorkflow
 from holdfast.core.intent import check_type
@@ -20,7 +23,9 @@ from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.signature import Signature, result_codec
 from holdfast.runner.context import Context
 from holdfast.runner.loop import current_run_loop
-from holdfast.runner.operation import StepOptions
+from holdfast.runner.looping import loop_codecs
+from holdfast.runner.operation import StepOptions, checked_undo
+from holdfast.runner.outcome import finish_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,10 +38,12 @@ class Definition:
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
         self.function = function
+        self.skip = skip
         self.signature = Signature(function, skip=skip)
         self.crash_limit = crash_limit
 
         self._codecs: dict[object, Codec[Any]] = {}
+        self._loop_codecs: dict[object, tuple[Codec[Any], Codec[Any]]] = {}
 
     @property
     def result(self) -> Codec[Any]:
@@ -54,9 +61,20 @@ class Definition:
             self._codecs[key] = result_codec(function)
         return self._codecs[key]
 
+    def loop_codecs(self, body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
+        """The codecs of the state and the value of a loop; built once for each body."""
+        key = getattr(body, "__code__", body)
+        if key not in self._loop_codecs:
+            self._loop_codecs[key] = loop_codecs(body)
+        return self._loop_codecs[key]
+
     @property
     def is_task(self) -> bool:
         return False
+
+    def finish(self, root: asyncio.Task[Any], now: Micros) -> Finish | Block:
+        """What the end of a run's coroutine means for the run."""
+        return finish_of(self, root)
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
         """The coroutine of a run. Raises `InvalidRequest` if the payload does not fit the function."""
@@ -214,6 +232,7 @@ class Registry:
         timeout: float | None = None,
         retry_timeout: bool = False,
         ephemeral: bool = False,
+        undo: Callable[[Any], Any] | None = None,
     ) -> StepDecorator: ...
     def step(
         self,
@@ -224,9 +243,15 @@ class Registry:
         timeout: float | None = None,
         retry_timeout: bool = False,
         ephemeral: bool = False,
+        undo: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Make a function a step: called by workflow code it is durable, elsewhere it is itself."""
-        options = StepOptions(retry=retry, timeout=timeout, retry_timeout=retry_timeout, ephemeral=ephemeral)
+        """Make a function a step: called by workflow code it is durable, elsewhere it is itself.
+
+        `undo` is called with the step's result if the run rolls back.
+        """
+        options = StepOptions(
+            retry=retry, timeout=timeout, retry_timeout=retry_timeout, ephemeral=ephemeral, undo=checked_undo(undo)
+        )
         decorator = StepDecorator(None if callable(name) else name, options)
         return decorator(name) if callable(name) else decorator
 

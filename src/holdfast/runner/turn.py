@@ -9,22 +9,24 @@ in order, and drop the turn if one is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Next, Release
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Renew, TurnAround
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, WorkflowViolation
-from holdfast.core.model import Arrival, Entry, EntryState, Lease, WaitKind
+from holdfast.core.errors import ErrorRecord, HistoryDiverged, HoldfastError, InvalidRequest, WorkflowViolation
+from holdfast.core.model import Arrival, Entry, EntryState, Lease, Wait, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
 from holdfast.runner.asking import Asking
 from holdfast.runner.gains import Gains
+from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import (
+    ChildGroup,
+    Mark,
     Operation,
     Pause,
     Reception,
@@ -32,12 +34,15 @@ from holdfast.runner.operation import (
     entry_of_arrival,
     entry_of_deadline,
 )
-from holdfast.runner.outcome import error_of, finish_of
+from holdfast.runner.outcome import error_of
 from holdfast.runner.registration import Registration
 from holdfast.runner.registry import Definition
 from holdfast.runner.violation import explain_foreign
 
-Outcome = Finish | Block
+Outcome = Finish | TurnAround | Renew | Block
+
+CHILDREN_AT_ONCE = 1_000
+"""So many children are created by one checkpoint at most, so that no transaction is too long."""
 
 
 class Turn(Asking):
@@ -46,11 +51,12 @@ class Turn(Asking):
     def __init__(self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None) -> None:
         super().__init__(lease, definition, inbox or Inbox(lease.arrivals, lease.run.arrivals))
         self.outcome: Outcome | None = None
-        self.token = lease.run.token
 
         self._root: asyncio.Task[Any] | None = None
         self._committed = 0
         self._crashes = lease.run.crashes
+        self._has_undo = self._history.has_undo
+        self._is_spinning = False
         self._registration = Registration(self._asked, is_first_lease=lease.run.token == 1)
         self._is_overdue = False
 
@@ -63,22 +69,35 @@ class Turn(Asking):
             self.outcome = Block(error=ErrorRecord(type="CrashLoop", message=message))
             return
         try:
-            root = self.definition.begin(self.context, self.run.payload)
+            root = self.definition.begin(self.context, self.run.input)
         except InvalidRequest as error:
             # A run that never began was started wrongly; one that did fitted the code once, and may again.
             has_begun = bool(self._history)
             refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
             self.outcome = self._blocked(self._history.diverge(str(error)), now) if has_begun else refused
             return
+        except HistoryDiverged as error:
+            self.outcome = self._blocked(error, now)
+            return
         self._root = self.loop.spawn(root)
         self.loop.drive()
         self.settle(now)
+
+    def replay(self) -> None:
+        """Start the workflow and replay what is recorded, and nothing more; to see what its code would ask for."""
+        self._root = self.loop.spawn(self.definition.begin(self.context, self.run.input))
+        self.loop.drive()
+        while not self._is_over() and self._history.has_replay:
+            self._replay_next()
 
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
             if self._history.has_replay:
                 self._replay_next()
+            elif (why := self._expired(now)) is not None:
+                self.outcome = self._cancelled(why)
+                return
             elif (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
             elif not self._charge_crashes(now):
@@ -130,6 +149,7 @@ class Turn(Asking):
     def _settle_step(self, call: StepCall, state: EntryState, now: Micros, **outcome: Any) -> None:
         entry = call.settled(state, self._history.next_position(), self._stamp(now), **outcome)
         self._is_new = True
+        self._has_undo = self._has_undo or entry.has_undo
         if not call.options.ephemeral:
             self._fed += 1
         self._gains.add(entry, is_lazy=call.options.ephemeral)
@@ -139,12 +159,22 @@ class Turn(Asking):
     def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
         """What has arrived or is due, by its instant.
 
-        The deadline of a wait for an event counts only once the store knows of the wait: an event may have come
-        before it, and nobody else could tell. Until then nothing later is fed either.
+        Something that must wait for the next checkpoint holds back all that is later, too.
         """
-        late = self.inbox.overdue_event(now)
-        self._is_overdue = late is not None and not self._registration.knows(late)
+        late = self.inbox.overdue(now)
+        self._is_overdue = late is not None and self._must_wait(late)
         return None if self._is_overdue else self.inbox.pop_due(now)
+
+    def _must_wait(self, late: Operation) -> bool:
+        """Whether an operation whose time has come must not be told so before the next checkpoint.
+
+        A wait for an event: the store has to know of it first, as an event may have come before its deadline, and
+        nobody else could tell. The mark of a loop that does nothing but count: it must not keep the worker for itself.
+        """
+        if isinstance(late, Mark):
+            return self._is_spinning and late.after > self._committed
+        is_event = isinstance(late, Reception) and late.wait_kind is WaitKind.EVENT
+        return is_event and not self._registration.knows(late)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
@@ -157,8 +187,14 @@ class Turn(Asking):
             entry = entry_of_arrival(operation, arrival, position, stamp)
         else:
             entry = entry_of_deadline(operation, position, stamp)
-        self._fed += 1
-        self._gains.add(entry)
+        is_mark = isinstance(operation, Mark)
+        # A mark follows from what is recorded already, and nothing has to wait for it; unless there is nothing else.
+        is_lazy = is_mark and not self._is_spinning
+        self._fed += not is_lazy
+        self._gains.add(entry, is_lazy=is_lazy)
+        if is_mark:
+            self._history.remember([entry])
+            self.keep_cursors()
         self._feed(operation, entry)
 
     def _replay_next(self) -> None:
@@ -171,7 +207,12 @@ class Turn(Asking):
 
     def _feed(self, operation: Operation, entry: Entry) -> None:
         """Hand one fact to the workflow and let it run until it can go no further."""
+        if isinstance(operation, ChildGroup):
+            operation.take(entry)
+            if not operation.is_complete:
+                return
         self._asked.remove(operation)
+        self._is_spinning = isinstance(operation, Mark)
         if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
             self.inbox.note_event(operation.names[0], int(entry.ref))
         self.loop.now = self.stamp / SECOND
@@ -192,6 +233,7 @@ class Turn(Asking):
         return (
             self._root is None
             or self._root.done()
+            or self._renewal is not None
             or self.loop.system_exit is not None
             or self.loop.violation is not None
             or self._history.diverged is not None
@@ -203,7 +245,7 @@ class Turn(Asking):
         if violation is not None:
             return self._blocked(violation, now)
         if self.loop.system_exit is not None:
-            return Finish(state=RunState.FAILED, error=ErrorRecord.of(self.loop.system_exit))
+            return self._finished(Finish(state=RunState.FAILED, error=ErrorRecord.of(self.loop.system_exit)))
         assert self._root is not None
         return self._ended(self._root, now)
 
@@ -218,13 +260,49 @@ class Turn(Asking):
         return None
 
     def _ended(self, root: asyncio.Task[Any], now: Micros) -> Outcome:
-        error = error_of(root)
+        error = error_of(root) if root.done() else None
         if error is not None and (violation := explain_foreign(error)) is not None:
             return self._blocked(violation, now)
         if self._history.has_unreached:
             how = "raised" if error is not None else "finished"
             return self._blocked(self._history.diverge(f"the code {how}, but the history goes on"), now)
-        return finish_of(self.definition, root)
+        if self._renewal is not None:
+            return self._renewed(self._renewal)
+        return self._finished(self.definition.finish(root, now))
+
+    def _finished(self, end: Outcome) -> Outcome:
+        """The end; or, if there is something to undo and a reason to, the turn-around that precedes it."""
+        if not isinstance(end, Finish) or end.state is RunState.SUCCEEDED or not self._has_undo:
+            return end
+        error = end.error or ErrorRecord(type="Unknown", message="")
+        around = TurnAround(end=end.state, error=error)
+        self._gains.add(rules.turn_around_entry(around, self._history.next_position(), self.stamp))
+        return around
+
+    def _renewed(self, payload: str) -> Renew:
+        """The next generation begins; of the history only goes on which events the run has had."""
+        self._gains.entries.clear()
+        self._history = History(self.run, (), self._asked)
+        self.keep_cursors()
+        return Renew(payload=payload)
+
+    def _expired(self, now: Micros) -> str | None:
+        """Why the run has to be cancelled: it takes too long, or was suspended for too long without anything coming."""
+        options = self.run.options
+        if self.run.rollback is not None:
+            return None
+        if self.run.end_by is not None and now >= self.run.end_by:
+            return f"it ran longer than its max_run of {(options.max_run or 0) / SECOND:g} s"
+        since = self.run.suspended_at
+        if options.max_suspend is None or since is None or now < since + options.max_suspend:
+            return None
+        is_same = self._fed == 0 and self.stamp <= since and self.inbox.overdue(now) is None
+        if is_same and not self.inbox.has_due(now) and self._asked.is_waiting(now):
+            return f"it was suspended longer than its max_suspend of {options.max_suspend / SECOND:g} s"
+        return None
+
+    def _cancelled(self, why: str) -> Outcome:
+        return self._finished(Finish(state=RunState.CANCELLED, error=rules.cancellation(why)))
 
     def _blocked(self, error: HoldfastError, now: Micros) -> Block:
         """Commit nothing of this stretch; a fixed deploy heals the run when it is tried again."""
@@ -246,8 +324,10 @@ class Turn(Asking):
         call.started_at = call.started_at or now
 
     def next_deadline(self) -> Micros | None:
-        """When something of this run is due by itself: a timer, a time-out, a retry."""
-        return self._asked.next_deadline()
+        """When something of this run is due by itself: a timer, a time-out, a retry, its own end."""
+        deadline = self._asked.next_deadline()
+        end_by = self.run.end_by if self.run.rollback is None else None
+        return deadline if end_by is None or (deadline is not None and deadline < end_by) else end_by
 
     def is_waiting(self, now: Micros) -> bool:
         """Whether nothing of this run executes or could."""
@@ -267,9 +347,15 @@ class Turn(Asking):
         """Whether there are entries that were not written yet, be it lazily."""
         return bool(self._gains.entries)
 
-    def take_checkpoint(self, next: Next) -> Checkpoint:
-        """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next."""
-        gains, self._gains = self._gains, Gains()
+    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
+        """Everything gained since the last one. The turn goes on; what it gains meanwhile is for the next.
+
+        With too many new children for one, the others are for the next, and the run stays held until then.
+        """
+        gains = self._gains
+        self._gains = gains.split(CHILDREN_AT_ONCE)
+        if self._gains.children:
+            next = Hold()
         self._published |= gains.values
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
@@ -279,14 +365,26 @@ class Turn(Asking):
             token=self.token,
             seen=self.inbox.seen,
             next=next,
-            waits=self._registration.write(next),
+            waits=self._registration.write(next, self._limits(now)),
             charged=charged,
         )
 
+    def _limits(self, now: Micros) -> tuple[Wait, ...]:
+        """What ends a suspension, or the run, though nothing comes."""
+        waits = []
+        if (end_by := self.run.end_by) is not None and self.run.rollback is None:
+            waits.append(Wait(location="~max_run", kind=WaitKind.TIME, since=self.run.start_at, deadline=end_by))
+        if (length := self.run.options.max_suspend) is not None and self.run.rollback is None:
+            waits.append(Wait(location="~max_suspend", kind=WaitKind.TIME, since=now, deadline=now + length))
+        return tuple(waits)
+
     @property
     def fed(self) -> int:
-        """How many facts were fed; given back to `committed` when the checkpoint that carries them is."""
-        return self._fed
+        """How many facts the last checkpoint carries, with all before; to be given to `committed` when it is written.
+
+        As long as children are left for the next one, nothing more counts as safe.
+        """
+        return self._committed if self._gains.children else self._fed
 
     def committed(self, fed: int) -> None:
         """The facts up to this count are safe, and the waits that went with them are known to the store."""
@@ -324,9 +422,10 @@ class Turn(Asking):
         """Forget what was gained and not written, as it never will be."""
         self._gains = Gains()
 
-    def remember(self, entries: Sequence[Entry]) -> None:
-        """Add what was written to the history, for a turn that will take over from this one."""
-        self._history.remember(entries)
+    def remember(self, written: Checkpoint) -> None:
+        """Bring the history up to what was written, for a turn that will take over from this one."""
+        self._history.remember(written.entries)
+        self._history.forget(written.pruned)
 
     def inherit(self, old: Turn) -> None:
         """Take over from a turn of the same lease what it knows to be in the store besides the history."""

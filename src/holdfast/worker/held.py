@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Suspend, Verdict
+from holdfast.core.checkpoint import (
+    Block,
+    Checkpoint,
+    Finish,
+    Hold,
+    Next,
+    Release,
+    Renew,
+    Suspend,
+    TurnAround,
+    Verdict,
+)
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Entry, Holding, Lease
+from holdfast.core.model import Holding, Lease
 from holdfast.core.rules import next_deadline
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Definition
+from holdfast.runner.rollback import Undoing
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
@@ -66,6 +78,9 @@ class HeldRun:
         self.id = lease.run.id
         self.token = lease.run.token
         self.crashes = lease.run.crashes
+        if lease.run.rollback is not None:
+            definition = undoing = Undoing(definition, lease)
+            lease = undoing.lease(lease)
         self._lease = lease
         self._definition = definition
         self._holder = holder
@@ -203,9 +218,9 @@ class HeldRun:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._turn.take_checkpoint(next)
+        checkpoint = self._turn.take_checkpoint(next, self._holder.clock.now())
         self._sent = (checkpoint, self._turn.fed)
-        if not isinstance(next, Hold):
+        if not isinstance(checkpoint.next, Hold):
             self._disarm()
         return checkpoint
 
@@ -225,7 +240,7 @@ class HeldRun:
             self._turn.committed(fed)
             self._turn.inbox.add(verdict.arrivals)
             if self._holder.always_replay:
-                self._forget(checkpoint.entries)
+                self._forget(checkpoint)
             if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
                 self.advance()
             else:
@@ -248,10 +263,10 @@ class HeldRun:
         self._turn.drop_gains()
         self._refusal = Block(error=ErrorRecord.of(error))
 
-    def _forget(self, gained: Sequence[Entry]) -> None:
+    def _forget(self, written: Checkpoint) -> None:
         """For tests: go on from what is recorded, as another worker would."""
         old = self._turn
-        old.remember(gained)
+        old.remember(written)
         if old.needs_checkpoint() or old.has_gains:
             return  # something newer is not recorded yet; the next checkpoint gives the next chance
         run = replace(old.run, token=max(2, old.run.token))
@@ -309,6 +324,8 @@ class HeldRun:
             self._leave(next)
         elif isinstance(next, Block):
             self._leave(ready_at=next.retry_at)
+        elif isinstance(next, (TurnAround, Renew)):
+            self._leave(ready_at=self._holder.clock.now())
         else:
             self._leave(ready_at=next_deadline(checkpoint.waits or ()))
 

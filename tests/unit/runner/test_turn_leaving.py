@@ -45,7 +45,7 @@ def test_t7_finally_blocks_run_and_what_they_ask_for_never_completes() -> None:
     rig.suspend()
     rig.turn.evict()
     assert ran == ["finally"]
-    checkpoint = rig.turn.take_checkpoint(Hold())
+    checkpoint = rig.turn.take_checkpoint(Hold(), rig.now)
     assert (checkpoint.entries, checkpoint.messages, checkpoint.events) == ((), (), ())
     assert (checkpoint.children, checkpoint.values) == ((), {})
 

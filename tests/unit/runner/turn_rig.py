@@ -115,7 +115,7 @@ class Rig:
 
     def take(self, next: Next | None = None) -> tuple[Checkpoint, int]:
         """A checkpoint on its way to the store, and what to say when it has arrived."""
-        checkpoint = self.turn.take_checkpoint(next or self.turn.outcome or Hold())
+        checkpoint = self.turn.take_checkpoint(next or self.turn.outcome or Hold(), self.now)
         return checkpoint, self.turn.fed
 
     def commit(self, next: Next | None = None) -> Checkpoint:

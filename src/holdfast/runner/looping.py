@@ -1,0 +1,150 @@
+"""A durable loop: a body that is called again and again with a state, whose past is pruned.
+
+Every so many iterations the state is recorded as a mark, an entry at `loop/~11` for the state with which iteration 11
+begins. A run that is resumed begins at the oldest mark that is kept and replays from there, so that its cost does not
+grow with the number of iterations. What earlier iterations recorded goes, except what undo needs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.core.codec import Codec
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.location import Scope, iteration_of
+from holdfast.core.revision import PRUNED
+from holdfast.core.signature import hints_of
+from holdfast.runner.operation import Mark
+
+if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
+
+S = TypeVar("S")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Generic[S]):
+    """Go on with the next iteration, which gets this state."""
+
+    state: S
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Generic[V]):
+    """End the loop; its value is what `ctx.loop` returns."""
+
+    value: V = None  # type: ignore[assignment]  # `Break()` is a Break[None]
+
+
+class Looping:
+    """One loop of a run, from its call to its end."""
+
+    def __init__(
+        self, turn: Asking, location: str, body: Callable[..., Any], state: Any, *, keep: int, every: int
+    ) -> None:
+        if not callable(body):
+            raise InvalidRequest(
+                f"loop {location!r}: expected a body such as `async def body(ctx, state)`, got {body!r}"
+            )
+        _check_count(location, "keep", keep)
+        _check_count(location, "every", every)
+        self._turn = turn
+        self._location = location
+        self._body = body
+        self._keep = keep
+        self._every = every
+        self._states, self._values = self._turn.definition.loop_codecs(body)
+        self._first = self._states.store(state, f"state of loop {location!r}")
+        self._marks: list[int] = []
+        self._oldest = 1
+
+    async def run(self) -> Any:
+        """Go through the iterations that are left."""
+        if self._turn.recorded(self._location) is not None:
+            self._turn.skip_iterations(self._location, None)
+            return await self._recall_end()
+        number, state = await self._resume()
+        while True:
+            step = await self._iterate(number, state)
+            if isinstance(step, Break):
+                return await self._end(step.value)
+            number += 1
+            text, state = self._states.store(step.state, f"state of loop {self._location!r}")
+            if (number - 1) % self._every == 0:
+                await self._mark(number, text)
+
+    async def _iterate(self, number: int, state: Any) -> Continue[Any] | Break[Any]:
+        path = iteration_of(self._location, number)
+        with self._turn.loop.within(Scope(f"{path}/", iteration=path)):
+            step = self._body(self._turn.context, state)
+            if inspect.isawaitable(step):
+                step = await step
+        if not isinstance(step, (Continue, Break)):
+            raise InvalidRequest(
+                f"the body of loop {self._location!r} returned {step!r}; it must return Continue(state) or Break(value)"
+            )
+        return step
+
+    async def _resume(self) -> tuple[int, Any]:
+        """Where to begin: at the oldest mark that is kept, or at the first iteration."""
+        recorded = self._turn.marks(self._location)
+        if not recorded:
+            return 1, self._first[1]
+        number, latest = min(recorded), recorded[max(recorded)]
+        self._oldest = number if latest.ref == PRUNED else 1
+        self._marks = [number]
+        self._turn.skip_iterations(self._location, number)
+        entry = await self._turn.perform(Mark(iteration_of(self._location, number), ""))
+        return number, await self._turn.recall(self._states, entry.result, f"state of loop {self._location!r}")
+
+    async def _mark(self, number: int, text: str) -> None:
+        """Record the state with which an iteration begins, and let go of what is too old."""
+        location = iteration_of(self._location, number)
+        is_new = self._turn.recorded(location) is None
+        self._marks.append(number)
+        floor = max((mark for mark in self._marks if mark <= number - self._keep), default=1)
+        stale = range(self._oldest, floor)
+        self._oldest = max(self._oldest, floor)
+        self._marks = [mark for mark in self._marks if mark >= floor]
+        await self._turn.perform(Mark(location, text, ref=self._pruned_ref()))
+        if is_new:
+            self._turn.prune([iteration_of(self._location, old) for old in stale])
+
+    async def _end(self, value: Any) -> Any:
+        text, value = self._values.store(value, f"value of loop {self._location!r}")
+        await self._turn.perform(Mark(self._location, text, ref=self._pruned_ref()))
+        return value
+
+    async def _recall_end(self) -> Any:
+        entry = await self._turn.perform(Mark(self._location, ""))
+        return await self._turn.recall(self._values, entry.result, f"value of loop {self._location!r}")
+
+    def _pruned_ref(self) -> str | None:
+        return PRUNED if self._oldest > 1 else None
+
+
+def _check_count(location: str, name: str, count: object) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidRequest(f"loop {location!r}: {name} is a number of iterations, at least 1, not {count!r}")
+
+
+def loop_codecs(body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
+    """How the state and the value of a loop are stored, by the annotations of its body."""
+    hints = hints_of(body)
+    parameters = list(inspect.signature(body).parameters)
+    state = hints.get(parameters[1], Any) if len(parameters) > 1 else Any
+    return Codec(state), Codec(_value_hint(hints.get("return", Any)))
+
+
+def _value_hint(returned: Any) -> Any:
+    """The `V` of a body that returns `Continue[S] | Break[V]`."""
+    for part in getattr(returned, "__args__", ()) or (returned,):
+        if getattr(part, "__origin__", None) is Break:
+            return part.__args__[0]
+        if getattr(returned, "__origin__", None) is Break:
+            return returned.__args__[0]
+    return Any

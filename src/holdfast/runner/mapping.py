@@ -1,0 +1,67 @@
+"""A map: many children of one kind, created in bulk and awaited as one.
+
+The run waits for the whole group by a single wait, which is counted down: however many children there are, it is
+woken once. With a limit, those beyond it are created without a slot and get that of a sibling that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.errors import JoinFailed, WorkflowError
+from holdfast.core.location import name_from
+from holdfast.core.model import Entry, EntryKind
+from holdfast.runner.operation import ChildEnd, ChildGroup
+
+if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
+    from holdfast.runner.child import Child
+
+
+class ChildMap:
+    """The children of one `ctx.map`."""
+
+    def __init__(self, turn: Asking, location: str, children: Sequence[Child[Any]], limit: int | None) -> None:
+        self._turn = turn
+        self._location = location
+        self._children = children
+        self._limit = limit
+
+    async def run(self) -> list[Any]:
+        """Create the children that do not exist yet, and wait for all; their results in order."""
+        if not self._children:
+            return []
+        group = ChildGroup(self._location, f"{self._turn.run.id}/{self._location}", self._create())
+        cancels = self._children[0].intent.on_close == "cancel"
+        try:
+            ends = await self._turn.perform(group)
+        finally:
+            if cancels and not group.is_complete and not self._turn.loop.is_evicting:
+                location = self._turn.loop.scope.locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))
+                self._turn.command(EntryKind.CANCEL, location, cancels=tuple(group.open_ids))
+        return self._collect(ends)
+
+    def _create(self) -> list[tuple[str, str]]:
+        """Have all children created that are not recorded; give each one's id and location."""
+        created: list[tuple[str, str]] = []
+        running = 0
+        for child in self._children:
+            recorded = self._turn.recorded(child.location)
+            if recorded is None or not recorded.is_settled:
+                running += 1
+            child.create(is_parked=self._limit is not None and running > self._limit)
+            created.append((child.id, child.location))
+        return created
+
+    def _collect(self, ends: dict[str, Entry]) -> list[Any]:
+        results: dict[int, Any] = {}
+        errors: dict[int, BaseException] = {}
+        for index, child in enumerate(self._children):
+            try:
+                results[index] = ChildEnd(child.location, child.id, child.codec).outcome(ends[child.location])
+            except WorkflowError as error:
+                errors[index] = error
+        if errors:
+            raise JoinFailed(self._location, results, errors)
+        return list(results.values())
