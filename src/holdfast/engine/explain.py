@@ -28,7 +28,7 @@ def explain(details: Details, workers: Sequence[WorkerInfo], now: Micros) -> str
         return f"Blocked by {run.error}; {again}."
     if run.ready_at is not None and run.ready_at <= now:
         return _ready(run, workers, now)
-    if run.state is RunState.PENDING:
+    if run.state is RunState.PENDING and run.ready_at is not None:
         return f"Starts at {_at(run.ready_at)}."
     return f"Waiting: {'; '.join(_wait(wait) for wait in details.waits) or 'for nothing that is named'}."
 

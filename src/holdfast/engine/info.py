@@ -56,7 +56,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
             id=run.id,
             type=run.type,
             state=run.state,
-            payload=decode_any(run.payload),
+            payload=decode_any(run.input),
             result=None if run.result is None else decode_any(run.result),
             error=run.error,
             key=run.key,

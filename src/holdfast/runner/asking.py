@@ -212,6 +212,10 @@ class Asking:
             entries = [e for e in entries if int(e.location.removeprefix(prefix).partition("/")[0]) < number]
         self._history.skip(entries)
 
+    def may_undo(self, location: str) -> bool:
+        """Whether something inside an operation would have to be undone."""
+        return any(entry.has_undo for entry in self._history.below(location))
+
     def prune(self, scopes: Sequence[str]) -> None:
         """Let go of what is recorded in scopes, and keep what must be known of it: which events the run has had."""
         self.keep_cursors()

@@ -33,6 +33,8 @@ class Branches:
 
     async def join(self, *, fail_fast: bool) -> dict[str, Any]:
         """The results of all by key; `JoinFailed` if any failed, at once if it shall fail fast."""
+        if not self._branches:
+            return {}
         await self._run_until(_failed if fail_fast else _rolls_back)
         # Those cancelled just now have not ended yet; they are in neither.
         errors = {key: _raised_by(task) for key, task in self._tasks.items() if _failed(task)}

@@ -22,22 +22,22 @@ from holdfast.runner.operation import Mark
 if TYPE_CHECKING:
     from holdfast.runner.asking import Asking
 
-S = TypeVar("S")
-V = TypeVar("V")
+S_co = TypeVar("S_co", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Continue(Generic[S]):
+class Continue(Generic[S_co]):
     """Go on with the next iteration, which gets this state."""
 
-    state: S
+    state: S_co
 
 
 @dataclass(frozen=True, slots=True)
-class Break(Generic[V]):
+class Break(Generic[V_co]):
     """End the loop; its value is what `ctx.loop` returns."""
 
-    value: V = None  # type: ignore[assignment]  # `Break()` is a Break[None]
+    value: V_co = None  # type: ignore[assignment]  # `Break()` is a Break[None]
 
 
 class Looping:
@@ -64,7 +64,8 @@ class Looping:
 
     async def run(self) -> Any:
         """Go through the iterations that are left."""
-        if self._turn.recorded(self._location) is not None:
+        # Where something may have to be undone, the last iterations are replayed all the same: they tell how.
+        if self._turn.recorded(self._location) is not None and not self._turn.may_undo(self._location):
             self._turn.skip_iterations(self._location, None)
             return await self._recall_end()
         number, state = await self._resume()

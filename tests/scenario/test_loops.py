@@ -1,0 +1,399 @@
+"""Durable loops, and runs that continue as new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import Break, ChildFailed, Context, Continue, InvalidRequest, Registry, RunFailed, RunState
+from tests.stage import Stage, facts
+
+nothing: list[int] = []
+
+
+async def test_a_loop_goes_on_with_its_state_until_it_breaks(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def count(ctx: Context, until: int) -> int:
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            done = await ctx.step("add", lambda: state + 1)
+            return Break(done) if done == until else Continue(done)
+
+        return await ctx.loop("count", body, 0)
+
+    async with stage.harness(app) as h:
+        run = await h.start(count, 3)
+        assert await run.result() == 3
+        assert await facts(run) == [
+            "count/~1/add step done",
+            "count/~2/add step done",
+            "count/~3/add step done",
+            "count loop done",
+        ]
+
+
+async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:
+    app = Registry()
+
+    @dataclass
+    class State:
+        seen: list[int]
+
+    @app.workflow
+    async def typed(ctx: Context) -> int:
+        async def body(ctx: Context, state: State) -> Continue[State] | Break[State]:
+            assert isinstance(state, State)
+            await ctx.sleep(60)
+            seen = [*state.seen, len(state.seen)]
+            return Break(State(seen)) if len(seen) == 25 else Continue(State(seen))
+
+        end = await ctx.loop("l", body, State([]), keep=2, every=3)
+        await ctx.sleep(60)
+        assert isinstance(end, State)
+        return sum(end.seen)
+
+    async with stage.harness(app) as h:
+        assert await h.execute(typed) == sum(range(25))
+
+
+async def test_the_history_of_a_long_loop_stays_small_and_it_resumes_in_its_midst(stage: Stage) -> None:
+    app = Registry()
+    begun: list[int] = []
+
+    @app.workflow
+    async def long(ctx: Context) -> int:
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            begun.append(state)
+            await ctx.step("work", lambda: state)
+            if state % 50 == 49:
+                await ctx.receive("go")
+            return Break(state) if state == 199 else Continue(state + 1)
+
+        return await ctx.loop("l", body, 0, keep=5, every=5)
+
+    async with stage.harness(app) as h:
+        run = await h.start(long)
+        for _ in range(3):
+            await h.advance(1)
+            assert len(await run.history()) < 30
+            begun.clear()
+            await run.send("go")
+        await h.advance(1)
+        if stage.kind != "replay":
+            assert min(begun) >= 139 - 11
+        await run.send("go")
+        assert await run.result() == 199
+        assert len(await run.history()) < 30
+
+
+async def test_loops_nest_and_hold_branches(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def nested(ctx: Context) -> Any:
+        async def inner(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            found = await ctx.join(
+                "pair",
+                {"a": lambda ctx: ctx.step("a", lambda: 1), "b": lambda ctx: ctx.step("b", lambda: 2)},
+            )
+            await ctx.sleep(1)
+            total = state + sum(found.values())
+            return Break(total) if total >= 9 else Continue(total)
+
+        async def outer(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
+            state = [*state, await ctx.loop("inner", inner, 0, keep=1, every=1)]
+            return Break(state) if len(state) == 4 else Continue(state)
+
+        return await ctx.loop("outer", outer, nothing, keep=1, every=2)
+
+    async with stage.harness(app) as h:
+        run = await h.start(nested)
+        assert await run.result() == [9, 9, 9, 9]
+        assert "outer/~4/inner/~3/pair/a/a step done" in await facts(run)
+
+
+async def test_chance_and_sets_of_tasks_are_the_same_when_a_loop_is_resumed(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def chancy(ctx: Context) -> int:
+        import asyncio
+
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            tasks = {asyncio.create_task(ctx.sleep(seconds)) for seconds in range(1, 7)}
+            order = [task.get_name() for task in tasks]
+            seen = [ctx.random.random(), str(ctx.uuid()), order]
+            await asyncio.wait(tasks)
+            recorded = await ctx.step("seen", lambda: seen)
+            assert recorded == seen
+            return Break(state) if state == 30 else Continue(state + 1)
+
+        return await ctx.loop("l", body, 0, keep=2, every=3)
+
+    async with stage.harness(app) as h:
+        assert await h.execute(chancy) == 30
+
+
+async def test_a_run_gets_each_event_once_though_the_iterations_that_took_them_are_pruned(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def collect(ctx: Context) -> list[int]:
+        async def body(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
+            state = [*state, await ctx.wait_event("news")]
+            return Break(state) if len(state) == 12 else Continue(state)
+
+        return await ctx.loop("l", body, nothing, keep=1, every=2)
+
+    async with stage.harness(app) as h:
+        run = await h.start(collect)
+        await h.settle()
+        for number in range(12):
+            await h.emit("news", number)
+            await h.settle()
+        assert await run.result() == list(range(12))
+
+
+async def test_a_loop_that_only_counts_does_not_keep_the_worker_for_itself(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def busy(ctx: Context) -> int:
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            return Break(state) if state == 500 else Continue(state + 1)
+
+        return await ctx.loop("l", body, 0)
+
+    @app.workflow
+    async def other(ctx: Context) -> str:
+        return await ctx.step("s", lambda: "done")
+
+    async with stage.harness(app) as h:
+        run = await h.start(busy)
+        assert await h.execute(other) == "done"
+        assert await run.result() == 500
+        assert len(await run.history()) <= 4
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "Break"])
+async def test_a_body_that_returns_neither_fails_the_run_with_its_value(stage: Stage, wrong: Any) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def odd(ctx: Context) -> Any:
+        async def body(ctx: Context, state: int) -> Any:
+            return wrong
+
+        return await ctx.loop("l", body, 0)
+
+    async with stage.harness(app) as h:
+        with pytest.raises(RunFailed, match=rf"returned {wrong!r}; it must return Continue\(state\) or Break\(value\)"):
+            await h.execute(odd)
+
+
+async def test_a_loop_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def odd(ctx: Context) -> list[str]:
+        async def body(ctx: Context, state: int) -> Break[int]:
+            return Break(state)
+
+        refusals = []
+        for options in ({"body": 5}, {"keep": 0}, {"every": True}, {"state": object()}):
+            try:
+                await ctx.loop("l", **{"body": body, "state": 0, **options})  # type: ignore[arg-type]
+            except InvalidRequest as error:
+                refusals.append(str(error))
+        return refusals
+
+    async with stage.harness(app) as h:
+        body, keep, every, state = await h.execute(odd)
+        assert "needs a body" in body or "expected a body" in body
+        assert "keep is a number of iterations" in keep
+        assert "every is a number of iterations" in every
+        assert "object" in state
+
+
+# Generations
+
+
+async def test_a_run_that_continues_as_new_is_the_same_run_without_its_past(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def bill(ctx: Context, month: int, paid: int = 0) -> Any:
+        paid += await ctx.step("charge", lambda: 10)
+        await ctx.sleep(30 * 86400)
+        if month < 12:
+            return await ctx.continue_as_new(month + 1, paid)
+        return paid
+
+    async with stage.harness(app) as h:
+        run = await h.start(bill, 1, key="customer-1")
+        assert await run.result() == 120
+        info = await run.info()
+        assert (info.generation, info.payload, info.state) == (12, {"month": 12, "paid": 110}, RunState.SUCCEEDED)
+        assert await facts(run) == ["charge step done", "sleep timer done"]
+        generations = [fact.data["generation"] for fact in await run.audit() if fact.event == "continued"]
+        assert generations == list(range(2, 13))
+        again = await h.start(bill, 1, key="customer-1")
+        assert (again.id, again.created) == (run.id, False)
+
+
+async def test_unread_messages_survive_a_generation_and_read_ones_do_not(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def inbox(ctx: Context, seen: list[str]) -> Any:
+        seen = [*seen, await ctx.receive("m")]
+        if len(seen) < 4:
+            return await ctx.continue_as_new(seen)
+        return seen
+
+    async with stage.harness(app) as h:
+        run = await h.start(inbox, [])
+        for text in "abcd":
+            await run.send("m", text)
+        assert await run.result() == ["a", "b", "c", "d"]
+
+
+async def test_what_is_open_ends_with_the_generation(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.receive("never")
+
+    @app.workflow
+    async def parent(ctx: Context, generation: int) -> Any:
+        if generation == 1:
+            await ctx.start(child, on_close="cancel", name="closed")
+            await ctx.start(child, name="left")
+            return await ctx.continue_as_new(2)
+        try:
+            return await ctx.receive("m", timeout=60)
+        except TimeoutError:
+            return "nothing"
+
+    async with stage.harness(app) as h:
+        run = await h.start(parent, 1)
+        assert await run.result() == "nothing"
+        states = sorted([info.state.value async for info in h.list(parent_id=run.id)])
+        assert states == ["cancelled", "suspended"]
+
+
+async def test_an_event_is_not_had_again_by_the_next_generation(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def listen(ctx: Context, seen: list[int]) -> Any:
+        seen = [*seen, await ctx.wait_event("news")]
+        return await ctx.continue_as_new(seen) if len(seen) < 3 else seen
+
+    async with stage.harness(app) as h:
+        run = await h.start(listen, [])
+        await h.settle()
+        for number in range(3):
+            await h.emit("news", number)
+        assert await run.result() == [0, 1, 2]
+
+
+async def test_continuing_as_new_from_a_branch_or_with_wrong_arguments_is_refused(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def odd(ctx: Context, n: int) -> Any:
+        async def branch(ctx: Context) -> Any:
+            return await ctx.continue_as_new(5)
+
+        refusals = []
+        for call in (lambda: ctx.first_settled("b", {"b": branch}), lambda: ctx.continue_as_new(1, 2)):
+            try:
+                await call()
+            except InvalidRequest as error:
+                refusals.append(str(error))
+        return refusals
+
+    async with stage.harness(app) as h:
+        branch, arguments = await h.execute(odd, 1)
+        assert "the workflow function itself" in branch
+        assert "takes 1 arguments" in arguments
+
+
+# Limits
+
+
+async def test_a_run_that_takes_longer_than_its_max_run_is_cancelled(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def slow(ctx: Context) -> None:
+        while True:
+            await ctx.sleep(40)
+
+    async with stage.harness(app) as h:
+        run = await h.start(slow, max_run=100)
+        await h.advance(99)
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(2)
+        info = await run.info()
+        assert info.state is RunState.CANCELLED
+        assert info.error is not None
+        assert info.error.message == "it ran longer than its max_run of 100 s"
+
+
+async def test_a_suspension_longer_than_max_suspend_cancels_and_a_shorter_one_does_not(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def waits(ctx: Context) -> None:
+        while True:
+            await ctx.receive("go")
+
+    async with stage.harness(app) as h:
+        run = await h.start(waits, max_suspend=60)
+        for _ in range(5):
+            await h.advance(50)
+            await run.send("go")
+        await h.advance(59)
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(2)
+        info = await run.info()
+        assert info.state is RunState.CANCELLED
+        assert info.error is not None
+        assert info.error.message == "it was suspended longer than its max_suspend of 60 s"
+
+
+async def test_a_child_has_limits_of_its_own(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.receive("never")
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.call(child, max_run=30)
+        except ChildFailed as failure:
+            return f"{failure.kind} after {ctx.now().second} s"
+        return "?"
+
+    async with stage.harness(app) as h:
+        assert await h.execute(parent) == "cancelled after 30 s"
+
+
+@pytest.mark.parametrize("options", [{"max_run": 0}, {"max_suspend": -1}])
+async def test_a_limit_that_is_no_time_is_refused(stage: Stage, options: Any) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def nothing(ctx: Context) -> None: ...
+
+    async with stage.harness(app) as h:
+        with pytest.raises(InvalidRequest, match="greater than zero"):
+            await h.start(nothing, **options)

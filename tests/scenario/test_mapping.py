@@ -1,0 +1,198 @@
+"""Maps: many children of one kind, created in bulk and awaited as one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Context, InvalidRequest, JoinFailed, Registry, RunState
+from holdfast.testing.faults import FaultyStore
+from tests.stage import Stage, facts
+
+app = Registry()
+
+
+@app.task("map.double.v1")
+def double(n: int) -> int:
+    return 2 * n
+
+
+@app.workflow("map.add.v1")
+async def add(ctx: Context, a: int, b: int) -> int:
+    await ctx.sleep(a)
+    return a + b
+
+
+@app.workflow("map.odd.v1")
+async def odd(ctx: Context, n: int) -> int:
+    await ctx.sleep(n)
+    if n % 2:
+        raise ValueError(f"{n} is odd")
+    return n
+
+
+@app.workflow("map.wait.v1")
+async def wait(ctx: Context, n: int) -> Any:
+    return [n, await ctx.receive("go")]
+
+
+def parent_of(**options: Any) -> Registry:
+    """An application whose workflow `parent` maps over what it is given."""
+    local = Registry()
+    local.include(app)
+
+    @local.workflow("parent")
+    async def parent(ctx: Context, type: str, payloads: list[Any]) -> Any:
+        try:
+            return await ctx.map(type, payloads, **options)
+        except JoinFailed as failure:
+            errors = {str(index): str(error) for index, error in failure.errors.items()}
+            return [{str(index): result for index, result in failure.results.items()}, errors]
+
+    return local
+
+
+async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -> None:
+    local = Registry()
+    local.include(app)
+
+    @local.workflow
+    async def parent(ctx: Context) -> Any:
+        return [
+            await ctx.map(double, [3, 1, 2]),
+            await ctx.map(add, [(3, 1), (1, 1)], name="sums"),
+            await ctx.map(double, []),
+        ]
+
+    async with stage.harness(local) as h:
+        run = await h.start(parent)
+        assert await run.result() == [[6, 2, 4], [4, 2], []]
+        assert sorted(await facts(run)) == [
+            "map.double.v1/0 child done",
+            "map.double.v1/1 child done",
+            "map.double.v1/2 child done",
+            "sums/0 child done",
+            "sums/1 child done",
+        ]
+
+
+async def test_a_map_collects_what_failed_by_index(stage: Stage) -> None:
+    async with stage.harness(parent_of()) as h:
+        payloads = [{"n": n} for n in range(4)]
+        results, errors = await h.execute("parent", {"type": "map.odd.v1", "payloads": payloads})
+        assert results == {"0": 0, "2": 2}
+        assert errors.keys() == {"1", "3"}
+        assert "1 is odd" in errors["1"]
+
+
+async def test_a_parent_of_many_is_woken_once(stage: Stage) -> None:
+    async with stage.harness(parent_of()) as h:
+        payloads = [{"a": n % 7 + 1, "b": 1} for n in range(300)]
+        run = await h.start("parent", {"type": "map.add.v1", "payloads": payloads})
+        assert await run.result() == [n % 7 + 2 for n in range(300)]
+        assert [fact.event for fact in await run.audit()].count("woken") == 1
+
+
+async def test_children_are_created_a_thousand_at_a_time(stage: Stage) -> None:
+    created: list[int] = []
+
+    class Counting(FaultyStore):
+        def checkpoint(self, checkpoints: Any) -> Any:
+            created.extend(len(one.children) for one in checkpoints if one.children)
+            return super().checkpoint(checkpoints)
+
+    async with stage.harness(parent_of(), wrap=Counting) as h:
+        payloads = [{"n": n} for n in range(2_500)]
+        assert await h.execute("parent", {"type": "map.double.v1", "payloads": payloads}) == [
+            2 * n for n in range(2_500)
+        ]
+        assert created == [1_000, 1_000, 500]
+
+
+async def test_with_a_limit_only_so_many_run_at_once_and_in_order(stage: Stage) -> None:
+    async with stage.harness(parent_of(limit=2)) as h:
+        run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(5)]})
+        await h.settle()
+        for n in range(5):
+            children = {info.payload["n"]: info async for info in h.list(parent_id=run.id)}
+            begun = [number for number, info in children.items() if info.state is not RunState.PENDING]
+            assert sorted(begun) == list(range(min(5, n + 2)))
+            if n < 3:
+                waiting = children[n + 2]
+                assert [wait.kind.value for wait in waiting.waits] == ["slot"]
+                assert "as so many may run at once" in await h.run(waiting.id).explain()
+            await h.run(children[n].id).send("go", n * 10)
+            await h.settle()
+        assert await run.result() == [[n, n * 10] for n in range(5)]
+
+
+async def test_a_child_that_waits_for_its_slot_can_be_cancelled_and_takes_none(stage: Stage) -> None:
+    async with stage.harness(parent_of(limit=1)) as h:
+        run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(3)]})
+        await h.settle()
+        children = {info.payload["n"]: info.id async for info in h.list(parent_id=run.id)}
+        await h.run(children[1]).cancel("not needed")
+        await h.settle()
+        assert (await h.run(children[2]).info()).state is RunState.PENDING
+        await h.run(children[0]).send("go", 1)
+        await h.settle()
+        await h.run(children[2]).send("go", 2)
+        results, errors = await run.result()
+        assert results == {"0": [0, 1], "2": [2, 2]}
+        assert "not needed" in errors["1"]
+
+
+async def test_children_are_cancelled_with_the_map_that_waits_for_them(stage: Stage) -> None:
+    local = Registry()
+    local.include(app)
+
+    @local.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            async with asyncio.timeout(60):
+                await ctx.map(wait, [1, 2, 3], limit=2)
+        except TimeoutError:
+            await ctx.sleep(1)
+        return "timed out"
+
+    async with stage.harness(local) as h:
+        run = await h.start(parent)
+        assert await run.result() == "timed out"
+        assert {info.state async for info in h.list(parent_id=run.id)} == {RunState.CANCELLED}
+
+
+async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:
+    local = Registry()
+    local.include(app)
+
+    @local.workflow
+    async def parent(ctx: Context) -> Any:
+        refusals = []
+        calls: list[tuple[Any, list[Any], dict[str, Any]]] = [
+            (double, [1], {"limit": 0}),
+            (double, [(1, 2)], {}),
+            (double, [1], {"key": "k"}),
+            (double, [1], {"on_close": "maybe"}),
+            (len, [1], {}),
+        ]
+        for workflow, items, options in calls:
+            try:
+                await ctx.map(workflow, items, **options)
+            except InvalidRequest as error:
+                refusals.append(str(error))
+        return refusals
+
+    async with stage.harness(local) as h:
+        run = await h.start(parent)
+        limit, arguments, option, policy, function = await run.result()
+        assert "limit=0" in limit
+        assert "takes 1 arguments" in arguments
+        assert "unknown option key" in option
+        assert "on_close='maybe'" in policy
+        assert "not a workflow or task" in function
+        assert await facts(run) == []
+
+
+pytestmark = pytest.mark.timeout(120)
