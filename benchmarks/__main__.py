@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks import latency, scale, throughput
+from benchmarks import latency, scale, throughput, vocabulary
 
 if __name__ == "__main__":
     throughput.main()
     latency.main()
     scale.main()
+    vocabulary.main()

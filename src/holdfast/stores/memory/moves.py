@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 from msgspec.structs import replace
 
 from holdfast.core import rules
@@ -106,10 +108,10 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
 
 
 def _hand_on_slot(state: State, run: Run, now: Micros) -> None:
-    """Let the next one go of those that wait until fewer of their siblings run."""
+    """Let the next one go, by id, of those that wait until fewer of their siblings run."""
     waiting = state.parked.get(run.group or "")
     while waiting:
-        record = state.records[waiting.popleft()]
+        record = state.records[heapq.heappop(waiting)]
         if rules.is_parked(record.waits):
             record.waits = ()
             record.run = rules.unparked(record.run, now)

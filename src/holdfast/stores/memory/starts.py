@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Literal
 
@@ -77,7 +78,7 @@ def _add(state: State, intent: Intent, lease: LeaseRequest | None, now: Micros) 
         state.children[run.parent_id].append(run.id)
     if intent.is_parked:
         record.waits = (rules.parking(run),)
-        state.parked[run.group or ""].append(run.id)
+        heapq.heappush(state.parked[run.group or ""], run.id)
     if lease is None or run.ready_at is None or run.ready_at > now:
         state.news.ready.add(run.type)
         return CreatedRun(run_id=run.id, created=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from holdfast.core import rules
@@ -68,7 +68,7 @@ class State:
     records: dict[str, Record] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    parked: dict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
+    parked: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
     event_count: int = 0
     workers: dict[str, WorkerInfo] = field(default_factory=dict)

@@ -30,11 +30,14 @@ from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
+from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
+from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 
 __all__ = [
@@ -45,11 +48,14 @@ __all__ = [
     "ClaimContract",
     "ControlContract",
     "EventContract",
+    "GenerationContract",
+    "GroupContract",
     "HintContract",
     "MessageContract",
     "ReadContract",
     "RenewContract",
     "RepeatContract",
+    "RollbackContract",
     "SettableClock",
     "StartContract",
     "StoreContract",
@@ -67,6 +73,9 @@ class StoreContract(
     CheckpointContract,
     RepeatContract,
     ArrivalContract,
+    GroupContract,
+    GenerationContract,
+    RollbackContract,
     ControlContract,
     ReadContract,
     HintContract,

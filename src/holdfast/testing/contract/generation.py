@@ -1,0 +1,149 @@
+"""Pruning and generations: what a store forgets of a run that goes on, and what it keeps."""
+
+from __future__ import annotations
+
+from holdfast.core.checkpoint import Cancel, Hold, Renew
+from holdfast.core.clock import SECOND
+from holdfast.core.model import EntryState
+from holdfast.core.ports import Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    a_message,
+    a_step,
+    an_event,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    claim_one,
+    facts_of,
+    for_child,
+    for_event,
+    for_message,
+    held,
+    picture_of,
+    start,
+    suspended,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+
+class GenerationContract(Contract):
+    """A history may be pruned scope by scope; a generation begins without one."""
+
+    async def test_a_pruned_scope_is_gone_with_all_in_it_and_nothing_else(self, store: Store) -> None:
+        """SEMANTICS, loop: the history of old iterations is pruned."""
+        lease = await held(store)
+        kept = ("l", "l/~10", "l/~10/a", "l/~1a", "l/~11/x", "l#2/~1/a", "before", "l/~1-", "l/~10/~1/a")
+        gone = ("l/~1", "l/~1/a", "l/~1/inner/~1/a", "l/~1/+1/b", "l/~1/\U0001f98a", "l/~1/a#2")
+        steps = tuple(a_step(at, place) for place, at in enumerate((*kept, *gone), 1))
+        await write(store, checkpoint_for(lease, entries=steps))
+
+        await write(store, checkpoint_for(lease, entries=(a_step("l/~1/late", 99),), pruned=("l/~1",)))
+
+        assert {entry.location for entry in await store.history(an_id(1))} == set(kept)
+
+    async def test_what_would_have_to_be_undone_outlives_its_scope(self, store: Store) -> None:
+        """SEMANTICS, loop: what undo needs is kept."""
+        lease = await held(store)
+        steps = (a_step("l/~1/a", 1, has_undo=True), a_step("l/~1/b", 2))
+        await write(store, checkpoint_for(lease, entries=steps))
+
+        await write(store, checkpoint_for(lease, pruned=("l/~1",)))
+
+        assert tuple(await store.history(an_id(1))) == (steps[0],)
+
+    async def test_the_next_generation_begins_without_history_and_keeps_id_and_key(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, continue_as_new: same run id, next generation, history dropped."""
+        lease = await held(store, key="k")
+        await write(store, checkpoint_for(lease, entries=(a_step(),), waits=(for_message("go"),)))
+        clock.advance(SECOND)
+        cursor = a_step("~events", 0, state=EntryState.STARTED)
+
+        verdict = await write(store, checkpoint_for(lease, Renew(payload='{"n":2}'), entries=(cursor,)))
+
+        assert (verdict.is_lost, verdict.is_held) == (False, False)
+        run = await the_run(store)
+        assert (run.state, run.generation, run.ready_at) == (RunState.PENDING, 2, START + SECOND)
+        assert (run.payload, run.input, run.key, run.first_claimed_at) == ("{}", '{"n":2}', "k", None)
+        assert tuple(await store.history(an_id(1))) == (cursor,)
+        assert await facts_of(store) == ["claimed", "continued"]
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert details.waits == ()
+        again = await claim_one(store)
+        assert (again.run.input, again.run.first_claimed_at, again.entries) == ('{"n":2}', START + SECOND, (cursor,))
+
+    async def test_unread_messages_go_over_to_the_next_generation_and_nothing_else_does(self, store: Store) -> None:
+        """SEMANTICS, continue_as_new: unread messages kept."""
+        lease = await held(store)
+        await start(store, an_intent(2, parent_id=an_id(1)))
+        await write(store, checkpoint_for(lease, waits=(for_event("paid"), for_child(2))))
+        await store.send([a_message(id="m1"), a_message(id="m2", payload="2")])
+        await store.emit([an_event()])
+        await store.control(an_id(2), Cancel(id="c"))
+
+        await write(store, checkpoint_for(lease, Renew(payload="{}"), consumed=(1,)))
+
+        renewed = await claim_one(store)
+        assert [(one.number, one.ref) for one in renewed.arrivals] == [(2, "m2")]
+        assert [sent.refused for sent in await store.send([a_message(id="m1")])] == [None]
+        assert (
+            await the_run(store)
+        ).arrivals == renewed.run.arrivals  # the first one was consumed, and is not taken again
+
+    async def test_children_of_an_earlier_generation_follow_their_policy_and_do_not_report(self, store: Store) -> None:
+        """SEMANTICS, continue_as_new: children follow their close policy."""
+        lease = await held(store)
+        closing = an_intent(2, parent_id=an_id(1), on_close="cancel")
+        await start(store, closing, an_intent(3, parent_id=an_id(1)))
+
+        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+        await store.control(an_id(3), Cancel(id="c"))
+
+        assert (await the_run(store, 2)).state is RunState.CANCELLED
+        run = await the_run(store, 3)
+        assert (run.parent_id, run.state) == (an_id(1), RunState.CANCELLED)
+        assert (await claim_one(store)).arrivals == ()
+
+    async def test_a_repeated_renewal_is_the_same_generation(self, store: Store) -> None:
+        """S6: a lost answer is safe."""
+        lease = await held(store)
+        renew = checkpoint_for(lease, Renew(payload='{"n":2}'))
+        await write(store, renew)
+        before = await picture_of(store, 1)
+
+        verdict = await write(store, renew)
+
+        assert (verdict.is_lost, verdict.is_held) == (False, False)
+        assert await picture_of(store, 1) == before
+
+    async def test_a_start_finds_a_run_by_its_key_whatever_its_generation_was_given(self, store: Store) -> None:
+        """SEMANTICS, starting: same key and same type + payload returns the existing run."""
+        lease = await held(store, key="k")
+        await write(store, checkpoint_for(lease, Renew(payload='{"n":2}')))
+
+        (created,) = (await store.create([an_intent(2, key="k")])).runs
+
+        assert (created.run_id, created.created) == (an_id(1), False)
+
+    async def test_an_entry_remembers_since_when_it_was_asked_for_and_that_it_can_be_undone(self, store: Store) -> None:
+        """The port: entries come back equal."""
+        lease = await held(store)
+        entries = (a_step("a", 1, since=0, has_undo=True), a_step("b", 2, since=1))
+        await write(store, checkpoint_for(lease, Hold(), entries=entries))
+
+        assert tuple(await store.history(an_id(1))) == entries
+
+    async def test_a_suspension_is_dated(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, starting: max_suspend is about any one suspension."""
+        await suspended(store, 1, for_message("go"))
+        assert (await the_run(store)).suspended_at == START
+        clock.advance(SECOND)
+        await store.send([a_message()])
+        again = await claim_one(store)
+        assert again.run.suspended_at == START

@@ -1,0 +1,220 @@
+"""Rollback: a run turns around, by its own failure or by a cancel, and ends when it has undone what it did."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint import Block, Cancel, Finish, Release, Suspend, TurnAround
+from holdfast.core.clock import SECOND
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import EntryKind, Lease
+from holdfast.core.ports import Store
+from holdfast.core.rules import ROLLBACK_LOCATION, turn_around_entry
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    a_step,
+    an_error,
+    an_event,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim_one,
+    claimed_ids,
+    facts_of,
+    for_event,
+    for_message,
+    for_time,
+    held,
+    picture_of,
+    start,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+AROUND = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+CHARGE = a_step("charge", 1, has_undo=True)
+
+
+async def turned(store: Store, number: int = 1, around: TurnAround = AROUND) -> None:
+    """A run that has done something, failed, and waits for a worker to undo it."""
+    lease = await held(store, number)
+    entries = (CHARGE, turn_around_entry(around, 2, START))
+    verdict = await write(store, checkpoint_for(lease, around, entries=entries))
+    assert not verdict.is_held
+
+
+def undone(lease: Lease, end: RunState) -> Finish:
+    return Finish(state=end, error=lease.run.error)  # type: ignore[arg-type]  # no success
+
+
+class RollbackContract(Contract):
+    """The code is over at the turn-around; the end comes when all is undone."""
+
+    async def test_a_run_that_turns_around_is_rolling_back_and_ready(self, store: Store) -> None:
+        """SEMANTICS, rollback: on an uncaught error the run is `rolling_back`."""
+        await turned(store)
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at, run.worker) == (
+            RunState.ROLLING_BACK,
+            RunState.FAILED,
+            START,
+            None,
+        )
+        assert run.error == an_error("no luck")
+        assert await facts_of(store) == ["claimed", "rolling_back"]
+        assert await store.orphans(10) == []
+
+    async def test_it_stays_rolling_back_while_it_is_claimed_released_and_waits(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, rollback: each undo is retried like a step and survives crashes."""
+        await turned(store)
+        states = []
+        for next in (Release(), Suspend()):
+            lease = await claim_one(store)
+            states.append(lease.run.state)
+            waits = (for_time(START + SECOND),) if isinstance(next, Suspend) else None
+            await write(store, checkpoint_for(lease, next, waits=waits))
+            states.append((await the_run(store)).state)
+        clock.advance(SECOND)
+        lease = await claim_one(store)
+
+        assert {*states, lease.run.state} == {RunState.ROLLING_BACK}
+        assert lease.run.error == an_error("no luck")
+
+    @pytest.mark.parametrize("end", [RunState.FAILED, RunState.CANCELLED])
+    async def test_it_ends_as_it_was_to_end(self, store: Store, end: RunState) -> None:
+        await turned(store, around=TurnAround(end=end, error=an_error("x")))  # type: ignore[arg-type]
+        lease = await claim_one(store)
+
+        await write(store, checkpoint_for(lease, undone(lease, end)))
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.error) == (end, None, an_error("x"))
+
+    async def test_blocked_while_undoing_it_goes_on_undoing_when_it_is_tried_again(self, store: Store) -> None:
+        """SEMANTICS, rollback: an undo not found leaves the run blocked with the rest still to do."""
+        await turned(store)
+        await write(store, checkpoint_for(await claim_one(store), block(retry_at=START)))
+        assert (await the_run(store)).state is RunState.BLOCKED
+
+        lease = await claim_one(store)
+
+        assert (lease.run.state, lease.run.rollback) == (RunState.ROLLING_BACK, RunState.FAILED)
+
+    async def test_a_turn_around_withdraws_waits_and_closes_children(self, store: Store) -> None:
+        lease = await held(store)
+        await start(store, an_intent(2, parent_id=an_id(1), on_close="cancel"), an_intent(3, parent_id=an_id(1)))
+        await write(store, checkpoint_for(lease, entries=(CHARGE,), waits=(for_message("go"), for_event("paid"))))
+
+        await write(store, checkpoint_for(lease, AROUND, entries=(turn_around_entry(AROUND, 2, START),)))
+
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert details.waits == ()
+        assert await store.emit([an_event()]) == [0]
+        assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
+
+    async def test_a_repeated_turn_around_changes_nothing(self, store: Store) -> None:
+        """S6: a lost answer is safe."""
+        lease = await held(store)
+        around = checkpoint_for(lease, AROUND, entries=(CHARGE, turn_around_entry(AROUND, 2, START)))
+        await write(store, around)
+        before = await picture_of(store, 1)
+
+        verdict = await write(store, around)
+
+        assert (verdict.is_lost, verdict.is_held) == (False, False)
+        assert await picture_of(store, 1) == before
+
+    # Cancel
+
+    async def test_a_cancelled_run_with_something_to_undo_turns_around(self, store: Store) -> None:
+        """SEMANTICS, control: with undo `rolling_back` and ready, under a new token."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("other", 2)), waits=(for_message("go"),)))
+
+        assert await store.control(an_id(1), Cancel(id="c", reason="enough")) is True
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
+        assert (run.token, run.worker) == (lease.run.token + 1, None)
+        assert run.error == ErrorRecord(type="Cancelled", message="enough")
+        (entry,) = [one for one in await store.history(an_id(1)) if one.kind is EntryKind.ROLLBACK]
+        assert (entry.location, entry.position, entry.error) == (ROLLBACK_LOCATION, 3, run.error)
+        assert (await write(store, checkpoint_for(lease, entries=(a_step("late", 3),)))).is_lost
+
+    async def test_force_skips_undo(self, store: Store) -> None:
+        """SEMANTICS, control: `force` skips undo."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(CHARGE,)))
+
+        assert await store.control(an_id(1), Cancel(id="c", force=True)) is True
+
+        assert (await the_run(store)).state is RunState.CANCELLED
+
+    async def test_a_run_that_rolls_back_is_cancelled_only_by_force(self, store: Store) -> None:
+        await turned(store)
+        before = await picture_of(store, 1)
+
+        assert await store.control(an_id(1), Cancel(id="c")) is False
+        assert await picture_of(store, 1) == before
+        assert await store.control(an_id(1), Cancel(id="d", force=True)) is True
+
+        run = await the_run(store)
+        assert (run.state, run.rollback) == (RunState.CANCELLED, None)
+        assert await claimed_ids(store) == []
+
+    async def test_what_is_done_but_cannot_be_undone_does_not_hold_a_cancel_up(self, store: Store) -> None:
+        """SEMANTICS, control: without undo the run is `cancelled` in that transaction."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(a_step(),)))
+
+        await store.control(an_id(1), Cancel(id="c"))
+
+        assert (await the_run(store)).state is RunState.CANCELLED
+
+    async def test_a_child_that_is_cancelled_with_its_parent_rolls_back_on_its_own(self, store: Store) -> None:
+        await held(store, 1)
+        child = await held(store, 2, parent_id=an_id(1), on_close="cancel")
+        await write(store, checkpoint_for(child, entries=(CHARGE,)))
+
+        await store.control(an_id(1), Cancel(id="c"))
+
+        assert (await the_run(store, 1)).state is RunState.CANCELLED
+        assert (await the_run(store, 2)).state is RunState.ROLLING_BACK
+
+    async def test_a_parent_learns_of_the_end_when_it_has_come(self, store: Store) -> None:
+        parent = await held(store, 1)
+        child = await held(store, 2, parent_id=an_id(1))
+        entries = (CHARGE, turn_around_entry(AROUND, 2, START))
+        await write(store, checkpoint_for(child, AROUND, entries=entries))
+        assert (await write(store, checkpoint_for(parent))).arrivals == ()
+
+        lease = await claim_one(store)
+        await write(store, checkpoint_for(lease, undone(lease, RunState.FAILED)))
+
+        (end,) = (await write(store, checkpoint_for(parent))).arrivals
+        assert (end.name, end.state) == (an_id(2), RunState.FAILED)
+
+    async def test_a_run_may_end_as_cancelled_by_its_holder(self, store: Store) -> None:
+        """SEMANTICS, starting: max_run and max_suspend end the run as `cancelled` with the reason."""
+        lease = await held(store)
+        reason = ErrorRecord(type="Cancelled", message="too long")
+
+        await write(store, checkpoint_for(lease, Finish(state=RunState.CANCELLED, error=reason)))
+
+        run = await the_run(store)
+        assert (run.state, run.error) == (RunState.CANCELLED, reason)
+
+    async def test_blocking_for_good_is_a_block_like_any_other(self, store: Store) -> None:
+        await turned(store)
+        await write(store, checkpoint_for(await claim_one(store), Block(error=an_error("undo"))))
+
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.rollback) == (RunState.BLOCKED, None, RunState.FAILED)
+        assert await store.orphans(10) == []
