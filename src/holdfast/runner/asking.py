@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.location import without_iterations
+from holdfast.core.location import iteration_of, without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message
 from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
@@ -200,27 +200,23 @@ class Asking:
 
     def marks(self, location: str) -> dict[int, Entry]:
         """The recorded marks of a loop, by the iteration that begins with each."""
-        prefix = f"{location}/~"
-        names = {entry.location.removeprefix(prefix): entry for entry in self._history.below(location)}
-        return {int(name): entry for name, entry in names.items() if name.isdigit()}
+        numbers = self._history.iterations.numbers(location)
+        found = {number: self._history.get(iteration_of(location, number)) for number in numbers}
+        return {number: entry for number, entry in found.items() if entry is not None}
 
     def skip_iterations(self, location: str, number: int | None) -> None:
         """A loop is resumed at this iteration, or has ended: the code does not come to what was before."""
-        prefix = f"{location}/~"
-        entries = self._history.below(location)
-        if number is not None:
-            entries = [e for e in entries if int(e.location.removeprefix(prefix).partition("/")[0]) < number]
-        self._history.skip(entries)
+        self._history.skip(self._history.iterations.inside(location, before=number))
 
     def may_undo(self, location: str) -> bool:
-        """Whether something inside an operation would have to be undone."""
-        return any(entry.has_undo for entry in self._history.below(location))
+        """Whether something inside a loop would have to be undone."""
+        inside = map(self._history.get, self._history.iterations.inside(location))
+        return any(entry is not None and entry.has_undo for entry in inside)
 
-    def prune(self, scopes: Sequence[str]) -> None:
-        """Let go of what is recorded in scopes, and keep what must be known of it: which events the run has had."""
-        self.keep_cursors()
-        self._gains.pruned += scopes
-        self._history.forget(scopes)
+    def prune(self, iterations: Sequence[str]) -> None:
+        """Let go of what is recorded in iterations of a loop."""
+        self._gains.pruned += iterations
+        self._history.forget(iterations)
 
     def keep_cursors(self) -> None:
         """Record which events the run has had, for when the entries that tell it are gone or not replayed."""

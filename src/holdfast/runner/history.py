@@ -10,6 +10,7 @@ from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
 from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
+from holdfast.runner.iterations import Iterations
 from holdfast.runner.operation import Operation
 
 
@@ -24,6 +25,7 @@ class History:
         self._run = run
         self._asked = asked
         self._entries = {entry.location: entry for entry in entries}
+        self.iterations = Iterations(self._entries)
         self._unreached = {
             e.location
             for e in entries
@@ -65,14 +67,18 @@ class History:
 
     def remember(self, entries: Iterable[Entry]) -> None:
         """Take in what was recorded since."""
-        self._entries |= {entry.location: entry for entry in entries}
+        for entry in entries:
+            self._entries[entry.location] = entry
+            self.iterations.add(entry.location)
 
-    def forget(self, scopes: Iterable[str]) -> None:
-        """Drop what happened in scopes, but for what would have to be undone."""
-        for scope in scopes:
-            inside = [at for at, e in self._entries.items() if _is_within(at, scope) and not e.has_undo]
-            for location in inside:
-                del self._entries[location]
+    def forget(self, iterations: Iterable[str]) -> None:
+        """Drop what happened in iterations of loops, but for what would have to be undone."""
+        for path in iterations:
+            for location in self.iterations.pop(path):
+                if not self._entries[location].has_undo:
+                    del self._entries[location]
+                else:
+                    self.iterations.add(location)
 
     # Meeting
 
@@ -80,15 +86,9 @@ class History:
         """What is recorded at a location, whether or not the code has come there."""
         return self._entries.get(location)
 
-    def below(self, location: str) -> list[Entry]:
-        """What is recorded inside an operation."""
-        prefix = f"{location}/"
-        return [entry for at, entry in self._entries.items() if at.startswith(prefix)]
-
-    def skip(self, entries: Iterable[Entry]) -> None:
+    def skip(self, locations: Iterable[str]) -> None:
         """The code does not come to these any more."""
-        for entry in entries:
-            self._unreached.discard(entry.location)
+        self._unreached.difference_update(locations)
 
     def reach(self, location: str, kind: EntryKind) -> Entry | None:
         """What is recorded at a location that the code has come to."""
@@ -138,7 +138,3 @@ class History:
                 "Deploy code that fits, or cancel the run"
             )
         return self.diverged
-
-
-def _is_within(location: str, scope: str) -> bool:
-    return location == scope or location.startswith(f"{scope}/")

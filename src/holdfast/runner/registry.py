@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
-from holdfast.core.errors import InvalidRequest, UnknownWorkflow
+from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
 from holdfast.core.intent import check_type
 from holdfast.core.location import check_name
 from holdfast.core.retry import TASK_RETRY, Retry
@@ -71,6 +71,11 @@ class Definition:
     @property
     def is_task(self) -> bool:
         return False
+
+    @property
+    def reason(self) -> ErrorRecord | None:
+        """The error a run has when it begins, if it is not one that blocked it."""
+        return None
 
     def finish(self, root: asyncio.Task[Any], now: Micros) -> Finish | Block:
         """What the end of a run's coroutine means for the run."""

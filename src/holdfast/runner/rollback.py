@@ -43,6 +43,10 @@ class Undoing(Definition):
         self._before = tuple(entry for entry in lease.entries if not _is_later(entry, self._around.position))
         self._later = tuple(entry for entry in lease.entries if entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK))
 
+    @property
+    def reason(self) -> ErrorRecord | None:
+        return self._around.error
+
     def lease(self, lease: Lease) -> Lease:
         """What of a lease concerns the undoing: the turn-around, and what is undone already."""
         return replace(lease, entries=self._later, arrivals=())
@@ -59,7 +63,7 @@ class Undoing(Definition):
         if isinstance(error, StepFailed):
             # Its record stays: whoever recovers the run sees what failed, and lets it be tried again.
             return Block(error=replace(ErrorRecord.of(error), type="UndoFailed"))
-        count, pause = rules.blocked_retry(self._run.error if self._run.error != self._around.error else None)
+        count, pause = rules.blocked_retry(self._run.error if self._run.error != self.reason else None)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
     def _undo_functions(self) -> list[tuple[Entry, Undo]]:

@@ -89,6 +89,8 @@ class Turn(Asking):
         self.loop.drive()
         while not self._is_over() and self._history.has_replay:
             self._replay_next()
+        if self._history.diverged is not None:
+            raise self._history.diverged
 
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
@@ -307,7 +309,8 @@ class Turn(Asking):
     def _blocked(self, error: HoldfastError, now: Micros) -> Block:
         """Commit nothing of this stretch; a fixed deploy heals the run when it is tried again."""
         self._gains = Gains()
-        count, pause = rules.blocked_retry(self.run.error)
+        previous = self.run.error if self.run.error != self.definition.reason else None
+        count, pause = rules.blocked_retry(previous)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
     # What is wanted
@@ -352,8 +355,9 @@ class Turn(Asking):
 
         With too many new children for one, the others are for the next, and the run stays held until then.
         """
-        gains = self._gains
-        self._gains = gains.split(CHILDREN_AT_ONCE)
+        gains, self._gains = self._gains, Gains()
+        if not isinstance(next, Renew):  # which drops what was written of this generation, so it writes all at once
+            self._gains = gains.split(CHILDREN_AT_ONCE)
         if self._gains.children:
             next = Hold()
         self._published |= gains.values

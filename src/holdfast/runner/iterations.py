@@ -1,0 +1,45 @@
+"""Which entries of a history were recorded in which iteration of which loop."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+_ITERATION = re.compile(r"/~(\d+)(?=/|$)")
+
+
+class Iterations:
+    """Locations by loop and iteration. A location inside nested loops stands under each of them."""
+
+    def __init__(self, locations: Iterable[str]) -> None:
+        self._loops: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for location in locations:
+            self.add(location)
+
+    def add(self, location: str) -> None:
+        """Take in a location, if it is inside a loop; the mark with which an iteration begins is one of its own."""
+        if "/~" in location:
+            for found in _ITERATION.finditer(location):
+                self._loops[location[: found.start()]][int(found[1])].add(location)
+
+    def numbers(self, loop: str) -> list[int]:
+        """The iterations of which anything is recorded."""
+        return list(self._loops.get(loop, ()))
+
+    def inside(self, loop: str, *, before: int | None = None) -> Iterator[str]:
+        """What was recorded in a loop, or only before an iteration of it."""
+        for number, locations in self._loops.get(loop, {}).items():
+            if before is None or number < before:
+                yield from locations
+
+    def pop(self, path: str) -> set[str]:
+        """Forget an iteration, and give what was recorded in it."""
+        loop, _, number = path.rpartition("/~")
+        locations = self._loops.get(loop, {}).pop(int(number), set())
+        for location in locations:
+            for found in _ITERATION.finditer(location):
+                nested = location[: found.start()]
+                if nested != loop and nested.startswith(f"{path}/"):
+                    self._loops.pop(nested, None)
+        return locations
