@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Context, Fit, Registry, RunCheck, RunState
+from holdfast import Context, Fit, Registry, Retry, RunCheck, RunState
 from holdfast.core.ports import Details, Query
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
@@ -129,6 +129,26 @@ async def test_a_blocked_run_is_checked_too(stage: Stage) -> None:
     async with stage.harness(shop(versioned)) as h:
         found = (await checked(h))[run_id]
         assert (found.fit, found.state) == (Fit.FITS, RunState.BLOCKED)
+
+
+async def test_a_run_that_rolls_back_is_checked_up_to_where_it_turned_around(stage: Stage) -> None:
+    def busy(_: int) -> None:
+        raise OSError("busy")
+
+    async def fails(ctx: Context) -> None:
+        await ctx.step("charge", one, undo=busy, retry=Retry(max_attempts=9, initial=3600, jitter=0))
+        raise ValueError("no stock")
+
+    async def forgets(ctx: Context) -> None:
+        raise ValueError("no stock")
+
+    async with stage.harness(shop(fails)) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+        assert (await run.info()).state is RunState.ROLLING_BACK
+        assert (await checked(h))[run.id].fit is Fit.FITS
+    async with stage.harness(shop(forgets)) as h:
+        assert (await checked(h))[run.id].fit is Fit.DIVERGES
 
 
 async def test_types_that_are_not_registered_are_unknown(stage: Stage) -> None:

@@ -1,71 +1,15 @@
-"""New code under live runs: `version` keeps old runs on the old way, `removed` lets go of what is no longer there."""
+"""New code under live runs: `version` keeps old runs on the old way, strict code takes no other."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Registry, Retry, RunInfo, RunState, WaitTimeout
-from holdfast.core.model import EntryKind
-from holdfast.testing.harness import Harness
+from holdfast import Break, Context, Continue, InvalidRequest, Retry
+from tests.scenario.deploy import blocked, deployed, old, one, recorded, shop
 from tests.stage import Stage, facts
-
-Code = Callable[[Context], Awaitable[Any]]
-
-
-def one() -> int:
-    return 1
-
-
-def shop(code: Code, *, strict: bool = False) -> Registry:
-    """An application whose one workflow has this code today."""
-    app = Registry()
-
-    @app.workflow("shop.v1", strict=strict)
-    async def workflow(ctx: Context) -> Any:
-        return await code(ctx)
-
-    @app.workflow("other.v1")
-    async def other(ctx: Context) -> str:
-        await ctx.receive("end")
-        return "other"
-
-    return app
-
-
-async def recorded(stage: Stage, code: Code) -> str:
-    """The id of a run that has come as far as it can with this code."""
-    async with stage.harness(shop(code)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        info = await run.info()
-        assert info.state is RunState.SUSPENDED, info.error
-    return run.id
-
-
-async def deployed(stage: Stage, code: Code, run_id: str, *, strict: bool = False) -> tuple[Any, list[str]]:
-    """What a run comes to under new code when it gets its message, and the steps that were executed for it."""
-    async with stage.harness(shop(code, strict=strict)) as h:
-        await h.run(run_id).send("go")
-        return await h.run(run_id).result(), h.executed
-
-
-async def blocked(h: Harness, run_id: str) -> RunInfo:
-    await h.run(run_id).send("go")
-    await h.settle()
-    info = await h.run(run_id).info()
-    assert info.state is RunState.BLOCKED, info
-    return info
-
-
-async def old(ctx: Context) -> str:
-    await ctx.step("charge", one)
-    await ctx.step("pack", one)
-    await ctx.receive("go")
-    return "old"
 
 
 async def new(ctx: Context) -> str:
@@ -265,197 +209,6 @@ async def test_a_latest_version_that_is_no_whole_number_from_one_on_is_refused(s
         assert await h.execute("shop.v1") == "refused"
 
 
-# Removed operations
-
-
-async def test_a_step_that_was_removed_is_let_go(stage: Stage) -> None:
-    async def after(ctx: Context) -> str:
-        ctx.removed("charge", "step")
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "new"
-
-    run_id = await recorded(stage, old)
-    assert await deployed(stage, after, run_id) == ("new", [])
-
-
-async def test_a_run_that_never_had_it_notes_so_and_replays(stage: Stage) -> None:
-    async def after(ctx: Context) -> str:
-        await ctx.removed("charge", "step")
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "new"
-
-    run_id = await recorded(stage, after)
-    async with stage.harness(shop(after)) as h:
-        assert await facts(h.run(run_id)) == ["charge removed done", "pack step done"]
-    assert await deployed(stage, after, run_id) == ("new", [])
-
-
-async def test_code_that_has_the_operation_again_diverges_for_a_run_that_passed_without(stage: Stage) -> None:
-    async def after(ctx: Context) -> str:
-        ctx.removed("charge", "step")
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "new"
-
-    run_id = await recorded(stage, after)
-    async with stage.harness(shop(old)) as h:
-        info = await blocked(h, run_id)
-        assert "at 'charge' the history has a removed, the code now asks for a step" in str(info.error)
-
-
-async def test_an_operation_of_another_kind_is_a_divergence(stage: Stage) -> None:
-    async def after(ctx: Context) -> str:
-        ctx.removed("charge", "child")
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "?"
-
-    run_id = await recorded(stage, old)
-    async with stage.harness(shop(after)) as h:
-        info = await blocked(h, run_id)
-        assert "at 'charge' the history has a step, the code now asks for a child" in str(info.error)
-
-
-async def test_of_several_of_one_name_the_one_in_its_place_is_removed(stage: Stage) -> None:
-    async def before(ctx: Context) -> Any:
-        found = [await ctx.step("roll", lambda number: number, number) for number in range(3)]
-        await ctx.receive("go")
-        return found
-
-    async def after(ctx: Context) -> Any:
-        first = await ctx.step("roll", one)
-        ctx.removed("roll", "step")
-        last = await ctx.step("roll", one)
-        await ctx.receive("go")
-        return [first, last]
-
-    run_id = await recorded(stage, before)
-    assert await deployed(stage, after, run_id) == ([0, 2], [])
-
-
-async def times_out(ctx: Context) -> None:
-    with pytest.raises(WaitTimeout):
-        await ctx.receive("never", timeout=5)
-
-
-@pytest.mark.parametrize(
-    ("operation", "name", "kind"),
-    [
-        (lambda ctx: ctx.sleep(10), "sleep", "sleep"),
-        (lambda _: asyncio.sleep(10), "~timer", "timer"),
-        (lambda ctx: ctx.receive("first"), "receive:first", "message"),
-        (lambda ctx: ctx.wait_event("news/today"), "event:news%2Ftoday", "event"),
-        (lambda ctx: ctx.send("nobody", "hello"), "send:hello", "send"),
-        (lambda ctx: ctx.emit("news"), "emit:news", "emit"),
-        (lambda ctx: ctx.start("other.v1"), "other.v1", "child"),
-        (lambda ctx: ctx.version("way", 2), "version:way", "version"),
-        (times_out, "receive:never", "message"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-async def test_every_kind_of_operation_can_be_removed_by_its_name_in_the_history(
-    stage: Stage, operation: Code, name: str, kind: str
-) -> None:
-    async def before(ctx: Context) -> str:
-        await operation(ctx)
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "old"
-
-    async def after(ctx: Context) -> str:
-        ctx.removed(name, kind)
-        await ctx.step("pack", one)
-        await ctx.receive("go")
-        return "new"
-
-    async with stage.harness(shop(before)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        await run.send("first")
-        await h.emit("news/today")
-        await h.advance(20)
-        assert {f"{name} {EntryKind('timer' if kind == 'sleep' else kind)}", "pack step"} <= {
-            fact.rpartition(" ")[0] for fact in await facts(run)
-        }
-    assert await deployed(stage, after, run.id) == ("new", [])
-
-
-async def test_a_child_that_was_removed_goes_on_by_itself(stage: Stage) -> None:
-    async def before(ctx: Context) -> Any:
-        child = await ctx.start("other.v1")
-        await ctx.receive("go")
-        return await child
-
-    async def after(ctx: Context) -> str:
-        ctx.removed("other.v1", "child")
-        await ctx.receive("go")
-        return "new"
-
-    run_id = await recorded(stage, before)
-    assert await deployed(stage, after, run_id) == ("new", [])
-    async with stage.harness(shop(after)) as h:
-        (child,) = [info async for info in h.list(parent_id=run_id)]
-        await h.run(child.id).send("end")
-        assert await h.run(child.id).result() == "other"
-
-
-async def test_the_time_after_a_sleep_that_was_removed_is_as_it_was(stage: Stage) -> None:
-    async def before(ctx: Context) -> str:
-        await ctx.sleep(3600)
-        await ctx.receive("go", timeout=60)
-        return "old"
-
-    async def after(ctx: Context) -> str:
-        ctx.removed("sleep", "timer")
-        await ctx.receive("go", timeout=60)
-        return "new"
-
-    async with stage.harness(shop(before)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        await h.advance(3600)
-    assert await deployed(stage, after, run.id) == ("new", [])
-
-
-async def test_an_event_that_a_removed_wait_has_had_is_not_given_again(stage: Stage) -> None:
-    async def before(ctx: Context) -> Any:
-        await ctx.wait_event("news")
-        await ctx.receive("go")
-        return await ctx.wait_event("news")
-
-    async def after(ctx: Context) -> Any:
-        ctx.removed("event:news", "event")
-        await ctx.receive("go")
-        return await ctx.wait_event("news", timeout=5)
-
-    async with stage.harness(shop(before)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        await h.emit("news", 1)
-        await h.settle()
-    async with stage.harness(shop(after)) as h:
-        await h.run(run.id).send("go")
-        await h.settle()
-        await h.emit("news", 2)
-        assert await h.run(run.id).result() == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a", "steps"), ("a", None), ("a", "undo"), ("a/b", "step"), ("~a", "step")]
-)
-async def test_a_kind_or_name_that_no_operation_has_is_refused(stage: Stage, name: str, kind: Any) -> None:
-    async def code(ctx: Context) -> str:
-        with pytest.raises(InvalidRequest) as refusal:
-            ctx.removed(name, kind)
-        return str(refusal.value)
-
-    async with stage.harness(shop(code)) as h:
-        text = await h.execute("shop.v1")
-        assert "step, timer, message" in text if name == "a" else "does not begin with" in text
-
-
 # Strict
 
 
@@ -519,3 +272,74 @@ async def test_strict_code_may_use_versions_and_removed_operations(stage: Stage)
 async def test_strict_code_that_fits_goes_on(stage: Stage) -> None:
     run_id = await recorded(stage, old)
     assert await deployed(stage, old, run_id, strict=True) == ("old", [])
+
+
+async def test_strict_code_with_branches_loops_and_children_fits_itself(stage: Stage) -> None:
+    async def body(ctx: Context, count: int) -> Continue[int] | Break[int]:
+        ctx.version("way", 2)
+        await ctx.step("look", one)
+        await ctx.race("race", {"slow": slow, "quick": quick})
+        return Break(count) if count == 7 else Continue(count + 1)
+
+    async def slow(ctx: Context) -> None:
+        await ctx.sleep(5)
+
+    async def quick(ctx: Context) -> None:
+        await asyncio.sleep(1)
+
+    async def loop(ctx: Context) -> int:
+        found = await ctx.loop("loop", body, 0, keep=2, every=2)
+        assert isinstance(found, int)
+        return found
+
+    async def code(ctx: Context) -> Any:
+        found = await ctx.join("join", {"loop": loop, "slow": slow, "map": children})
+        await ctx.step("pack", one)
+        ctx.removed("other", "step")
+        await ctx.receive("go")
+        return found
+
+    async def children(ctx: Context) -> Any:
+        return await ctx.map("quick.v1", [{"number": number} for number in range(3)], name="map")
+
+    async with stage.harness(shop(code, strict=True)) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+        await h.advance(30)
+        assert "pack step done" in await facts(run), await run.info()
+    assert await deployed(stage, code, run.id, strict=True) == ({"loop": 7, "slow": None, "map": [0, 1, 2]}, [])
+
+
+# In loops
+
+
+async def test_each_iteration_of_a_loop_has_a_version_of_its_own(stage: Stage) -> None:
+    ways: list[int] = []
+
+    async def old_body(ctx: Context, ways: list[int]) -> Continue[list[int]]:
+        await ctx.step("charge", one)
+        await ctx.receive("go")
+        return Continue([*ways, 0])
+
+    async def new_body(ctx: Context, ways: list[int]) -> Continue[list[int]] | Break[list[int]]:
+        way = ctx.version("charging", 2)
+        await ctx.step("charge" if way == 1 else "bill", one)
+        await ctx.receive("go")
+        return Break([*ways, way]) if len(ways) == 3 else Continue([*ways, way])
+
+    async def before(ctx: Context) -> Any:
+        return await ctx.loop("loop", old_body, ways, every=1)
+
+    async def after(ctx: Context) -> Any:
+        return await ctx.loop("loop", new_body, ways, every=1)
+
+    async with stage.harness(shop(before)) as h:
+        run = await h.start("shop.v1")
+        await run.send("go")
+        await h.settle()
+        assert "loop/~2/charge step done" in await facts(run)
+    async with stage.harness(shop(after)) as h:
+        for _ in range(3):
+            await h.run(run.id).send("go")
+        assert await h.run(run.id).result() == [0, 1, 2, 2]
+        assert h.executed == ["loop/~3/bill", "loop/~4/bill"]

@@ -134,7 +134,9 @@ class History:
         if recorded is not None and recorded.kind is not EntryKind.REMOVED:
             if recorded.kind is not kind:
                 word = kind.value if kind is not None else "operation with branches"
-                self.diverge(f"at {location!r} the history has a {recorded.kind.value}, not the {word} that was removed")
+                self.diverge(
+                    f"at {location!r} the history has a {recorded.kind.value}, not the {word} that was removed"
+                )
                 return []
             accepted.append(recorded)
         elif recorded is not None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Finish
+from holdfast.core.checkpoint import Block, Finish, Renew, TurnAround
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
@@ -113,14 +113,18 @@ def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
         case Block(error=error):
             fit = Fit.DIVERGES if error.type == "HistoryDiverged" else Fit.VIOLATES
             summary, report = error.message, _long(error)
-        case Finish(state=RunState.FAILED, error=error) if run.rollback is None and error is not None:
+        case _ if run.rollback is not None:
+            pass  # its code was over when it turned around
+        case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | TurnAround(error=error):
             fit, summary, report = Fit.FAILS, f"the code raises {error}", error.traceback
-        case Finish(state=state) if run.rollback is None:
+        case Finish(state=state):
             summary = f"the run ends as {state.value} when it is claimed"
+        case Renew():
+            summary = "the run continues as new when it is claimed"
         case None if turn.unreached:
             fit = Fit.UNDECIDED
             summary = f"new before the rest of the history: {', '.join(turn.news[:5])}"
-        case _:
+        case None:
             pass
     return Rehearsal(fit, summary, report, turn.operations)
 
@@ -149,11 +153,14 @@ class _DryTurn(Turn):
         self.operations[operation.location] = operation
         super()._enter(operation)
 
+    def _expired(self, now: Micros) -> None:
+        return None
+
     def _pop_due(self, now: Micros) -> None:
         return None
 
     def _stuck(self, now: Micros) -> Outcome | None:
-        deadline = self.next_deadline()
+        deadline = self._asked.next_deadline()
         if deadline is not None and deadline <= now:
             return None  # in earnest its time would have come by now, and the code would go on
         return super()._stuck(now)
