@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from tests.unit.cli.rig import Shop
 
 SAME = """
@@ -99,6 +100,17 @@ def test_a_check_can_be_limited(shop: Shop) -> None:
     assert check(shop, SHORTER, "--type", "billing.*").stderr == "0 live runs checked\n"
     shop.start("shop.order.v1", {"name": "bob"})
     assert check(shop, SHORTER, "--limit", "1").stderr == "1 live run checked: 1 fit\n"
+
+
+def test_a_person_who_checks_many_runs_sees_how_far_it_is(shop: Shop) -> None:
+    async def start_many(hf: Holdfast) -> None:
+        await hf.start_many("shop.order.v1", [{"name": str(number)} for number in range(30)])
+
+    shop.do(start_many)
+    done = check(shop, SAME, "--color", "always")
+    assert done.returncode == 0
+    assert "checking" in done.stderr
+    assert done.stderr.endswith("31 live runs checked: 31 fit\n")
 
 
 def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:

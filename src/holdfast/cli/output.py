@@ -115,7 +115,7 @@ class Output:
             return
         from holdfast.cli.terminal import Terminal
 
-        with Terminal(is_stderr=True).counted(what, total) as count:
+        with Terminal(is_stderr=True, is_forced=self.settings.color == "always").counted(what, total) as count:
             yield count
 
     def _is_worth_a_bar(self, number: int) -> bool:

@@ -150,9 +150,12 @@ def report_lines(report: str) -> Iterator[Line]:
 
 def divergence_lines(info: RunInfo) -> Iterator[Line]:
     """History and code side by side, where they do not fit."""
-    if info.state is RunState.BLOCKED and info.error is not None and info.error.type == "HistoryDiverged":
+    error = info.error
+    if info.state is not RunState.BLOCKED or error is None or error.type != "HistoryDiverged":
+        return
+    if not error.traceback.startswith("Traceback"):  # which a divergence has if there are no two sides to it
         yield ("",)
-        yield from report_lines(info.error.traceback)
+        yield from report_lines(error.traceback)
 
 
 def _end(info: RunInfo, *, is_verbose: bool) -> Iterator[Line]:
