@@ -129,8 +129,9 @@ class History:
         No kind: an operation that is nothing but its branches, which are recorded below it.
         """
         recorded = self._entries.get(location)
-        below = f"{location}/" if kind in (None, EntryKind.LOOP) else None
-        accepted = [entry for at, entry in self._entries.items() if below is not None and at.startswith(below)]
+        accepted: list[Entry] = []
+        if kind in (None, EntryKind.LOOP):
+            accepted += [entry for at, entry in self._entries.items() if at.startswith(f"{location}/")]
         if recorded is not None and recorded.kind is not EntryKind.REMOVED:
             if recorded.kind is not kind:
                 word = kind.value if kind is not None else "operation with branches"
