@@ -30,12 +30,14 @@ from holdfast.core.errors import (
 )
 from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
+from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
 from holdfast.runner.registry import Registry, Step, Task, Workflow
+from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.worker.worker import Worker
 
@@ -49,6 +51,7 @@ __all__ = [
     "EntryInfo",
     "ErrorRecord",
     "Fatal",
+    "Fit",
     "HistoryDiverged",
     "Holdfast",
     "HoldfastError",
@@ -64,6 +67,7 @@ __all__ = [
     "Rollback",
     "RunBusy",
     "RunCancelled",
+    "RunCheck",
     "RunFailed",
     "RunFinished",
     "RunHandle",

@@ -253,10 +253,10 @@ class Player:
         return [one async for one in stream()]
 
 
-def build(app: Registry, ledger: Ledger) -> None:
+def build(app: Registry, ledger: Ledger, *, strict: bool = False) -> None:
     """Register the one workflow that carries programs out."""
 
-    @app.workflow("program")
+    @app.workflow("program", strict=strict)
     async def program(ctx: Context, node: Node, fails: bool = False, waits: bool = False) -> Any:  # noqa: FBT002
         player = Player(ctx, ledger)
         result = await player.play(node)

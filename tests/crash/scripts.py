@@ -39,6 +39,19 @@ async def run_main(h: Harness) -> None:
     await (await h.start("main", id="main")).result()
 
 
+def versions(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main", strict=True)
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [ctx.version("first", 2)]
+        ctx.removed("gone", "step")
+        found.append(await ctx.step("a", ledger.note, 1))
+        found.append(await ctx.version("first", 3))
+        await ctx.sleep(3600)
+        ctx.removed("sleep", "sleep")
+        found.append(await ctx.step("b", ledger.note, ctx.version("second", 4)))
+        return found
+
+
 def waits(app: Registry, ledger: Ledger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
@@ -235,6 +248,7 @@ async def come_together(h: Harness) -> None:
 
 SCRIPTS = [
     Script("steps", steps, run_main),
+    Script("versions", versions, run_main),
     Script("waits", waits, send_everything),
     Script("branches", branches, run_main),
     Script("children", children, run_main),

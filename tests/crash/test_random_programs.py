@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def program(seed: int) -> programs.Node:
     return programs.Gardener(seed).grow(depth=1 + seed % 3)
 
 
-def script(seed: int) -> Script:
+def script(seed: int, *, strict: bool = False) -> Script:
     node = program(seed)
 
     async def act(h: Harness) -> None:
@@ -40,7 +41,7 @@ def script(seed: int) -> Script:
             await run.send(name, name)
         await run.result()
 
-    return Script(str(seed), programs.build, act)
+    return Script(str(seed), partial(programs.build, strict=strict), act)
 
 
 def some_faults(seed: int, calls: int) -> tuple[Fault, ...]:
@@ -71,6 +72,22 @@ async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: 
             compare_ends(undisturbed, await play(script(seed), "memory", tmp_path, crashes=faults))
             if seed % 3 < 2:  # replaying after every checkpoint is quadratic; the deepest third would take too long
                 compare_ends(undisturbed, await play(script(seed), "replay", tmp_path))
+        except BaseException as error:
+            error.add_note(f"seed {seed}, crashes {faults}, program {program(seed)}")
+            raise
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+async def test_random_programs_that_are_strict_never_diverge_while_their_code_is_the_same(
+    batch: int, tmp_path: Path
+) -> None:
+    for seed in range(2_000 + batch, 2_000 + PROGRAMS // 2, BATCHES):
+        undisturbed = await play(script(seed, strict=True), "memory", tmp_path)
+        faults = some_faults(seed, len(undisturbed.calls))
+        try:
+            compare_ends(undisturbed, await play(script(seed, strict=True), "memory", tmp_path, crashes=faults))
+            if seed % 3 < 2:
+                compare_ends(undisturbed, await play(script(seed, strict=True), "replay", tmp_path))
         except BaseException as error:
             error.add_note(f"seed {seed}, crashes {faults}, program {program(seed)}")
             raise

@@ -107,4 +107,6 @@ def test_every_page_is_in_the_index() -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_a_page_can_be_read_in_one_sitting(page: Page) -> None:
-    assert len(page.text.splitlines()) <= LINE_LIMIT
+    is_looked_up = page.path.name == "cli.md"  # a command has its place there, however many there are
+
+    assert is_looked_up or len(page.text.splitlines()) <= LINE_LIMIT

@@ -1,19 +1,20 @@
-"""The user's application: the `Holdfast` object that `MODULE:ATTR` names. Only commands that execute runs load it."""
+"""The user's application: the `Holdfast` object that `MODULE:ATTR` names. Only commands that need its code load it."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, scrubbed
 from holdfast.cli.exits import ExitCode, Refusal
 
 
-def load_application(target: str) -> Holdfast:
-    """Import the object. The current directory counts as a place to import from."""
+def load_application(target: str, url: str | None = None) -> Holdfast:
+    """Import the object. The current directory counts as a place to import from; `url` is that of the command line."""
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise Refusal(f"{target!r}: name the module and the Holdfast object in it, as in shop:hf")
@@ -23,7 +24,15 @@ def load_application(target: str) -> Holdfast:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    return _application(_imported(module_name), attribute)
+    if url is not None:
+        os.environ["HOLDFAST_URL"] = url  # what `Holdfast()` in the application looks at
+    found = _application(_imported(module_name), attribute)
+    if url is not None and found.url != url:
+        raise Refusal(
+            f"{target} is made for {scrubbed(found.url)}, but --url says {scrubbed(url)}; "
+            "leave one of them out: a `Holdfast()` without a URL takes that of the command line"
+        )
+    return found
 
 
 def _imported(name: str) -> ModuleType:

@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cancel": "End runs as cancelled.",
     },
     "Operate": {
+        "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
         "migrate": "Bring the store to the schema of this version.",
         "version": "Print the version.",

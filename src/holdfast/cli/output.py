@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -106,9 +107,23 @@ class Output:
         if not self.settings.is_quiet:
             click.echo(message, err=True)
 
+    @contextmanager
+    def counted(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """Something to call for each thing that is done; if they are many and a person waits, it moves a bar."""
+        if not self._is_worth_a_bar(total):
+            yield lambda: None
+            return
+        from holdfast.cli.terminal import Terminal
+
+        with Terminal(is_stderr=True, is_forced=self.settings.color == "always").counted(what, total) as count:
+            yield count
+
+    def _is_worth_a_bar(self, number: int) -> bool:
+        return number >= _MANY and not self.settings.is_quiet and self.is_rich_for(sys.stderr)
+
     def tracked(self, things: Sequence[str], what: str) -> Iterable[str]:
         """The same things; if they are many and a person waits, with a progress bar."""
-        if len(things) < _MANY or self.settings.is_quiet or not self.is_rich_for(sys.stderr):
+        if not self._is_worth_a_bar(len(things)):
             return things
         from holdfast.cli.terminal import Terminal
 

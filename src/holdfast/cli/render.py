@@ -14,6 +14,7 @@ from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.engine.check import RunCheck
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
 
 Json = dict[str, Any]
@@ -109,6 +110,18 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
 
 def finding_json(finding: Finding) -> Json:
     return {"level": finding.level, "subject": finding.subject, "text": finding.text}
+
+
+def check_json(found: RunCheck) -> Json:
+    return {
+        "id": found.id,
+        "type": found.type,
+        "state": found.state.value,
+        "key": found.key,
+        "fit": found.fit.value,
+        "summary": found.summary,
+        "report": found.report,
+    }
 
 
 def schema_json(status: SchemaStatus) -> Json:

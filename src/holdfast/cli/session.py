@@ -37,7 +37,7 @@ async def opened(settings: Settings, *, may_create: bool = False, may_migrate: b
     if not may_create:
         check_exists(hf)
     if not may_migrate:
-        _check_schema(hf)
+        check_schema(hf)
     try:
         yield hf
     finally:
@@ -65,7 +65,7 @@ def check_exists(hf: Holdfast) -> None:
         )
 
 
-def _check_schema(hf: Holdfast) -> None:
+def check_schema(hf: Holdfast) -> None:
     """Refuse a store of an older version: only a worker, or a person who says so, migrates it."""
     status = hf.store.schema()
     if status.current > 0 and status.pending:

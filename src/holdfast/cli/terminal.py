@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import track
+from rich.progress import Progress, track
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -63,6 +63,13 @@ class Terminal:
         live = Live(console=self._console, get_renderable=render, refresh_per_second=_REFRESHES_PER_SECOND)
         with live:
             yield live.refresh
+
+    @contextmanager
+    def counted(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """A progress bar that goes away; call the answer for each thing that is done."""
+        with Progress(*Progress.get_default_columns(), console=self._console, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda: bar.advance(task)
 
     def tracked(self, things: Sequence[str], what: str) -> Iterator[str]:
         """The same things, with a progress bar that goes away."""

@@ -49,6 +49,7 @@ def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbos
     info = snapshot.info
     lines: list[Line] = [*_header(snapshot, now), ""]
     lines += timeline_lines(snapshot, now, width)
+    lines += divergence_lines(info)
     lines += _end(info, is_verbose=is_verbose)
     return lines
 
@@ -139,6 +140,22 @@ def _notes(item: Item, now: datetime) -> list[Cell]:
     if item.state is EntryState.TIMED_OUT:
         notes.append(("  timed out", "wait"))
     return notes
+
+
+def report_lines(report: str) -> Iterator[Line]:
+    """A report as it was written, each line of it harmless."""
+    for line in report.splitlines():
+        yield Row([(cleaned(line), "bad" if "  ≠  " in line else "")])
+
+
+def divergence_lines(info: RunInfo) -> Iterator[Line]:
+    """History and code side by side, where they do not fit."""
+    error = info.error
+    if info.state is not RunState.BLOCKED or error is None or error.type != "HistoryDiverged":
+        return
+    if not error.traceback.startswith("Traceback"):  # which a divergence has if there are no two sides to it
+        yield ("",)
+        yield from report_lines(error.traceback)
 
 
 def _end(info: RunInfo, *, is_verbose: bool) -> Iterator[Line]:

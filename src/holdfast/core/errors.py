@@ -106,7 +106,8 @@ def _message_of(error: BaseException) -> str:
 
 
 def _traceback_of(error: BaseException) -> str:
-    text = _printable("".join(tracebacks.format_exception(error)))
+    report = error.report if isinstance(error, HistoryDiverged) else ""  # which says more than any line of the engine
+    text = _printable(report or "".join(tracebacks.format_exception(error)))
     if len(text.encode()) <= TRACEBACK_LIMIT_BYTES:
         return text
     # The end names the line that raised; the beginning is mostly the engine's own frames.
@@ -172,7 +173,11 @@ class SchemaOutOfDate(HoldfastError):
 
 
 class HistoryDiverged(HoldfastError):
-    """The workflow's code no longer fits what was recorded for this run."""
+    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side."""
+
+    def __init__(self, message: str, report: str = "") -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):

@@ -28,6 +28,7 @@ from holdfast.core.intent import (
 from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
 from holdfast.core.ports import PAGE_LIMIT, Query, Store
 from holdfast.core.states import RunState
+from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.ends import Ends
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
@@ -294,6 +295,15 @@ class Engine:
         if isinstance(since, timedelta):
             return await self.store.now() - micros(since)
         return None if since is None else instant(since)
+
+    async def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
+        """Replay every live run against the code that is registered here, newest first, without doing anything.
+
+        For use before a deploy: executes no step and writes nothing. `type` may end in `.*`.
+        """
+        await self.opened()
+        async for found in check_runs(self.store, self.registry, type=type, limit=limit):
+            yield found
 
     # Telling
 

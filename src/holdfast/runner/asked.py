@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import Wait
+from holdfast.core.model import EntryKind, Wait
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall
 
@@ -27,6 +27,10 @@ class Asked:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._open)
+
+    def kinds(self) -> dict[str, EntryKind]:
+        """What kind of operation is open, by location."""
+        return {location: operation.kind for location, operation in self._open.items()}
 
     def holds(self, operation: Operation) -> bool:
         """Whether an operation is still waited for."""

@@ -17,6 +17,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of, without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message
+from holdfast.core.received import received_in
 from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
@@ -26,6 +27,7 @@ from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.operation import MISSING, ChildGroup, Operation, Pause, StepCall
 from holdfast.runner.registry import Definition
+from holdfast.runner.version import version_in
 
 
 class Undo:
@@ -242,6 +244,58 @@ class Asking:
             self._cursor_count = known.attempts
             for topic, number in msgspec.json.decode(known.result or "{}", type=dict[str, int]).items():
                 self.inbox.note_event(topic, number)
+
+    # Changing code
+
+    def version(self, location: str, path: str, latest: int) -> int:
+        """The version of a change: what is recorded, else 1 for a run that was here before in this scope."""
+        if self.loop.is_evicting or self._history.diverged is not None:
+            return latest
+        recorded = self._history.reach(location, EntryKind.VERSION)
+        if recorded is None:
+            chosen = 1 if self._history.has_unvisited(path) else latest
+            self._note(EntryKind.VERSION, location, str(chosen))
+            return chosen
+        chosen = version_in(recorded)
+        if not 1 <= chosen <= latest:  # the first misfit is the one that is told, should it be of another kind
+            self._history.diverge(
+                f"at {location!r} the history has version {recorded.result}, the code knows those from 1 to {latest}"
+            )
+        return chosen
+
+    def removed(self, location: str, kind: EntryKind | None) -> None:
+        """Accept what is recorded of an operation that the code no longer has, or note that it has none here."""
+        if self.loop.is_evicting or self._history.diverged is not None:
+            return
+        accepted = self._history.accept(location, kind)
+        if not accepted and self._history.get(location) is None:
+            self._note(EntryKind.REMOVED, location)
+        for entry in accepted:
+            if entry.kind is EntryKind.EVENT and entry.state is EntryState.DONE:
+                for received in received_in(entry):
+                    self.inbox.note_event(received.name, int(received.ref or 0))
+            if self._history.let_go(entry):
+                # So that the time of what follows is as it was: a deadline after a sleep that was removed, say.
+                self.stamp = max(self.stamp, entry.finished_at or 0)
+                self.loop.now = self.stamp / SECOND
+
+    def _note(self, kind: EntryKind, location: str, result: str | None = None) -> None:
+        """Record something about the code, with the next checkpoint. It is no fact that anything has to wait for."""
+        since = self._history.position
+        entry = Entry(
+            location=location,
+            kind=kind,
+            state=EntryState.DONE,
+            position=self._history.next_position(),
+            result=result,
+            started_at=self.stamp,
+            finished_at=self.stamp,
+            since=since,
+        )
+        self._history.remember([entry])
+        self._gains.add(entry, is_lazy=True)
+
+    # Values and timers
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""

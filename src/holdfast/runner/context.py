@@ -39,6 +39,7 @@ from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
 from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions, checked_undo
 from holdfast.runner.run_view import RunLogger, RunView
+from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
     from holdfast.runner.asking import Asking
@@ -402,6 +403,27 @@ class Context:
         self._turn.loop.check_inside()
         check_name(name, "name of a value")
         self._turn.publish(name, encode_any(value, f"value {name!r}"))
+        return Done()
+
+    # Changing code
+
+    def version(self, name: str, latest: int) -> Version:
+        """Which version of a change this run follows: `latest`, or 1 for a run that has been here before the change.
+
+        The answer is recorded, so it stays; a run in whose history it stands as more than `latest` is blocked.
+        """
+        check_name(name, "name of a version")
+        check_latest(name, latest)
+        location = self._locate(name_from("version", name))
+        return Version(self._turn.version(location, self._turn.loop.scope.path, latest))
+
+    def removed(self, name: str, kind: str) -> Done:
+        """Say that an operation was here which the code no longer has: what old runs recorded of it is accepted.
+
+        `name` is the name in the history, without a number (`charge`, `sleep`, `receive:approve`); `kind` is the kind.
+        """
+        removed = check_removed(name, kind)
+        self._turn.removed(self._locate(name), removed)
         return Done()
 
     # The world, made repeatable

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
 from holdfast.core.revision import EVENTS_LOCATION
+from holdfast.runner import divergence
 from holdfast.runner.asked import Asked
 from holdfast.runner.iterations import Iterations
 from holdfast.runner.operation import Operation
+
+_ABOUT_CODE = frozenset({EntryKind.VERSION, EntryKind.REMOVED})
+"""Entries that say something about the code, not about what happened to the run."""
+
+_TOLD_AT_ONCE = _ABOUT_CODE | {EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL, EntryKind.REPLY, EntryKind.ROLLBACK}
+"""Kinds of which the code knows all when it comes to them. The outcome of the others is told in its turn."""
+
+_SHOWN = 3
 
 
 class History:
@@ -31,9 +42,14 @@ class History:
             for e in entries
             if (e.is_settled or e.state is EntryState.STARTED) and e.location != EVENTS_LOCATION
         }
+        self._tried = {e.location for e in entries if e.state is EntryState.RETRYING}
+        self._told: set[str] = set()
+        # Settled entries that the code has not been told, the lowest position last; those told are dropped when met.
+        settled = [entry for entry in entries if entry.is_settled]
+        self._untold = sorted(settled, key=attrgetter("position"), reverse=True)
         self.has_undo = any(entry.has_undo for entry in entries)
-        self._last = max((entry.position for entry in entries), default=0)
-        self._position = self._last
+        self._position = self._untold[0].position if self._untold else 0
+        self._last = self._last_fact()
         self._reached = 0
         self._to_replay: list[tuple[int, int, Operation, Entry]] = []
 
@@ -88,23 +104,88 @@ class History:
 
     def skip(self, locations: Iterable[str]) -> None:
         """The code does not come to these any more."""
-        self._unreached.difference_update(locations)
+        for location in locations:
+            self._visit(location)
+            self._told.add(location)
 
     def reach(self, location: str, kind: EntryKind) -> Entry | None:
         """What is recorded at a location that the code has come to."""
         recorded = self._entries.get(location)
         if recorded is None:
             return None
-        self._unreached.discard(location)
+        self._visit(location)
         if recorded.kind is not kind:
             self.diverge(
-                f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}"
+                f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}",
+                {location: kind},
             )
+        elif kind in _TOLD_AT_ONCE:
+            self._told.add(location)
         return recorded
+
+    def accept(self, location: str, kind: EntryKind | None) -> list[Entry]:
+        """What is recorded of an operation that the code says was there once, in order; it is told to nobody.
+
+        No kind: an operation that is nothing but its branches, which are recorded below it.
+        """
+        recorded = self._entries.get(location)
+        accepted: list[Entry] = []
+        if kind in (None, EntryKind.LOOP):
+            accepted += [entry for at, entry in self._entries.items() if at.startswith(f"{location}/")]
+        if recorded is not None and recorded.kind is not EntryKind.REMOVED:
+            if recorded.kind is not kind:
+                word = kind.value if kind is not None else "operation with branches"
+                self.diverge(
+                    f"at {location!r} the history has a {recorded.kind.value}, not the {word} that was removed"
+                )
+                return []
+            accepted.append(recorded)
+        elif recorded is not None:
+            self.reach(location, EntryKind.REMOVED)
+        for entry in accepted:
+            self._visit(entry.location)
+        return sorted(accepted, key=lambda entry: entry.position or sys.maxsize)
+
+    def let_go(self, entry: Entry) -> bool:
+        """An accepted entry counts as told from now on. True if everything before it was told already."""
+        is_next = entry.is_settled and self._is_next(entry)
+        self._told.add(entry.location)
+        if is_next:
+            self._reached = max(self._reached, entry.position)
+        if entry.position == self._last:
+            self._last = self._last_fact()
+        return is_next
+
+    def _visit(self, location: str) -> None:
+        self._unreached.discard(location)
+        self._tried.discard(location)
+
+    def _last_fact(self) -> int:
+        """The position of the last thing that happened, and that the code is to be told."""
+        facts = (e for e in self._entries.values() if e.kind not in _ABOUT_CODE and e.location not in self._told)
+        return max((entry.position for entry in facts), default=0)
+
+    def has_unvisited(self, path: str) -> bool:
+        """Whether something is recorded in a scope, or below it, that the code has not come to.
+
+        That includes a step which was only tried: whoever asked for it was there before.
+        """
+        return any(location.startswith(path) for location in chain(self._unreached, self._tried))
 
     def passed(self, entry: Entry) -> None:
         """The code has come to, or been told, what stands at this position."""
-        self._reached = max(self._reached, entry.position)
+        self._told.add(entry.location)
+        if entry.kind not in _ABOUT_CODE:
+            self._reached = max(self._reached, entry.position)
+
+    def _is_next(self, entry: Entry) -> bool:
+        untold = self._next_untold()
+        return untold is None or untold.position >= entry.position
+
+    def _next_untold(self) -> Entry | None:
+        while self._untold and self._untold[-1].location in self._told:
+            self._untold.pop()
+        return self._untold[-1] if self._untold else None
 
     # Replaying
 
@@ -117,6 +198,18 @@ class History:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
         heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation, recorded))
 
+    def check_step(self) -> None:
+        """At a standstill of strict code: it must ask for whatever comes next in the history, if something does."""
+        untold = self._next_untold()
+        if untold is not None:
+            if not self._to_replay or self._to_replay[0][0] != untold.position:
+                self.diverge(
+                    f"the code is strict, and does not ask for what comes next: {untold.location!r} "
+                    f"(a {untold.kind.value}, position {untold.position})"
+                )
+        elif not self._to_replay and self.has_unvisited(""):
+            self.diverge("the code is strict, and goes on without what the history has begun")
+
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for."""
         _, _, operation, entry = heapq.heappop(self._to_replay)
@@ -124,17 +217,30 @@ class History:
 
     # Diverging
 
-    def diverge(self, what: str) -> HistoryDiverged:
-        """Note that the code does not fit; the first misfit is the one that is told."""
+    def diverge(self, what: str, asking: Mapping[str, EntryKind] | None = None) -> HistoryDiverged:
+        """Note that the code does not fit; the first misfit is the one that is told. `asking`: what it asked for."""
         if self.diverged is None:
             run = self._run
             python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            by = f" It was recorded on Python {run.python}, this is {python}." if run.python != python else ""
-            missing = sorted(self._unreached, key=lambda at: self._entries[at].position)[:5]
-            never = f" Recorded but never reached: {', '.join(missing)}." if missing else ""
-            asked = f" Asked for: {', '.join(list(self._asked)[:5])}." if self._asked else ""
+            by = f"It was recorded on Python {run.python}, this is {python}." if run.python != python else ""
+            missing = sorted(self._unreached, key=lambda at: (self._entries[at].position or sys.maxsize, at))
+            never = f" Recorded but never reached: {_listed(missing)}." if missing else ""
+            asked = {**self._asked.kinds(), **(asking or {})}
+            now = f" Asked for: {_listed(list(asked))}." if asked else ""
             self.diverged = HistoryDiverged(
-                f"the code of {run.type!r} does not fit this run's history: {what}.{never}{asked}{by} "
-                "Deploy code that fits, or cancel the run"
+                f"the code of {run.type!r} does not fit this run's history: {what}.{never}{now}{by and ' ' + by} "
+                "Deploy code that fits, or rewind or cancel the run",
+                divergence.report(
+                    f"The code of {run.type!r} does not fit the history of run {run.id}: {what}",
+                    [entry for entry in self.entries if entry.location != EVENTS_LOCATION],
+                    self._unreached | self._tried,
+                    asked,
+                    [by] if by else [],
+                ),
             )
         return self.diverged
+
+
+def _listed(locations: Sequence[str]) -> str:
+    more = f" and {len(locations) - _SHOWN} more" if len(locations) > _SHOWN else ""
+    return ", ".join(locations[:_SHOWN]) + more

@@ -35,6 +35,9 @@ D = TypeVar("D", bound="Definition")
 class Definition:
     """What a worker needs to run a type: its function, and how payload and result are read and written."""
 
+    is_strict = False
+    """Whether its code may only be what it was: nothing is executed anew before the end of a history."""
+
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
         self.function = function
@@ -92,11 +95,17 @@ class Workflow(Definition, Generic[P, R]):
     """A registered workflow function. Calling it calls the function, as in a unit test."""
 
     def __init__(
-        self, type: str, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], *, crash_limit: int
+        self,
+        type: str,
+        function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
+        *,
+        crash_limit: int,
+        strict: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(function):
             raise InvalidRequest(f"workflow {type!r} must be an `async def` function, which {function!r} is not")
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
+        self.is_strict = strict
         update_wrapper(self, function)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -179,16 +188,19 @@ class Registry:
     def workflow(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def workflow(
-        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT
+        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False
     ) -> Callable[[Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
-    def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT) -> Any:
+    def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False) -> Any:
         """Register an `async def` function, whose first parameter is the context, as a workflow.
 
         `crash_limit`: so many workers may die with a run, without any progress in between, before it is blocked.
+        `strict`: code that does not ask for the next thing in a run's history blocks the run at once, also where it
+        only inserts a step.
         """
 
         def register(function: Callable[..., Any], name: str | None = None) -> Workflow[Any, Any]:
-            return self._add(Workflow(name or _name_of(function), function, crash_limit=crash_limit))
+            made = Workflow(name or _name_of(function), function, crash_limit=crash_limit, strict=strict)
+            return self._add(made)
 
         return register(type) if callable(type) else lambda function: register(function, type)
 

@@ -10,6 +10,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
+from holdfast.cli.view import divergence_lines
 
 
 @holdfast_command(
@@ -19,7 +20,10 @@ from holdfast.cli.session import in_session
 @click.argument("run")
 @pass_output
 def command(out: Output, run: str) -> None:
-    """Say in one sentence why a run is not moving."""
+    """Say in one sentence why a run is not moving.
+
+    With -v, a run that is blocked because its history does not fit the code shows both side by side.
+    """
 
     async def work(hf: Holdfast) -> None:
         handle = hf.run(await find_run(hf, run))
@@ -29,5 +33,7 @@ def command(out: Output, run: str) -> None:
             out.item({"id": info.id, "state": info.state.value, "explanation": explanation})
         else:
             out.line(cleaned(explanation))
+            if out.settings.verbosity > 0:
+                out.lines(divergence_lines(await handle.info()))
 
     in_session(out.settings, work)

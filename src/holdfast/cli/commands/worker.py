@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
-import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -111,10 +110,7 @@ def command(
     sys.setswitchinterval(_SWITCH_SECONDS)
     # Hundreds of runs at once make many short-lived objects; the default would look for garbage every 700 of them.
     gc.set_threshold(*_GC_THRESHOLDS)
-    if out.settings.url is not None:
-        os.environ["HOLDFAST_URL"] = out.settings.url  # what `Holdfast()` in the application looks at
-    hf = load_application(target)
-    _check_url(hf, target, out.settings.url)
+    hf = load_application(target, out.settings.url)
     patterns = _patterns(types, hf.registry.types())
     lengths = {"lease_seconds": lease.total_seconds(), "grace_seconds": grace.total_seconds()}
     asyncio.run(_work(out, hf, patterns, options | lengths, until_idle=until_idle))
@@ -149,14 +145,6 @@ async def _run_until_idle(worker: Worker) -> None:
     except asyncio.CancelledError:
         if asyncio.current_task().cancelling():  # type: ignore[union-attr]  # inside a task there is one
             raise
-
-
-def _check_url(hf: Holdfast, target: str, url: str | None) -> None:
-    if url is not None and hf.url != url:
-        raise Refusal(
-            f"{target} is made for {scrubbed(hf.url)}, but --url says {scrubbed(url)}; "
-            "leave one of them out: a `Holdfast()` without a URL takes that of the command line"
-        )
 
 
 def _patterns(given: Sequence[str], registered: Iterable[str]) -> list[str] | None:

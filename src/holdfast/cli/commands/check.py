@@ -1,0 +1,134 @@
+"""`holdfast check`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.application import load_application
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.output import Output, cleaned
+from holdfast.cli.render import check_json
+from holdfast.cli.session import check_exists, check_schema
+from holdfast.cli.summary import short_ids, state_cell
+from holdfast.cli.table import Column, Table
+from holdfast.cli.view import report_lines
+from holdfast.core.intent import matches_type
+from holdfast.core.states import LIVE
+from holdfast.engine.check import RunCheck
+from holdfast.runner.rehearsal import Fit
+
+_COLUMNS = (
+    Column("id"),
+    Column("type"),
+    Column("key"),
+    Column("state"),
+    Column("fit"),
+    Column("about", may_be_cut=True),
+)
+_STYLES = {Fit.FITS: "good", Fit.UNDECIDED: "wait", Fit.UNKNOWN: "dim"}
+_WORDS = {
+    Fit.FITS: "fit",
+    Fit.UNDECIDED: "undecided",
+    Fit.FAILS: "would fail",
+    Fit.DIVERGES: "diverge",
+    Fit.VIOLATES: "violate",
+    Fit.REFUSES: "refuse their payload",
+}
+
+
+@holdfast_command(
+    "check",
+    "holdfast check shop:hf",
+    "holdfast check shop:hf --type 'shop.*' --limit 1000",
+    "holdfast check shop:hf -o jsonl | jq 'select(.fit == \"diverges\")'",
+)
+@click.argument("target", metavar="MODULE:ATTR")
+@click.option("--type", "type_", metavar="TYPE", help="Only runs of this type, such as 'billing.*'.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many runs, the newest.  [default: all]")
+@pass_output
+def command(out: Output, target: str, type_: str | None, limit: int | None) -> ExitCode:
+    """Replay all live runs against this code, before a deploy.
+
+    MODULE:ATTR names the Holdfast object, as for a worker. No step is executed and nothing is written: each run's
+    code is played against its history, to see whether it still fits. Runs that do are only counted; -v lists them,
+    and shows history and code side by side for those that do not. The exit code is 1 if the code does not fit a run,
+    fails or does what only a step may. Runs of types that the application does not have are listed apart.
+    """
+    hf = load_application(target, out.settings.url)
+    if hf.url.partition(":")[0] == "memory":
+        raise Refusal(f"{target} has its store in memory, where no run outlives its process; there is nothing to check")
+    check_exists(hf)
+    check_schema(hf)
+    found = asyncio.run(_check(out, hf, type_, limit))
+    if out.is_json:
+        out.items([check_json(one) for one in found])
+    else:
+        _write(out, found, target)
+    return ExitCode.OK if all(one.is_good for one in found) else ExitCode.FAILED
+
+
+async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> list[RunCheck]:
+    async with hf:
+        total = await _count(hf, type)
+        with out.counted("checking", total if limit is None else min(limit, total)) as count:
+            found = []
+            async for one in hf.check(type=type, limit=limit):
+                found.append(one)
+                count()
+            return found
+
+
+async def _count(hf: Holdfast, type: str | None) -> int:
+    counts = await hf.store.counts()
+    return sum(
+        number
+        for name, states in counts.items()
+        if type is None or matches_type(name, type)
+        for state, number in states.items()
+        if state in LIVE
+    )
+
+
+def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
+    is_verbose = out.settings.verbosity > 0
+    known = [one for one in found if one.fit is not Fit.UNKNOWN]
+    shown = [one for one in known if is_verbose or one.fit is not Fit.FITS]
+    out.table(_table(shown, is_short=out.is_rich))
+    for one in shown:
+        if is_verbose and not one.is_good:
+            out.lines([[""], [(f"run {one.id}", "title")], *report_lines(one.report)])
+    counts = Counter(one.fit for one in known)
+    told = ", ".join(f"{counts[fit]} {words}" for fit, words in _WORDS.items() if counts[fit])
+    out.talk(f"{len(known)} live run{'' if len(known) == 1 else 's'} checked{': ' + told if told else ''}")
+    if not is_verbose and any(not one.is_good for one in known):
+        out.talk("-v shows history and code side by side")
+    unknown = Counter(one.type for one in found if one.fit is Fit.UNKNOWN)
+    if unknown:
+        rows = [{"type": cleaned(type), "live runs": str(number)} for type, number in sorted(unknown.items())]
+        out.talk(f"not in {target}, hence not checked:")
+        out.table(Table((Column("type"), Column("live runs", is_number=True)), list(rows)))
+
+
+def _table(found: Sequence[RunCheck], *, is_short: bool) -> Table:
+    ids = [one.id for one in found]
+    names = short_ids(ids) if is_short else {id: id for id in ids}
+    table = Table(_COLUMNS)
+    for one in found:
+        table.rows.append(
+            {
+                "id": names[one.id],
+                "type": one.type,
+                "key": cleaned(one.key or ""),
+                "state": state_cell(one.state),
+                "fit": (one.fit.value, _STYLES.get(one.fit, "bad")),
+                "about": cleaned(one.summary),
+            }
+        )
+    return table.without_empty_columns()

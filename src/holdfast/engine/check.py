@@ -1,0 +1,96 @@
+"""The check: whether the code that is registered here fits the runs that live in a store. It only reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.model import Entry, Run
+from holdfast.core.ports import PAGE_LIMIT, Query, Reader
+from holdfast.core.states import LIVE, RunState
+from holdfast.runner.registry import Registry
+from holdfast.runner.rehearsal import Fit, Rehearsal, rehearse
+
+_PAGE = min(200, PAGE_LIMIT)
+_LOOKS = 5
+
+
+class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """How the code fits one live run: `summary` says why in a line, `report` in as many as it takes."""
+
+    id: str
+    type: str
+    state: RunState
+    key: str | None
+    fit: Fit
+    summary: str
+    report: str
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing speaks against running this code. Of a type that is not registered nothing is known."""
+        return self.fit.is_good or self.fit is Fit.UNKNOWN
+
+
+async def check_runs(
+    store: Reader, registry: Registry, *, type: str | None = None, limit: int | None = None
+) -> AsyncIterator[RunCheck]:
+    """Rehearse every live run, newest first."""
+    query = Query(states=LIVE, type=type)
+    left = limit
+    while left is None or left > 0:
+        size = _PAGE if left is None else min(left, _PAGE)
+        page = await store.list(replace(query, limit=size))
+        for details in page:
+            found = await _check(store, registry, details.run)
+            if found is not None:
+                yield found
+        if len(page) < size:
+            return
+        last = page[-1].run
+        query = replace(query, before=(last.created_at, last.id))
+        left = None if left is None else left - size
+
+
+async def _check(store: Reader, registry: Registry, run: Run) -> RunCheck | None:
+    """What the rehearsal of a run shows; None if it has ended meanwhile."""
+    definition = registry.get(run.type)
+    if definition is None:
+        return _told(run, rehearse(None, run, ()))
+    found = rehearse(definition, run, await _history(store, run))
+    for _ in range(_LOOKS):
+        if found.fit.is_good:
+            break
+        # Its worker may have written between the two reads, and then one of them is older than the other.
+        details = await store.get(run.id)
+        if details is None or details.run.state.is_end:
+            return None
+        is_steady, run = _is_same(details.run, run), details.run
+        if is_steady:
+            break
+        found = rehearse(definition, run, await _history(store, run))
+    return _told(run, found)
+
+
+async def _history(store: Reader, run: Run) -> Sequence[Entry]:
+    has_begun = run.first_claimed_at is not None or run.token > 0
+    return await store.history(run.id) if has_begun else ()
+
+
+def _is_same(run: Run, other: Run) -> bool:
+    """Whether what was read of a run twice goes with the same history, be it longer the second time."""
+    return (run.token, run.generation, run.rollback) == (other.token, other.generation, other.rollback)
+
+
+def _told(run: Run, found: Rehearsal) -> RunCheck:
+    return RunCheck(
+        id=run.id,
+        type=run.type,
+        state=run.state,
+        key=run.key,
+        fit=found.fit,
+        summary=found.summary,
+        report=found.report,
+    )

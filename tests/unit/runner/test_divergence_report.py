@@ -1,0 +1,90 @@
+"""The report of a divergence shows history and code side by side."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from holdfast import Context
+from holdfast.core.checkpoint import Block
+from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.runner.divergence import ADVICE, report
+from tests.unit.runner.turn_rig import Rig, evict_turns, step
+
+__all__ = ["evict_turns"]
+
+pytestmark = pytest.mark.usefixtures("evict_turns")
+
+
+def table(text: str) -> list[str]:
+    """The lines of a report that show both sides."""
+    lines = text.splitlines()
+    return lines[lines.index("") + 1 : lines.index("", lines.index("") + 1)]
+
+
+def test_what_fits_stands_on_one_line_and_the_rest_beside_each_other() -> None:
+    entries = [
+        step("charge", 1),
+        step("pack", 2),
+        Entry(location="ship", kind=EntryKind.CHILD, state=EntryState.STARTED),
+    ]
+    text = report("It does not fit", entries, {"pack", "ship"}, {"wrap": EntryKind.STEP})
+    assert text.splitlines()[0] == "It does not fit."
+    assert table(text) == [
+        "  recorded                      asked for by the code now",
+        "  -------------------------     -------------------------",
+        "  1  charge  step   done        charge  step",
+        "  2  pack    step   done     ≠  wrap    step",
+        "  -  ship    child  started  ≠",
+    ]
+    assert text.endswith("\n".join(ADVICE))
+
+
+def test_another_kind_at_the_same_place_is_a_difference() -> None:
+    text = report("It does not fit", [step("charge", 1)], set(), {"charge": EntryKind.CHILD})
+    assert table(text)[-1] == "  1  charge  step  done  ≠  charge  child"
+
+
+def test_a_long_history_is_cut_around_the_first_difference() -> None:
+    entries = [step(f"s{number}", number) for number in range(1, 101)]
+    text = report("It does not fit", entries, {f"s{number}" for number in range(51, 101)}, {})
+    shown = [line.split()[1] for line in table(text)[3:-1]]
+    assert shown == [f"s{number}" for number in range(47, 63)]
+    assert "… 46 before" in text
+    assert "… 38 after" in text
+
+
+def test_a_long_name_is_cut_at_its_beginning() -> None:
+    text = report("It does not fit", [step("a" * 100 + "/end", 1)], set(), {})
+    assert max(map(len, table(text))) < 140
+    assert "aaa/end" in text
+
+
+def test_a_blocked_run_keeps_the_report_with_its_error() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", lambda: 1)
+        await ctx.receive("go")
+
+    outcome = Rig(code, entries=(step("charge", 1), step("pack", 2)), token=2, python="2.7").begin().turn.outcome
+    assert isinstance(outcome, Block)
+    assert "\n" not in outcome.error.message
+    assert "2  pack    step  done  ≠  receive:go  message" in outcome.error.traceback
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"It was recorded on Python 2.7, this is {python}." in outcome.error.traceback
+    assert f"It was recorded on Python 2.7, this is {python}." in outcome.error.message
+    for word in ("deploy code that fits", "ctx.version", "ctx.removed", "rewind", "cancel"):
+        assert word in outcome.error.traceback
+
+
+def test_what_does_not_decode_any_more_is_reported_too() -> None:
+    def count() -> int:
+        return 1
+
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", count)
+
+    outcome = Rig(code, entries=(step("charge", 1, '"one"'),), token=2).begin().turn.outcome
+    assert isinstance(outcome, Block)
+    assert "result of step 'charge'" in outcome.error.message
+    assert "1  charge  step  done" in outcome.error.traceback

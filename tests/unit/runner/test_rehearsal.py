@@ -1,0 +1,196 @@
+"""A rehearsal tells whether code fits a history, and touches nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast import Context, Registry
+from holdfast.core.clock import SECOND
+from holdfast.core.model import Entry, EntryKind, EntryState, Run
+from holdfast.core.states import RunState
+from holdfast.runner.operation import StepCall
+from holdfast.runner.rehearsal import Fit, Rehearsal, rehearse
+from holdfast.runner.turn import Turn
+from tests.unit.runner.turn_rig import START, step
+
+RUN = Run(
+    id="rehearsed",
+    type="shop.v1",
+    state=RunState.SUSPENDED,
+    payload="{}",
+    created_at=START,
+    start_at=START,
+    updated_at=START,
+    token=3,
+    first_claimed_at=START,
+)
+
+
+def refused() -> None:
+    raise AssertionError("a rehearsal executes no step")
+
+
+def rehearsed(code: Callable[..., Any], *entries: Entry, run: Run = RUN, **options: Any) -> Rehearsal:
+    return rehearse(Registry().workflow("shop.v1")(code), run, entries, **options)
+
+
+async def two_steps(ctx: Context) -> str:
+    await ctx.step("charge", refused)
+    await ctx.step("pack", refused)
+    await ctx.receive("go")
+    return "done"
+
+
+def test_code_that_comes_to_the_end_of_its_history_fits() -> None:
+    found = rehearsed(two_steps, step("charge", 1), step("pack", 2))
+    assert (found.fit, found.summary) == (Fit.FITS, "")
+
+
+def test_the_step_at_the_frontier_is_not_executed() -> None:
+    assert rehearsed(two_steps, step("charge", 1)).fit is Fit.FITS
+
+
+def test_a_run_that_was_never_claimed_fits() -> None:
+    assert (
+        rehearsed(two_steps, run=replace(RUN, state=RunState.PENDING, token=0, first_claimed_at=None)).fit is Fit.FITS
+    )
+
+
+def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", refused)
+        await ctx.receive("go")
+
+    found = rehearsed(code, step("charge", 1), step("pack", 2))
+    assert found.fit is Fit.DIVERGES
+    assert "pack" in found.summary
+    assert "pack" in found.report
+    assert "\n" not in found.summary
+
+
+def test_what_is_due_is_not_fed() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.sleep(1)
+        raise AssertionError("time stands still in a rehearsal")
+
+    assert rehearsed(code, now=START + 60 * SECOND).fit is Fit.FITS
+
+
+def test_a_new_step_before_the_rest_of_the_history_leaves_it_undecided() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("check", refused)
+        await two_steps(ctx)
+
+    found = rehearsed(code, step("charge", 1), step("pack", 2))
+    assert found.fit is Fit.UNDECIDED
+    assert found.summary == "new before the rest of the history: check"
+
+
+@pytest.mark.parametrize(("seconds", "fit"), [(59, Fit.DIVERGES), (60, Fit.UNDECIDED)])
+def test_a_new_wait_diverges_unless_its_time_has_come(seconds: int, fit: Fit) -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.sleep(60)
+        await two_steps(ctx)
+
+    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND).fit is fit
+
+
+def test_code_that_raises_before_anything_new_happens_fails() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", refused)
+        raise LookupError("a mistake")
+
+    found = rehearsed(code, step("charge", 1))
+    assert (found.fit, found.summary) == (Fit.FAILS, "the code raises LookupError: a mistake")
+
+
+def test_code_that_returns_before_anything_new_happens_fits_and_says_so() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", refused)
+
+    found = rehearsed(code, step("charge", 1))
+    assert (found.fit, found.summary) == (Fit.FITS, "the run ends as succeeded when it is claimed")
+
+
+def test_code_that_does_what_only_a_step_may_violates() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", refused)
+        await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+
+    found = rehearsed(code, step("charge", 1))
+    assert found.fit is Fit.VIOLATES
+    assert "getaddrinfo" in found.summary
+
+
+def test_a_payload_that_is_not_that_of_the_function_is_refused() -> None:
+    async def code(ctx: Context, order: int) -> None:
+        raise AssertionError(order)
+
+    found = rehearsed(code, run=replace(RUN, payload='{"order": "seven"}'))
+    assert found.fit is Fit.REFUSES
+    assert "order" in found.summary
+
+
+def test_a_type_that_nobody_registered_is_unknown() -> None:
+    assert rehearse(None, RUN, ()).fit is Fit.UNKNOWN
+
+
+def test_a_run_that_rolls_back_is_replayed_up_to_where_it_turned_around() -> None:
+    async def code(ctx: Context) -> None:
+        await ctx.step("charge", refused)
+        raise ValueError("no stock")
+
+    entries = [
+        step("charge", 1, has_undo=True),
+        Entry(location="~rollback", kind=EntryKind.ROLLBACK, state=EntryState.DONE, position=2, since=1),
+        Entry(location="~undo/charge", kind=EntryKind.UNDO, state=EntryState.RETRYING, since=2),
+        Entry(location="~undo/pack", kind=EntryKind.UNDO, state=EntryState.DONE, position=3, since=2),
+    ]
+    run = replace(RUN, state=RunState.ROLLING_BACK, rollback=RunState.FAILED)
+    assert rehearsed(code, *entries, run=run).fit is Fit.FITS
+
+
+def test_the_operations_are_those_the_code_asked_for() -> None:
+    found = rehearsed(two_steps, step("charge", 1))
+    assert list(found.operations) == ["charge", "pack"]
+    call = found.operations["charge"]
+    assert isinstance(call, StepCall)
+    assert call.function is refused
+
+
+def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
+    seen: list[int] = []
+
+    def inspect(turn: Turn) -> None:
+        seen.append(len(turn.loop.unfinished))
+
+    rehearsed(two_steps, step("charge", 1), inspect=inspect)
+    assert seen == [1]
+
+
+def test_a_rehearsal_logs_nothing_and_closes_what_the_code_opened(caplog: pytest.LogCaptureFixture) -> None:
+    closed: list[str] = []
+
+    async def code(ctx: Context) -> None:
+        ctx.logger.warning("begun")
+        task = asyncio.create_task(two_steps(ctx))
+        try:
+            await ctx.step("charge", refused)
+            ctx.logger.warning("charged")
+            await task
+        finally:
+            closed.append("closed")
+
+    assert rehearsed(code, step("charge", 1)).fit is Fit.FITS
+    assert closed == ["closed"]
+    assert caplog.records == []
+
+
+async def test_a_rehearsal_may_be_held_inside_a_task() -> None:
+    assert rehearsed(two_steps, step("charge", 1), step("pack", 2)).fit is Fit.FITS
+    await asyncio.sleep(0)
