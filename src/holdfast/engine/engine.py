@@ -33,6 +33,7 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
+from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -96,6 +97,10 @@ class Engine:
     ) -> RunHandle[R]: ...
     @overload
     async def start(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> RunHandle[R]: ...
     @overload
@@ -138,6 +143,10 @@ class Engine:
     ) -> R: ...
     @overload
     async def execute(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    async def execute(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     @overload
@@ -157,6 +166,16 @@ class Engine:
     async def start_many(
         self,
         workflow: Callable[[Context, *Ts], Awaitable[R]],
+        arguments: Iterable[tuple[*Ts]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: Callable[[SyncContext, *Ts], R],
         arguments: Iterable[tuple[*Ts]],
         /,
         *,

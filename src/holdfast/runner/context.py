@@ -42,6 +42,7 @@ from holdfast.runner.run_view import RunLogger, RunView
 
 if TYPE_CHECKING:
     from holdfast.runner.asking import Asking
+    from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -214,6 +215,10 @@ class Context:
     ) -> Awaitable[Child[R]]: ...
     @overload
     def start(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[R]]: ...
+    @overload
+    def start(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Awaitable[Child[R]]: ...
     @overload
@@ -238,6 +243,10 @@ class Context:
     @overload
     def call(
         self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(
