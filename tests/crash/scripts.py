@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import ChildFailed, Context, Fatal, Registry, Retry, RunFailed, StepFailed, WaitTimeout, step_info
+from holdfast import (
+    ChildFailed,
+    Context,
+    Fatal,
+    Registry,
+    Retry,
+    RunFailed,
+    StepFailed,
+    SyncContext,
+    WaitTimeout,
+    step_info,
+)
 from holdfast.testing.harness import Harness
 from tests.crash.rehearsal import Ledger, Script
 
@@ -233,6 +244,34 @@ async def come_together(h: Harness) -> None:
         await run.result()
 
 
+def blocking(app: Registry, ledger: Ledger) -> None:
+    def flaky() -> int:
+        ledger.note()
+        if step_info().attempt < 2:
+            raise OSError("busy")
+        return 7
+
+    @app.workflow("ear")
+    def ear(ctx: SyncContext) -> Any:
+        return [ctx.receive("hello"), ctx.wait_event("bell")]
+
+    @app.workflow("main")
+    def main(ctx: SyncContext) -> list[Any]:
+        found: list[Any] = [ctx.step("a", ledger.note, 1)]
+        found.append(ctx.step("rarely", flaky, retry=Retry(max_attempts=6, initial=20, jitter=0)))
+        child = ctx.start(ear)
+        child.send("hello", 5)
+        found += [ctx.receive("x"), ctx.receive(["y", "z"])]
+        ctx.sleep(3600)
+        try:
+            ctx.wait_event("silence", timeout=60)
+        except WaitTimeout:
+            found.append("silent")
+        ctx.emit("bell", 6)
+        found.append(child.result())
+        return [*found, sorted([1, 2, 3], key=lambda number: ctx.step("weigh", ledger.note, -number)), ctx.receive("x")]
+
+
 SCRIPTS = [
     Script("steps", steps, run_main),
     Script("waits", waits, send_everything),
@@ -242,4 +281,5 @@ SCRIPTS = [
     Script("talkers", talkers, play_ball),
     Script("cancels", cancels, cancel_in_the_end),
     Script("crowd", crowd, come_together),
+    Script("blocking", blocking, send_everything),
 ]
