@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import uvloop
 
 from holdfast import (
     ChildFailed,
     Context,
     Fatal,
+    Holdfast,
     InvalidRequest,
     Registry,
     Retry,
@@ -214,12 +217,12 @@ async def test_suspended_runs_hold_no_thread_and_no_place(stage: Stage, caplog: 
         first = await h.start(waiter, 0)
         await h.settle()
         before = threading.active_count()
-        runs = await h.start_many(waiter, [(number,) for number in range(300)])
+        runs = await h.start_many(waiter, [(number,) for number in range(100)])
         await h.settle()
         assert threading.active_count() == before
         for run in [first, *runs]:
             await run.send("go", 1)
-        assert [await run.result() for run in runs] == list(range(1, 301))
+        assert [await run.result() for run in runs] == list(range(1, 101))
     assert complaints(caplog) == []
 
 
@@ -333,6 +336,64 @@ async def test_an_error_ends_the_run_as_failed(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(RunFailed, match="nothing there"):
             await h.execute(shop)
+
+
+def work_through(new_loop: Callable[[], asyncio.AbstractEventLoop], results: list[Any]) -> None:
+    """Execute runs with a real worker, some of which are still waiting when it stops."""
+    hf = Holdfast("memory://")
+
+    @hf.step
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    @hf.workflow
+    def shop(ctx: SyncContext, number: int) -> int:
+        ctx.sleep(0.001)
+        found: int = min(range(3), key=lambda one: double.blocking(-one)) + number
+        if number == 7:
+            ctx.sleep(0.5)  # so near that the run stays in memory
+        return found
+
+    async def main() -> None:
+        async with hf, hf.worker():
+            await hf.start(shop, 7)
+            results.append([await hf.execute(shop, number) for number in range(3)])
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
+def test_workers_on_several_threads_and_kinds_of_event_loop_drive_def_workflows(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=work_through, args=(new_loop, results))
+        for new_loop in (asyncio.new_event_loop, uvloop.new_event_loop)
+    ]
+    for thread in threads:
+        thread.start()
+    work_through(asyncio.new_event_loop, results)
+    for thread in threads:
+        thread.join()
+
+    assert results == [[2, 3, 4]] * 3
+    assert complaints(caplog) == []
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_code_that_blocks_the_worker_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    app = Registry()
+
+    @app.workflow("shop.slow.v1")
+    def slow(ctx: SyncContext) -> None:
+        time.sleep(0.12)
+
+    async with stage.harness(app) as h:
+        run = await h.start(slow)
+        await run.result()
+    assert f"the code of run {run.id} (shop.slow.v1) kept the worker's loop" in caplog.text
 
 
 class Program:

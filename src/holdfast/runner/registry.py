@@ -100,6 +100,7 @@ class Workflow(Definition, Generic[P, R]):
         self, type: str, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], *, crash_limit: int
     ) -> None:
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
+        _check_context(type, function, SyncContext, "an `async def` function, whose context is a Context")
         update_wrapper(self, function)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -116,6 +117,7 @@ class SyncWorkflow(Definition, Generic[P, R]):
     def __init__(self, type: str, function: Callable[Concatenate[SyncContext, P], R], *, crash_limit: int) -> None:
         _check_blocking(type, function)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
+        _check_context(type, function, Context, "a plain `def` function, whose context is a SyncContext")
         try:
             from holdfast.runner.blocking import run_blocking, wait
         except ImportError as error:
@@ -157,6 +159,16 @@ def _check_blocking(type: str, function: Callable[..., Any]) -> None:
             raise InvalidRequest(
                 f"workflow {type!r}: {function!r} is a generator; a workflow returns, it does not yield"
             )
+
+
+def _check_context(type: str, function: Callable[..., Any], wrong: type, right: str) -> None:
+    """Refuse a function that expects the other context: its waits would not wait."""
+    first = next(iter(inspect.signature(function).parameters.values())).annotation
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    if first is wrong or (isinstance(first, str) and names.get(first) is wrong):
+        raise InvalidRequest(
+            f"workflow {type!r} takes a {wrong.__name__}, but is {right}; annotate that, or change the other"
+        )
 
 
 class Task(Definition, Generic[P, R]):

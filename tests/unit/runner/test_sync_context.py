@@ -99,6 +99,18 @@ def test_what_only_looks_like_a_plain_function_is_refused(function: Any, reason:
         Registry().workflow("x")(function)
 
 
+def test_a_function_that_expects_the_context_of_the_other_kind_is_refused() -> None:
+    async def awaiting(ctx: SyncContext) -> None: ...
+
+    def blocking(ctx: Context) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="takes a SyncContext, but is an `async def` function"):
+        Registry().workflow("x")(awaiting)
+    wrong: Any = blocking
+    with pytest.raises(InvalidRequest, match="takes a Context, but is a plain `def` function"):
+        Registry().workflow("x")(wrong)
+
+
 def test_without_greenlet_a_def_workflow_is_refused_with_the_name_of_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "greenlet", None)
     monkeypatch.delitem(sys.modules, "holdfast.runner.blocking", raising=False)
