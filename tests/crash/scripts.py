@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from holdfast import (
+    Break,
     ChildFailed,
     Context,
+    Continue,
     Fatal,
     Registry,
     Retry,
@@ -272,6 +275,32 @@ def blocking(app: Registry, ledger: Ledger) -> None:
         return [*found, sorted([1, 2, 3], key=lambda number: ctx.step("weigh", ledger.note, -number)), ctx.receive("x")]
 
 
+def blocking_branches(app: Registry, ledger: Ledger) -> None:
+    def branch(number: int, ctx: SyncContext) -> int:
+        ctx.step("s", ledger.note)
+        ctx.sleep(number * 20)
+        return int(ctx.step("s", ledger.note, number))
+
+    def body(ctx: SyncContext, left: int) -> Continue[int] | Break[str]:
+        ctx.step("s", ledger.note, left)
+        ctx.sleep(20)
+        return Continue(left - 1) if left else Break("over")
+
+    def never(ctx: SyncContext) -> Any:
+        return ctx.receive("never")
+
+    @app.workflow("leaf")
+    def leaf(ctx: SyncContext, number: int) -> int:
+        return int(ctx.step("leaf", ledger.note, number))
+
+    @app.workflow("main")
+    def main(ctx: SyncContext) -> list[Any]:
+        found: list[Any] = [ctx.join("all", {str(number): partial(branch, number) for number in range(3)})]
+        found.append(ctx.race("who", {"never": never, "one": partial(branch, 1)}))
+        found.append(ctx.loop("count", body, 4, keep=2, every=2))
+        return [*found, ctx.map(leaf, range(3), limit=2)]
+
+
 SCRIPTS = [
     Script("steps", steps, run_main),
     Script("waits", waits, send_everything),
@@ -282,4 +311,5 @@ SCRIPTS = [
     Script("cancels", cancels, cancel_in_the_end),
     Script("crowd", crowd, come_together),
     Script("blocking", blocking, send_everything),
+    Script("blocking branches", blocking_branches, run_main),
 ]

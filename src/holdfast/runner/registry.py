@@ -64,7 +64,11 @@ class Definition:
 
     def loop_codecs(self, body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
         """The codecs of the state and the value of a loop; built once for each body."""
-        key = getattr(body, "__code__", body)
+        plain = body
+        # The user's own: one that blocks is wrapped, and all wrappers are of one make.
+        while isinstance(plain := inspect.unwrap(plain), partial):
+            plain = plain.func
+        key = (getattr(plain, "__code__", type(plain)), str(getattr(plain, "__annotations__", {})))
         if key not in self._loop_codecs:
             self._loop_codecs[key] = loop_codecs(body)
         return self._loop_codecs[key]
@@ -218,7 +222,7 @@ class Step(Generic[P, R]):
         function = _with_keywords(self.function, kwargs) if kwargs else self.function
         asked = context.run_step(self.name, function, args, self.codec, self.options)
         # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
-        delivered: Coroutine[Any, Any, R] = context._turn.definition.deliver(asked)  # noqa: SLF001
+        delivered: Coroutine[Any, Any, R] = context.turn.definition.deliver(asked)
         return delivered
 
     @property

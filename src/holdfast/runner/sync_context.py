@@ -6,7 +6,7 @@ hands them on and waits; a test compares the two. What takes a function of the u
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from random import Random
@@ -15,11 +15,14 @@ from uuid import UUID
 
 from holdfast.runner.child import ChildOptions
 from holdfast.runner.context import Context, StepKeywords
+from holdfast.runner.looping import Break, Continue
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.sync_child import SyncChild
 
 R = TypeVar("R")
 T = TypeVar("T")
+S = TypeVar("S")
+V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
 
 
@@ -41,7 +44,7 @@ class SyncContext:
 
     @property
     def random(self) -> Random:
-        """A source of chance that gives the same numbers on every replay."""
+        """A source of chance that gives the same numbers on every replay; each iteration of a loop has its own."""
         return self._context.random
 
     @property
@@ -64,6 +67,7 @@ class SyncContext:
 
         An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
         attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
+        `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
         return self._wait(self._context.step(name, function, *args, **options))
 
@@ -157,6 +161,66 @@ class SyncContext:
         """
         return self._wait(self._context.call(workflow, *args, **options))
 
+    def map(
+        self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
+    ) -> list[Any]:
+        """Start a child for each item and block until all have ended: their results in order, or `JoinFailed` by index.
+
+        An item is the child's argument, a tuple all of its arguments. With `limit` only so many run at once. However
+        many there are, this run is woken once. The children are cancelled when this run, or the map, ends early.
+        """
+        results: list[Any] = self._wait(self._context.map(workflow, items, limit=limit, **options))
+        return results
+
+    # Side by side
+
+    def join(
+        self, name: str, branches: Mapping[str, Callable[[SyncContext], R]], *, fail_fast: bool = False
+    ) -> dict[str, R]:
+        """Run branches side by side until all have ended: results by key, or `JoinFailed` with results and errors.
+
+        A branch is a `def branch(ctx)`. `fail_fast` cancels the others as soon as one fails.
+        """
+        results: dict[str, R] = self._wait(self._context.join(name, self._branches(branches), fail_fast=fail_fast))
+        return results
+
+    def race(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
+        """Run branches side by side until one succeeds: its key and result. `RaceFailed` if all fail."""
+        winner: tuple[str, R] = self._wait(self._context.race(name, self._branches(branches)))
+        return winner
+
+    def first_settled(self, name: str, branches: Mapping[str, Callable[[SyncContext], R]]) -> tuple[str, R]:
+        """Run branches side by side until one ends: its key and result, or the error it raised."""
+        first: tuple[str, R] = self._wait(self._context.first_settled(name, self._branches(branches)))
+        return first
+
+    # Again and again
+
+    def loop(
+        self,
+        name: str,
+        body: Callable[[SyncContext, S], Continue[S] | Break[V]],
+        state: S,
+        *,
+        keep: int = 10,
+        every: int = 10,
+    ) -> V:
+        """Call `body(ctx, state)` again and again until it returns `Break(value)`; `Continue(state)` goes on.
+
+        The state is durable: it is recorded every so many iterations, and what they recorded is pruned except for the
+        last `keep`. So a run may loop for years, and resumes at once.
+        """
+        value: V = self._wait(self._context.loop(name, self._branch(body), state, keep=keep, every=every))
+        return value
+
+    def continue_as_new(self, *args: Any) -> Any:
+        """Begin anew with these arguments: the same run, its next generation, without the history so far.
+
+        Use it as `return ctx.continue_as_new(...)`, in the workflow function itself; it does not come back. Unread
+        messages are kept; everything else that is open ends.
+        """
+        return self._wait(self._context.continue_as_new(*args))
+
     # Telling others
 
     def send(self, run_id: str, name: str, payload: Any = None) -> None:
@@ -182,6 +246,9 @@ class SyncContext:
         return self._context.uuid()
 
     # Inside
+
+    def _branches(self, branches: Any) -> Any:
+        return {key: self._branch(one) for key, one in branches.items()} if isinstance(branches, Mapping) else branches
 
     def _branch(self, function: Any) -> Any:
         """A blocking function that takes a context, as the async one that `Context` expects."""
