@@ -36,9 +36,11 @@ from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
-from holdfast.runner.registry import Registry, Step, Task, Workflow
+from holdfast.runner.registry import Registry, Step, SyncWorkflow, Task, Workflow
 from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
+from holdfast.runner.sync_child import SyncChild
+from holdfast.runner.sync_context import SyncContext
 from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -80,6 +82,9 @@ __all__ = [
     "StepInfo",
     "StepTimeout",
     "StoreUnavailable",
+    "SyncChild",
+    "SyncContext",
+    "SyncWorkflow",
     "Task",
     "UnknownWorkflow",
     "WaitInfo",

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Registry, step_info
+from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Query
+from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
@@ -90,7 +92,7 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
 
     for run_id, one in details.items():
         history = sorted(
-            (entry.location, entry.kind.value, entry.state.value, entry.result, entry.error and str(entry.error))
+            (entry.location, entry.kind.value, entry.state.value, _result(entry), entry.error and str(entry.error))
             for entry in await h.store.history(run_id)
         )
         run = one.run
@@ -99,6 +101,13 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
         outcome.runs[path(run_id)] = (run.state.value, run.result, error, history, one.values, waits)
     outcome.begun = {(path(run_id), location): times for (run_id, location), times in ledger.begun.items()}
     outcome.orphans = list(await h.store.orphans(10))
+
+
+def _result(entry: Entry) -> str | None:
+    """The result of an entry. Of what was received name and payload only: ids and instants differ from play to play."""
+    if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT):
+        return str([(one.name, one.payload) for one in received_in(entry)])
+    return entry.result
 
 
 def compare(undisturbed: Outcome, disturbed: Outcome) -> None:

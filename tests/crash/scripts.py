@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from holdfast import ChildFailed, Context, Fatal, Registry, Retry, RunFailed, StepFailed, WaitTimeout, step_info
+from holdfast import (
+    Break,
+    ChildFailed,
+    Context,
+    Continue,
+    Fatal,
+    Registry,
+    Retry,
+    RunFailed,
+    StepFailed,
+    SyncContext,
+    WaitTimeout,
+    step_info,
+)
 from holdfast.testing.harness import Harness
 from tests.crash.rehearsal import Ledger, Script
 
@@ -246,6 +260,60 @@ async def come_together(h: Harness) -> None:
         await run.result()
 
 
+def blocking(app: Registry, ledger: Ledger) -> None:
+    def flaky() -> int:
+        ledger.note()
+        if step_info().attempt < 2:
+            raise OSError("busy")
+        return 7
+
+    @app.workflow("ear")
+    def ear(ctx: SyncContext) -> Any:
+        return [ctx.receive("hello"), ctx.wait_event("bell")]
+
+    @app.workflow("main")
+    def main(ctx: SyncContext) -> list[Any]:
+        found: list[Any] = [ctx.step("a", ledger.note, 1)]
+        found.append(ctx.step("rarely", flaky, retry=Retry(max_attempts=6, initial=20, jitter=0)))
+        child = ctx.start(ear)
+        child.send("hello", 5)
+        found += [ctx.receive("x"), ctx.receive(["y", "z"])]
+        ctx.sleep(3600)
+        try:
+            ctx.wait_event("silence", timeout=60)
+        except WaitTimeout:
+            found.append("silent")
+        ctx.emit("bell", 6)
+        found.append(child.result())
+        return [*found, sorted([1, 2, 3], key=lambda number: ctx.step("weigh", ledger.note, -number)), ctx.receive("x")]
+
+
+def blocking_branches(app: Registry, ledger: Ledger) -> None:
+    def branch(number: int, ctx: SyncContext) -> int:
+        ctx.step("s", ledger.note)
+        ctx.sleep(number * 20)
+        return int(ctx.step("s", ledger.note, number))
+
+    def body(ctx: SyncContext, left: int) -> Continue[int] | Break[str]:
+        ctx.step("s", ledger.note, left)
+        ctx.sleep(20)
+        return Continue(left - 1) if left else Break("over")
+
+    def never(ctx: SyncContext) -> Any:
+        return ctx.receive("never")
+
+    @app.workflow("leaf")
+    def leaf(ctx: SyncContext, number: int) -> int:
+        return int(ctx.step("leaf", ledger.note, number))
+
+    @app.workflow("main")
+    def main(ctx: SyncContext) -> list[Any]:
+        found: list[Any] = [ctx.join("all", {str(number): partial(branch, number) for number in range(3)})]
+        found.append(ctx.race("who", {"never": never, "one": partial(branch, 1)}))
+        found.append(ctx.loop("count", body, 4, keep=2, every=2))
+        return [*found, ctx.map(leaf, range(3), limit=2)]
+
+
 SCRIPTS = [
     Script("steps", steps, run_main),
     Script("versions", versions, run_main),
@@ -256,4 +324,6 @@ SCRIPTS = [
     Script("talkers", talkers, play_ball),
     Script("cancels", cancels, cancel_in_the_end),
     Script("crowd", crowd, come_together),
+    Script("blocking", blocking, send_everything),
+    Script("blocking branches", blocking_branches, run_main),
 ]

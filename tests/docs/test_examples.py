@@ -16,6 +16,7 @@ LAST_WORDS = {
     "approval": "the holidays: nobody answered",
     "checkout": "parcel='parcel-large-",
     "nightly_report": "  publish          done    1 attempts",
+    "sync_workflow": "order 1: 1999 from visa, by ada, parcel-1",
     "web_app": "'thumbnails': ['cat.png@64', 'cat.png@256', 'cat.png@1024']",
     "webhook": "download link for your order",
 }

@@ -22,7 +22,7 @@ def one() -> int:
 
 def shop(code: Code, type: str = "shop.v1") -> Registry:
     app = Registry()
-    app.workflow(type)(code)  # type: ignore[arg-type]  # any code will do
+    app.workflow(type)(code)
     return app
 
 

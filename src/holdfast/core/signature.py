@@ -84,9 +84,8 @@ def hints_of(function: Any) -> dict[str, Any]:
     """The annotations of a function, each resolved on its own; those that cannot be are left out."""
     if isinstance(function, type):
         return {**hints_of(vars(function).get("__init__")), "return": function}
-    while isinstance(function, partial):
+    while isinstance(function := inspect.unwrap(function), partial):
         function = function.func
-    function = inspect.unwrap(function)
     if not hasattr(function, "__code__"):
         function = type(function).__call__
     local = {}

@@ -34,6 +34,7 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
+from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -97,6 +98,10 @@ class Engine:
     ) -> RunHandle[R]: ...
     @overload
     async def start(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> RunHandle[R]: ...
     @overload
@@ -139,6 +144,10 @@ class Engine:
     ) -> R: ...
     @overload
     async def execute(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    async def execute(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     @overload
@@ -158,6 +167,16 @@ class Engine:
     async def start_many(
         self,
         workflow: Callable[[Context, *Ts], Awaitable[R]],
+        arguments: Iterable[tuple[*Ts]],
+        /,
+        *,
+        keys: Sequence[str] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> list[RunHandle[R]]: ...
+    @overload
+    async def start_many(
+        self,
+        workflow: Callable[[SyncContext, *Ts], R],
         arguments: Iterable[tuple[*Ts]],
         /,
         *,

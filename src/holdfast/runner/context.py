@@ -43,6 +43,7 @@ from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
     from holdfast.runner.asking import Asking
+    from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -215,6 +216,10 @@ class Context:
     ) -> Awaitable[Child[R]]: ...
     @overload
     def start(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Awaitable[Child[R]]: ...
+    @overload
+    def start(
         self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Awaitable[Child[R]]: ...
     @overload
@@ -239,6 +244,10 @@ class Context:
     @overload
     def call(
         self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial, update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
@@ -26,6 +26,7 @@ from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
 from holdfast.runner.operation import StepOptions, checked_undo
 from holdfast.runner.outcome import finish_of
+from holdfast.runner.sync_context import SyncContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +67,11 @@ class Definition:
 
     def loop_codecs(self, body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
         """The codecs of the state and the value of a loop; built once for each body."""
-        key = getattr(body, "__code__", body)
+        plain = body
+        # The user's own: one that blocks is wrapped, and all wrappers are of one make.
+        while isinstance(plain := inspect.unwrap(plain), partial):
+            plain = plain.func
+        key = (getattr(plain, "__code__", type(plain)), str(getattr(plain, "__annotations__", {})))
         if key not in self._loop_codecs:
             self._loop_codecs[key] = loop_codecs(body)
         return self._loop_codecs[key]
@@ -90,6 +95,10 @@ class Definition:
         coroutine: Coroutine[Any, Any, Any] = self.function(context, *args, **kwargs)
         return coroutine
 
+    def deliver(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        """What code of this definition gets when it calls a decorated step: something to await."""
+        return operation
+
 
 class Workflow(Definition, Generic[P, R]):
     """A registered workflow function. Calling it calls the function, as in a unit test."""
@@ -102,10 +111,9 @@ class Workflow(Definition, Generic[P, R]):
         crash_limit: int,
         strict: bool = False,
     ) -> None:
-        if not inspect.iscoroutinefunction(function):
-            raise InvalidRequest(f"workflow {type!r} must be an `async def` function, which {function!r} is not")
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
+        _check_context(type, function, SyncContext, "an `async def` function, whose context is a Context")
         update_wrapper(self, function)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -114,6 +122,73 @@ class Workflow(Definition, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.type}>"
+
+
+class SyncWorkflow(Definition, Generic[P, R]):
+    """A registered workflow that is a plain `def` function. Calling it calls the function, as in a unit test."""
+
+    def __init__(
+        self,
+        type: str,
+        function: Callable[Concatenate[SyncContext, P], R],
+        *,
+        crash_limit: int,
+        strict: bool = False,
+    ) -> None:
+        _check_blocking(type, function)
+        super().__init__(type, function, skip=1, crash_limit=crash_limit)
+        self.is_strict = strict
+        try:
+            from holdfast.runner.blocking import run_blocking, wait
+        except ImportError as error:
+            raise InvalidRequest(
+                f"workflow {type!r} is a plain `def` function, which needs greenlet ({error}): "
+                "pip install holdfast[sync], or make it an `async def` function"
+            ) from error
+        self._run = run_blocking
+        self._wait = wait
+        update_wrapper(self, function)
+
+    def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
+        return self._run(self.function, SyncContext(context), *args, **kwargs)
+
+    def deliver(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        return self._wait(operation)
+
+    def __call__(self, ctx: SyncContext, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(ctx, *args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.type}>"
+
+
+def _check_blocking(type: str, function: Callable[..., Any]) -> None:
+    """Refuse what looks like a plain function and is not one: calling it would only make a coroutine or generator."""
+    if inspect.isclass(function) or not callable(function):
+        raise InvalidRequest(f"workflow {type!r} must be a function, `async def` or `def`, which {function!r} is not")
+    inner = inspect.unwrap(function)
+    for each in (inner, getattr(inner, "__call__", None)):  # noqa: B004 - an object's own, to look into
+        if inspect.iscoroutinefunction(each):
+            raise InvalidRequest(
+                f"workflow {type!r}: {function!r} is no `async def` function itself, but one is inside; "
+                "decorate that one, or make what is around it `async def` too"
+            )
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise InvalidRequest(
+                f"workflow {type!r}: {function!r} is a generator; a workflow returns, it does not yield"
+            )
+
+
+def _check_context(type: str, function: Callable[..., Any], wrong: type, right: str) -> None:
+    """Refuse a function that expects the other context: its waits would not wait."""
+    first = next(iter(inspect.signature(function).parameters.values())).annotation
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    if first is wrong or (isinstance(first, str) and names.get(first) is wrong):
+        raise InvalidRequest(
+            f"workflow {type!r} takes a {wrong.__name__}, but is {right}; annotate that, or change the other"
+        )
 
 
 class Task(Definition, Generic[P, R]):
@@ -161,7 +236,18 @@ class Step(Generic[P, R]):
             return result
         context = Context.of(loop)
         function = _with_keywords(self.function, kwargs) if kwargs else self.function
-        return context.run_step(self.name, function, args, self.codec, self.options)
+        asked = context.run_step(self.name, function, args, self.codec, self.options)
+        # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
+        delivered: Coroutine[Any, Any, R] = context.turn.definition.deliver(asked)
+        return delivered
+
+    @property
+    def blocking(self) -> Callable[P, R]:
+        """The step itself, as a `def` workflow sees it: a call gives the value.
+
+        For type checkers, which cannot know who calls; at run time it makes no difference.
+        """
+        return cast("Callable[P, R]", self)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -187,22 +273,23 @@ class Registry:
     @overload
     def workflow(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
+    def workflow(self, function: Callable[Concatenate[SyncContext, P], R], /) -> SyncWorkflow[P, R]: ...
+    @overload
     def workflow(
         self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False
-    ) -> Callable[[Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+    ) -> WorkflowDecorator: ...
     def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False) -> Any:
-        """Register an `async def` function, whose first parameter is the context, as a workflow.
+        """Register a function, whose first parameter is the context, as a workflow.
 
+        An `async def` function gets a `Context`, a plain `def` one a `SyncContext`, whose operations block.
         `crash_limit`: so many workers may die with a run, without any progress in between, before it is blocked.
         `strict`: code that does not ask for the next thing in a run's history blocks the run at once, also where it
         only inserts a step.
         """
-
-        def register(function: Callable[..., Any], name: str | None = None) -> Workflow[Any, Any]:
-            made = Workflow(name or _name_of(function), function, crash_limit=crash_limit, strict=strict)
-            return self._add(made)
-
-        return register(type) if callable(type) else lambda function: register(function, type)
+        decorator = WorkflowDecorator(
+            self._add, None if callable(type) else type, crash_limit=crash_limit, strict=strict
+        )
+        return decorator(type) if callable(type) else decorator
 
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
@@ -316,6 +403,28 @@ class Registry:
             raise InvalidRequest(f"type {definition.type!r} is already registered; a type has one definition")
         self._definitions[definition.type] = definition
         return definition
+
+
+class WorkflowDecorator:
+    """What `@hf.workflow(…)` gives: it registers a function, `async def` or plain `def`."""
+
+    def __init__(
+        self, add: Callable[[Definition], Definition], type: str | None, *, crash_limit: int, strict: bool
+    ) -> None:
+        self._add = add
+        self._type = type
+        self._crash_limit = crash_limit
+        self._is_strict = strict
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> SyncWorkflow[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Definition:
+        kind: Any = Workflow if inspect.iscoroutinefunction(function) else SyncWorkflow
+        name = self._type or _name_of(function)
+        made: Definition = kind(name, function, crash_limit=self._crash_limit, strict=self._is_strict)
+        return self._add(made)
 
 
 class StepDecorator:
