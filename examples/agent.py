@@ -1,7 +1,8 @@
 """An AI agent: a model chooses tools, tools run as steps, a person confirms what costs money.
 
 Each answer of the model and each tool call is recorded once. After a crash the conversation goes on where it
-stood: no token is paid for twice, no flight is booked twice. The model here is a fake; nothing uses the network.
+stood: no token is paid for twice, no flight is booked twice. The conversation is the state of a durable loop, so it
+may go on for as long as it likes. The model here is a fake; nothing uses the network.
 
 python -m examples.agent
 """
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast import Context, Holdfast, Retry, StepFailed, WaitTimeout, step_info
+from holdfast import Break, Context, Continue, Holdfast, Retry, StepFailed, WaitTimeout, step_info
 
 TURN_LIMIT = 10
 
@@ -89,16 +90,26 @@ async def use(ctx: Context, call: ToolCall) -> Message:
         return Message("tool", f"{call.tool} failed: {error.message}")
 
 
-@hf.workflow("agent.v1")
+async def converse(ctx: Context, conversation: list[Message]) -> Continue[list[Message]] | Break[str]:
+    """One turn of the conversation: the model answers, and the tools it wants are called side by side."""
+    if sum(message.role == "assistant" for message in conversation) == TURN_LIMIT:
+        return Break("I gave up")
+    answer = await ask_model(conversation)
+    if not answer.calls:
+        return Break(answer.text)
+    asked = Message("assistant", ", ".join(f"{call.tool}({call.argument})" for call in answer.calls))
+    # A scope for each call: two calls of one tool cannot be mistaken for each other.
+    found = await ctx.join("tools", {f"call {n}": _using(call) for n, call in enumerate(answer.calls, start=1)})
+    return Continue([*conversation, asked, *found.values()])
+
+
+def _using(call: ToolCall) -> Callable[[Context], Awaitable[Message]]:
+    return lambda ctx: use(ctx, call)
+
+
+@hf.workflow("agent.v2")
 async def agent(ctx: Context, request: str) -> str:
-    conversation = [Message("user", request)]
-    for _ in range(TURN_LIMIT):
-        answer = await ask_model(conversation)
-        if not answer.calls:
-            return answer.text
-        conversation.append(Message("assistant", ", ".join(f"{call.tool}({call.argument})" for call in answer.calls)))
-        conversation += await asyncio.gather(*(use(ctx, call) for call in answer.calls))
-    return "I gave up"
+    return await ctx.loop("conversation", converse, [Message("user", request)])
 
 
 async def main() -> None:
@@ -108,9 +119,9 @@ async def main() -> None:
             await asyncio.sleep(0.01)
         print(f"confirm {question}? yes")
         await run.send("confirmed", payload=True)
-        print(await run.result())
         for entry in await run.history():
             print(f"  {entry.location}")
+        print(await run.result())
 
 
 if __name__ == "__main__":

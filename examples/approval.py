@@ -1,4 +1,6 @@
-"""A person has to approve something, and is reminded until they do. Waiting costs nothing: no task, no thread.
+"""A person has to approve something, is reminded, and in the end somebody else is asked. Waiting costs nothing.
+
+While it waits, a run is a row in the store: no task, no thread. Two days are two tenths of a second here.
 
 python -m examples.approval
 """
@@ -6,13 +8,20 @@ python -m examples.approval
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast import Context, Holdfast, WaitTimeout
 
-REMINDERS = 3
+REMINDERS = 2
 
 hf = Holdfast()
+
+
+@dataclass(frozen=True)
+class Decision:
+    by: str
+    is_approved: bool
 
 
 @hf.step
@@ -20,28 +29,46 @@ async def notify(person: str, text: str) -> None:
     print(f"  to {person}: {text}")
 
 
-@hf.workflow("office.approval.v1")
-async def approval(ctx: Context, document: str, person: str, remind_after: timedelta) -> str:
+async def ask(ctx: Context, document: str, person: str, patience: timedelta) -> Decision | None:
+    """Ask one person and remind them; None if they take no notice."""
     await notify(person, f"please approve {document}")
-    for reminder in range(1, REMINDERS + 1):
+    for reminder in range(1, REMINDERS + 2):
         try:
-            answer = await ctx.receive("answer", type=str, timeout=remind_after)
+            return await ctx.receive("decision", type=Decision, timeout=patience)
         except WaitTimeout:
-            ctx.set_value("reminders", reminder)
-            await notify(person, f"reminder {reminder}: {document} waits for you")
-        else:
-            return f"{document}: {answer}"
-    return f"{document}: nobody answered"
+            if reminder <= REMINDERS:
+                await notify(person, f"reminder {reminder}: {document}")
+                ctx.set_value("reminders", reminder)
+    return None
+
+
+@hf.workflow("office.approval.v2")
+async def approval(ctx: Context, document: str, people: list[str], patience: timedelta) -> str:
+    *most, last = people  # each is the superior of the one before
+    for person in most:
+        if decision := await ask(ctx, document, person, patience):
+            break
+        ctx.set_value("escalated_from", person)
+    else:
+        await notify(last, f"please approve {document}, nobody else does")
+        decision = await ctx.receive("decision", type=Decision)  # as long as it takes
+    return f"{document}: {'approved' if decision.is_approved else 'refused'} by {decision.by}"
 
 
 async def main() -> None:
+    two_days = timedelta(seconds=0.2)
     async with hf, hf.worker():
-        run = await hf.start(approval, "the budget", "ada", timedelta(seconds=0.2))
-        while await run.value("reminders", 0) < 2:
-            await asyncio.sleep(0.05)
-        await run.send("answer", "yes, but less")
-        print(await run.result())
-        print(await hf.execute(approval, "the holidays", "bob", timedelta(seconds=0.05)))
+        budget = await hf.start(approval, "the budget", ["ada", "grace"], two_days)
+        while not await budget.value("reminders"):
+            await asyncio.sleep(0.02)
+        await budget.send("decision", Decision(by="ada", is_approved=True))
+        print(await budget.result())
+
+        holidays = await hf.start(approval, "the holidays", ["bob", "grace"], two_days)
+        while not await holidays.value("escalated_from"):
+            await asyncio.sleep(0.02)
+        await holidays.send("decision", Decision(by="grace", is_approved=False))
+        print(await holidays.result())
 
 
 if __name__ == "__main__":

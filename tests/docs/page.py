@@ -99,4 +99,4 @@ def _slug(heading: str) -> str:
 
 def pages() -> list[Page]:
     """Every page that is meant for a reader."""
-    return [Page(path) for path in sorted([*PROJECT.glob("*.md"), *DOCS.rglob("*.md")])]
+    return [Page(path) for path in sorted([*PROJECT.glob("*.md"), *PROJECT.glob("examples/*.md"), *DOCS.rglob("*.md")])]

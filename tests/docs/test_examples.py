@@ -12,11 +12,16 @@ import pytest
 from tests.docs.page import PROJECT
 
 LAST_WORDS = {
-    "agent": "  ask_model#3",
-    "approval": "the holidays: nobody answered",
+    "agent": "Done: TP-101 is booked (key given).",
+    "approval": "the holidays: refused by grace",
+    "auction": "the painting goes to ada for 150.00, 4 bids",
     "checkout": "parcel='parcel-large-",
+    "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
+    "polling": "job-cats.mp4 after 7 rounds",
+    "subscription": "the customer paid ",
     "sync_workflow": "order 1: 1999 from visa, by ada, parcel-1",
+    "trip": "in the books: flight to Lisbon, hotel in Lisbon, car in Lisbon",
     "web_app": "'thumbnails': ['cat.png@64', 'cat.png@256', 'cat.png@1024']",
     "webhook": "download link for your order",
 }
@@ -42,3 +47,8 @@ def test_every_example_is_run() -> None:
     examples = {path.stem for path in (PROJECT / "examples").glob("*.py")} - {"__init__"}
 
     assert examples == set(LAST_WORDS)
+
+
+@pytest.mark.parametrize("name", LAST_WORDS)
+def test_the_list_of_examples_tells_what_each_shows(name: str) -> None:
+    assert f"| [{name}]({name}.py) | " in (PROJECT / "examples" / "README.md").read_text(encoding="utf-8")

@@ -310,8 +310,11 @@ async def test_continuing_as_new_from_a_branch_or_with_wrong_arguments_is_refuse
         async def branch(ctx: Context) -> Any:
             return await ctx.continue_as_new(5)
 
+        async def too_many(ctx: Context) -> Any:
+            return await ctx.continue_as_new(1, 2)
+
         refusals = []
-        for call in (lambda: ctx.first_settled("b", {"b": branch}), lambda: ctx.continue_as_new(1, 2)):
+        for call in (lambda: ctx.first_settled("b", {"b": branch}), lambda: too_many(ctx)):
             try:
                 await call()
             except InvalidRequest as error:

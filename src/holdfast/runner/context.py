@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -367,7 +367,7 @@ class Context:
         check_name(name, "name of a loop")
         return Looping(self._turn, self._locate(name), body, state, keep=keep, every=every).run()
 
-    def continue_as_new(self, *args: Any) -> Coroutine[Any, Any, Any]:
+    def continue_as_new(self, *args: Any) -> Coroutine[Any, Any, Never]:
         """Begin anew with these arguments: the same run, its next generation, without the history so far.
 
         Use it as `return await ctx.continue_as_new(...)`, in the workflow function itself. Unread messages are kept;
