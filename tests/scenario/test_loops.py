@@ -35,6 +35,27 @@ async def test_a_loop_goes_on_with_its_state_until_it_breaks(stage: Stage) -> No
         ]
 
 
+async def test_a_loop_inside_a_loop_is_pruned_with_it(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def nested(ctx: Context) -> int:
+        async def inner(ctx: Context, n: int) -> Continue[int] | Break[int]:
+            n = await ctx.step("add", lambda: n + 1)
+            return Break(n) if n % 7 == 0 else Continue(n)
+
+        async def outer(ctx: Context, n: int) -> Continue[int] | Break[int]:
+            n = await ctx.loop("inner", inner, n, keep=1, every=2)
+            return Break(n) if n == 35 else Continue(n)
+
+        return await ctx.loop("outer", outer, 0, keep=1, every=2)
+
+    async with stage.harness(app) as h:
+        run = await h.start(nested)
+        assert await run.result() == 35
+        assert not any(fact.startswith("outer/~1/") for fact in await facts(run))
+
+
 async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:
     app = Registry()
 

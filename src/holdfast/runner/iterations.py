@@ -38,8 +38,17 @@ class Iterations:
         loop, _, number = path.rpartition("/~")
         locations = self._loops.get(loop, {}).pop(int(number), set())
         for location in locations:
-            for found in _ITERATION.finditer(location):
-                nested = location[: found.start()]
-                if nested != loop and nested.startswith(f"{path}/"):
-                    self._loops.pop(nested, None)
+            self._drop(location)
         return locations
+
+    def _drop(self, location: str) -> None:
+        """Forget a location in the loops around the one it is dropped from, and in those inside."""
+        for found in _ITERATION.finditer(location):
+            loop, number = location[: found.start()], int(found[1])
+            iterations = self._loops.get(loop, {})
+            if number in iterations:
+                iterations[number].discard(location)
+                if not iterations[number]:
+                    del iterations[number]
+            if not iterations:
+                self._loops.pop(loop, None)
