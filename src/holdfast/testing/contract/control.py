@@ -55,7 +55,11 @@ class ControlContract(Contract):
         assert run.error is not None
         assert (run.error.type, run.error.message) == ("Cancelled", "it's ☃ %s")
         (fact,) = await store.audit(an_id(1))
-        assert (fact.event, fact.at, fact.data) == ("cancelled", START + SECOND, {"reason": "it's ☃ %s"})
+        assert (fact.event, fact.at, fact.data) == (
+            "cancelled",
+            START + SECOND,
+            {"reason": "it's ☃ %s", "request": "c"},
+        )
 
     async def test_a_run_in_any_live_state_can_be_cancelled(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, control: cancel never refuses. T5: ended, ready at no time."""
@@ -108,14 +112,16 @@ class ControlContract(Contract):
         assert await store.control(an_id(1), Cancel(id="c", reason="late")) is False
         assert await picture_of(store, 1) == before
 
-    async def test_a_repeated_cancel_is_a_no_op(self, store: Store, clock: SettableClock) -> None:
-        """S6: requests carry an id, repeats are no-ops; another one finds nothing to change either."""
+    async def test_a_repeated_cancel_changes_nothing_and_gives_the_same_answer(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S6: requests carry an id, repeats are no-ops; another one finds nothing to change."""
         await start(store, an_intent(1))
         await store.control(an_id(1), Cancel(id="c", reason="first"))
         before = await picture_of(store, 1)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="first")) is False
+        assert await store.control(an_id(1), Cancel(id="c", reason="first")) is True
         assert await store.control(an_id(1), Cancel(id="d", reason="second")) is False
         assert await picture_of(store, 1) == before
 
