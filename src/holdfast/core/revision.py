@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit, received, rules
@@ -25,7 +26,9 @@ UNDO_PREFIX = "~undo/"
 PRUNED = "pruned"
 """The `ref` of a loop's mark before which iterations were pruned."""
 
-_FACTS = frozenset({EntryKind.STEP, EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD})
+_FACTS = frozenset(
+    {EntryKind.STEP, EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD, EntryKind.LOOP}
+)
 """What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
 
 _ITERATION = re.compile(r"/~\d+(?=/|$)")
@@ -98,7 +101,8 @@ def revise(
         for number, arrival in enumerate((*revision.unread, *left), start=run.arrivals + 1)
     )
     if isinstance(request, Recover) and run.rollback is not None:
-        after = rules.undoing_again(run, now)
+        why = next((entry.error for entry in entries if entry.kind is EntryKind.ROLLBACK), run.error)
+        after = replace(rules.undoing_again(run, now), error=why)
     else:
         after = rules.reopened(run, now, is_from_start=revision.is_from_start)
     return Revised(
@@ -128,6 +132,7 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
         cut = min(_beginning(member) for member in members)
     # What was undone is not done any more, whatever the history says.
     cut = min((cut, *(by_location[at].position for at in _undone(entries) if at in by_location)))
+    _check_pruned(target, cut, entries)
     gone = [entry for entry in entries if entry is target or _is_after(entry, cut) or _is_undoing(entry)]
     return _restamped(_revision(run, entries, gone, children, cut=cut, target=target), entries, cut - 1, now)
 
@@ -152,6 +157,8 @@ def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now
         or entry.location in undone
         or any(entry is fault or _follows(entry, fault) for fault in faults)
     ]
+    again = {*undone, *(fault.location for fault in faults)}
+    gone += [entry for entry in _marks_past(again, entries) if entry not in gone]
     revision = _revision(run, entries, gone, children)
     timed_out = [fault.since for fault in faults if fault.state is EntryState.TIMED_OUT]
     return _restamped(revision, entries, min(timed_out), now) if timed_out else revision
@@ -212,9 +219,7 @@ def _check_forkable(target: Entry, cut: int, entries: Sequence[Entry], kept: Seq
             f"before {target.location!r} {_listed(undone)} was undone, so a fork would not find what it did; "
             "recover the run, or fork it at an earlier location"
         )
-    pruned = [e for e in entries if e.kind is EntryKind.LOOP and e.ref == PRUNED and _is_after(e, cut)]
-    if lost := [e.location for e in pruned if _enclosing_loop(target) == _enclosing_loop(e)]:
-        raise InvalidRequest(f"{where} the history of the loop {_listed(lost)} is pruned; fork at a later location")
+    _check_pruned(target, cut, entries)
 
 
 def _revision(
@@ -255,6 +260,7 @@ def _revision(
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:
             attached[child.id] = entry.location
+    reset += [_rewound(entry, unread) for entry in entries if _is_cursor(entry)]
     return Revision(
         dropped=tuple(dropped),
         reset=tuple(reset),
@@ -276,6 +282,15 @@ def _restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Mic
 def _latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
     facts = [entry for entry in entries if entry.kind in _FACTS and 0 < entry.position <= last]
     return max(facts, key=lambda entry: entry.position, default=None)
+
+
+def _rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
+    """The record of which events a run has had, without those that are unread again."""
+    had = msgspec.json.decode(cursors.result or "{}", type=dict[str, int])
+    for arrival in unread:
+        if arrival.kind is WaitKind.EVENT and not arrival.is_exclusive and arrival.name in had:
+            had[arrival.name] = min(had[arrival.name], int(arrival.ref or 0) - 1)
+    return replace(cursors, result=msgspec.json.encode(had, order="sorted").decode())
 
 
 def _end_of(run: Run, entry: Entry) -> Arrival:
@@ -341,6 +356,47 @@ def _enclosing_loop(entry: Entry) -> str | None:
     if inside is not None:
         return entry.location[: inside.start()]
     return entry.location if entry.kind is EntryKind.LOOP else None
+
+
+def _loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The marks of each loop, its end among them, by position."""
+    loops: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda one: one.position):
+        if entry.kind is EntryKind.LOOP:
+            *outer, last = entry.location.split("/")
+            loop = "/".join(outer) if last.startswith("~") else entry.location
+            loops.setdefault(loop, []).append(entry)
+    return loops
+
+
+def _check_pruned(target: Entry, cut: int, entries: Iterable[Entry]) -> None:
+    """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
+    for loop, marks in _loops(entries).items():
+        is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
+        is_inside = target.location == loop or target.location.startswith(f"{loop}/")
+        if is_pruned and (is_inside or _is_beside(target.location, loop)):
+            raise InvalidRequest(
+                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; choose a later location, "
+                "or one before the loop"
+            )
+
+
+def _marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The marks of loops that would keep their code from coming to these locations again: it begins at the first."""
+    for loop, marks in _loops(entries).items():
+        inside = [at.removeprefix(f"{loop}/~") for at in locations if at.startswith(f"{loop}/~")]
+        if not inside:
+            continue
+        earliest = min(int(at.partition("/")[0]) for at in inside)
+        numbers = {int(mark.location.rpartition("~")[2]): mark for mark in marks if mark.location != loop}
+        yield from (mark for mark in marks if mark.location == loop)
+        if numbers and min(numbers) > earliest:
+            if marks[-1].ref == PRUNED:
+                raise InvalidRequest(
+                    f"iteration {earliest} of the loop {loop!r} has to be done again, but what came after it is "
+                    "pruned; start another run instead"
+                )
+            yield from numbers.values()
 
 
 def _undone(entries: Iterable[Entry]) -> Iterator[str]:

@@ -393,7 +393,8 @@ def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     if run.state is not RunState.PAUSED:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
-    return _let_go(run, RunState.PENDING, now, ready_at=ready_at)
+    # The time it was paused is none that it was suspended.
+    return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
 def roused(run: Run, now: Micros) -> Run | None:

@@ -75,6 +75,8 @@ def _part_with(state: State, child_id: str, now: Micros) -> None:
     """Cancel a child of which its parent knows no more, and wants to hear no more."""
     child = state.records.get(child_id)
     if child is not None:
+        if not (child.run.state.is_end or rules.is_parked(child.waits)):
+            moves.hand_on_slot(state, child.run, now)
         child.run = replace(child.run, parent_location=None)
         moves.cancel(state, child_id, rules.FORGOTTEN, now)
 

@@ -73,7 +73,7 @@ def _bury(state: State, record: Record, now: Micros) -> None:
     record.inbox.clear()
     state.news.ended.add(run.id)
     if had_slot:
-        _hand_on_slot(state, run, now)
+        hand_on_slot(state, run, now)
     # Without a location it has told its parent of an end already, or of an earlier generation.
     if run.parent_id is not None and run.parent_location is not None:
         parent = state.records.get(run.parent_id)
@@ -99,7 +99,7 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
     record.inbox = {at: one for at, one in record.inbox.items() if one.kind is WaitKind.MESSAGE}
 
 
-def _hand_on_slot(state: State, run: Run, now: Micros) -> None:
+def hand_on_slot(state: State, run: Run, now: Micros) -> None:
     """Let the next one go, by id, of those that wait until fewer of their siblings run."""
     waiting = state.parked.get(run.group or "")
     while waiting:

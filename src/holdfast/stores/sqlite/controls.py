@@ -115,6 +115,8 @@ def _part_with(desk: Desk, child_id: str, now: Micros) -> None:
     """Cancel a child of which its parent knows no more, and wants to hear no more."""
     child = desk.run(child_id)
     if child is not None:
+        if child.group is not None and not (child.state.is_end or rules.is_parked(desk.waits(child_id))):
+            moves.hand_on_slot(desk, child, now)
         desk.put(replace(child, parent_location=None))
         moves.cancel(desk, child_id, rules.FORGOTTEN, now)
 

@@ -120,7 +120,7 @@ def _bury(desk: Desk, run: Run, now: Micros) -> None:
         desk.connection.execute(_DROP_INBOX, (run.id,))
     desk.news.ended.add(run.id)
     if has_slot:
-        _hand_on_slot(desk, run, now)
+        hand_on_slot(desk, run, now)
     # Without a location it has told its parent of an end already, or is of an earlier generation.
     if run.parent_id is not None and run.parent_location is not None:
         parent = desk.run(run.parent_id)
@@ -146,7 +146,7 @@ def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
     desk.connection.execute(_KEEP_MESSAGES, (run.id,))
 
 
-def _hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
+def hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
     desk.flush_waits()
     found = desk.one(_NEXT_PARKED, run.group)
