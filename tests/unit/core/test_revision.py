@@ -145,9 +145,8 @@ def test_a_child_that_was_started_before_has_only_its_end_forgotten() -> None:
 
 def test_messages_become_unread_in_the_order_in_which_they_were_read() -> None:
     def reception(location: str, position: int, *refs: str) -> Entry:
-        arrivals = [
-            Arrival(number=9, kind=WaitKind.MESSAGE, name="n", at=5, payload=f'"{ref}"', ref=ref) for ref in refs
-        ]
+        message = Arrival(number=9, kind=WaitKind.MESSAGE, name="n", at=5)
+        arrivals = [replace(message, payload=f'"{ref}"', ref=ref) for ref in refs]
         return step(location, position, kind=EntryKind.MESSAGE, result=record_of(arrivals))
 
     entries = [reception("late", 3, "m3"), reception("early", 1, "m1", "m2"), step("b", 2)]
@@ -300,9 +299,7 @@ def test_a_run_that_is_blocked_while_it_rolls_back_keeps_what_it_has_undone() ->
     assert revision.recover(run, entries, {}, NOW) == Revision(dropped=("~undo/a",))
 
 
-@pytest.mark.parametrize(
-    "state", [state for state in RunState if state.value not in ("failed", "cancelled", "blocked")]
-)
+@pytest.mark.parametrize("state", sorted(set(RunState) - {RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED}))
 def test_only_what_went_wrong_is_recovered(state: RunState) -> None:
     with pytest.raises(InvalidRequest, match=f"is {state.value}; only a run that failed"):
         revision.recover(replace(RUN, state=state), [], {}, NOW)
