@@ -23,8 +23,9 @@ RUN = Run(id="run", type="t", state=RunState.FAILED, payload="{}", created_at=0,
 
 def step(location: str, position: int, since: int | None = None, **options: Any) -> Entry:
     since = max(0, position - 1) if since is None else since
-    fields = {"kind": EntryKind.STEP, "state": EntryState.DONE, "result": "1", "finished_at": position}
-    return Entry(**{"location": location, "position": position, "since": since} | fields | options)
+    fields: dict[str, Any] = {"kind": EntryKind.STEP, "state": EntryState.DONE, "result": "1", "finished_at": position}
+    fields |= {"location": location, "position": position, "since": since} | options
+    return Entry(**fields)
 
 
 def failed(location: str, position: int, since: int | None = None, **options: Any) -> Entry:
