@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import ChainMap, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,16 +22,18 @@ from holdfast.core.checkpoint import (
     Claimed,
     ClaimRequest,
     Created,
+    Finish,
     Hold,
     LeaseRequest,
     Next,
     Release,
     Suspend,
+    TurnAround,
     Verdicts,
 )
 from holdfast.core.clock import DAY, SECOND, Micros
-from holdfast.core.errors import KeyConflict, RunNotFound
-from holdfast.core.model import Arrival, Entry, Event, Holding, Intent, Lease, Message, Run, Wait, WaitKind
+from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
+from holdfast.core.model import Arrival, Entry, Event, Holding, Intent, Lease, Message, Wait, WaitKind
 from holdfast.core.ports import Details, Query, Store
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
@@ -39,9 +41,12 @@ from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     LEASE,
     PYTHON,
+    a_child,
+    a_reception,
     a_retry,
     a_step,
     a_worker,
+    an_error,
     an_id,
     block,
     fail,
@@ -51,6 +56,7 @@ from holdfast.testing.contract.arrange import (
     for_time,
     succeed,
 )
+from tests.contract.wishes import WISHES, Wish, request_of
 
 Plan = dict[str, Any]
 """Drawn values with the fields of what they become, before numbers and offsets are turned into ids and times."""
@@ -64,6 +70,7 @@ TOPICS = ("paid", "it's_%")
 LENGTHS: tuple[Micros, ...] = (1, SECOND, LEASE - 1, LEASE, DAY, 7 * DAY)
 STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
 """Locations and attempts of entries; one without attempts is settled."""
+TURN = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
 WORKERS = ("worker-a", "worker-b", "worker-c")
 
 
@@ -113,7 +120,7 @@ WAITS = st.lists(
 )
 ENTRIES = st.sampled_from([(), *((one,) for one in STEPS), (STEPS[0], STEPS[-1]), (STEPS[1], STEPS[-2])])
 NEXTS = st.sampled_from(
-    [*[Hold()] * 3, *[Suspend()] * 3, succeed(), fail(), block(), block(SECOND), Release()],
+    [*[Hold()] * 3, *[Suspend()] * 3, succeed(), fail(), block(), block(SECOND), Release(), TURN],
 )
 CHECKPOINTS = st.fixed_dictionaries(
     {
@@ -289,13 +296,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(length)
 
     @rule(
-        kind=st.sampled_from(["cancel", "renew", "renew", "look", "retire", "list"]),
-        number=NUMBERS,
+        kind=st.sampled_from(["renew", "renew", "look", "retire", "list"]),
         worker=st.sampled_from(WORKERS),
         plans=st.lists(st.tuples(st.integers(0, 5), often(0, [1, -1])), max_size=3),
         query=QUERIES,
     )
-    def meddle(self, kind: str, number: int, worker: str, plans: list[tuple[int, int]], query: Plan) -> None:
+    def meddle(self, kind: str, worker: str, plans: list[tuple[int, int]], query: Plan) -> None:
         """All that is done from the side, now and then."""
         holdings = self._holdings(plans)
 
@@ -303,8 +309,6 @@ class StoreMachine(RuleBasedStateMachine):
             return await asyncio.to_thread(store.renew, a_worker(worker), holdings, LEASE)
 
         match kind:
-            case "cancel":
-                self._both(lambda store: store.control(an_id(number), Cancel(id=f"c{number}", reason="it's %")))
             case "renew":
                 self._hear(self._both(renew))
             case "look":
@@ -313,6 +317,12 @@ class StoreMachine(RuleBasedStateMachine):
                 self._both(lambda store: store.retire(worker))
             case _:
                 self._list(query)
+
+    @rule(number=NUMBERS, wish=WISHES)
+    def control(self, number: int, wish: Wish) -> None:
+        record = self.model._state.records.get(an_id(number))
+        request = request_of(wish, an_id(number), [entry.location for entry in record.history()] if record else [])
+        self._both(lambda store: store.control(an_id(number), request))
 
     def _list(self, query: Plan) -> None:
         now = self.clock.now()
@@ -400,18 +410,20 @@ class StoreMachine(RuleBasedStateMachine):
         run = leases[-1 - plan["lease"] % len(leases)].run
         known, unread = self.known[run.id], sorted(self.model._state.records[run.id].inbox)
         waits, more = plan["waits"], plan["more"]
+        consumed = tuple(unread[index] for index in plan["consumed"] if index < len(unread))
         arrivals = self.model._state.records[run.id].run.arrivals
         seen = {"all": arrivals, "known": max(known, default=0), "lease": run.arrivals, "none": 0}
         return Checkpoint(
             run_id=run.id,
             token=run.token + {"future": 1, "past": -1}.get(plan["right"], 0),
             seen=seen[plan["seen"]],
-            next=self._next(plan["next"]),
-            entries=tuple(map(self._entry, plan["entries"])),
-            consumed=tuple(unread[index] for index in plan["consumed"] if index < len(unread)),
+            next=self._next(plan["next"], run.id),
+            entries=(*map(self._entry, plan["entries"]), *self._records(run.id, consumed, more)),
+            consumed=consumed,
             waits=None if waits is None else tuple(self._wait(run.id, wait, plan) for wait in waits),
             children=tuple(
-                self._intent(number, options | {"parent": _number(run)}) for number, options in _some(more, "child")
+                self._intent(number, options | {"parent": _number_of(run.id)})
+                for number, options in _some(more, "child")
             ),
             messages=tuple(self._message(*address) for address in _some(more, "message")),
             events=tuple(self._event(topic) for topic in _some(more, "event")),
@@ -421,7 +433,21 @@ class StoreMachine(RuleBasedStateMachine):
             charged=more.get("charged", False),
         )
 
-    def _next(self, next: Next) -> Next:
+    def _records(self, run_id: str, consumed: Sequence[int], more: Plan) -> Iterator[Entry]:
+        """What the history says of the arrivals that are consumed, and of the children that are started."""
+        for number in consumed:
+            self.position += 1
+            arrival = self.model._state.records[run_id].inbox[number]
+            if arrival.kind is not WaitKind.CHILD:
+                yield a_reception(arrival, f"receive#{arrival.ref}", self.position)
+            else:
+                yield a_child(_number_of(arrival.name), f"call#{arrival.name}", self.position, since=self.position - 2)
+        for number, _ in _some(more, "child"):
+            yield a_child(number, f"call#{an_id(number)}", since=self.position)
+
+    def _next(self, next: Next, run_id: str) -> Next:
+        if self.model._state.records[run_id].run.rollback is not None and isinstance(next, (Finish, TurnAround)):
+            return fail()  # what rolls back neither succeeds nor turns around
         if isinstance(next, Block) and next.retry_at is not None:
             return replace(next, retry_at=self.clock.now() + next.retry_at)
         return next
@@ -434,9 +460,10 @@ class StoreMachine(RuleBasedStateMachine):
         """Settled if the number of attempts is 0."""
         location, attempts = plan
         if attempts:
-            return a_retry(location, attempts)
+            return replace(a_retry(location, attempts), since=self.position)
         self.position += 1
-        return a_step(location, self.position, result=f"{self.position}")
+        has_undo = location.startswith("b/")
+        return a_step(location, self.position, f"{self.position}", since=self.position - 1, has_undo=has_undo)
 
     def _wait(self, run_id: str, wait: Wait, plan: Plan) -> Wait:
         after = self.had[run_id, wait.names[0]] if wait.kind is WaitKind.EVENT and "after" in plan["more"] else 0
@@ -448,8 +475,8 @@ def _some(parts: Plan, name: str) -> Sequence[Any]:
     return [parts[name]] if name in parts else []
 
 
-def _number(run: Run) -> int:
-    return [an_id(number) for number in range(RUNS)].index(run.id)
+def _number_of(run_id: str) -> int:
+    return [an_id(number) for number in range(RUNS)].index(run_id)
 
 
 async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -> Any:
@@ -458,8 +485,8 @@ async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -
         return await operation(store)
     except KeyConflict as conflict:
         return ("KeyConflict", conflict.run_id, conflict.index)
-    except RunNotFound:
-        return "RunNotFound"
+    except (RunNotFound, RunBusy, InvalidRequest) as refusal:
+        return (type(refusal).__name__, str(refusal))
 
 
 def _unordered(claimed: Claimed) -> Claimed:

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Verdict
+from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Entry, Lease, Message
+from holdfast.core.model import Arrival, Entry, Lease, Message, Run
 from holdfast.core.ports import Sent, Store
-from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, moves
+from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, moves
 from holdfast.stores.memory.state import Record, State
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
@@ -117,6 +117,22 @@ def leaves_children_alone(right: Callable[..., None], state: State, record: Reco
     record.run = run
 
 
+def keeps_what_a_rewind_waited_for(
+    right: Callable[..., bool], state: State, record: Record, request: Control, now: Micros
+) -> bool:
+    waits = record.waits
+    answer = right(state, record, request, now)
+    record.waits = waits
+    return answer
+
+
+def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
+    right: Callable[..., bool], state: State, record: Record, after: Run | None, request: Control, now: Micros
+) -> bool:
+    after = after and replace(after, is_pausing=False)
+    return right(state, record, after, request, now)
+
+
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "_write_one"),
     parks_without_looking: (checkpoints, "_write_one"),
@@ -126,6 +142,8 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     sends_to_the_dead: (arrivals, "send_one"),
     wakes_nobody: (moves, "deliver"),
     leaves_children_alone: (moves, "_bury"),
+    keeps_what_a_rewind_waited_for: (controls, "_revise"),
+    pauses_without_asking: (controls, "_change"),
 }
 
 

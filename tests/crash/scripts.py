@@ -239,6 +239,78 @@ async def cancel_in_the_end(h: Harness) -> None:
     await run.cancel("enough")
 
 
+def taken_back(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.step("a", ledger.note, 1), await ctx.receive("x")]
+        found += [await ctx.step("b", ledger.note, 2), await ctx.receive("x"), await ctx.wait_event("news", timeout=60)]
+        return [*found, await ctx.step("c", ledger.note, 3)]
+
+
+async def take_back(h: Harness) -> None:
+    run = await h.start("main", id="main")
+    for number in (1, 2):
+        await run.send("x", number, id=f"x{number}")
+    await h.emit("news", "first")
+    await run.result()
+    await run.rewind("receive:x")
+    await run.result()
+    fork = await run.fork("c", patch={"receive:x": 7}, id="fork")
+    await fork.result()
+
+
+def recovered(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("child")
+    async def child(ctx: Context) -> int:
+        await ctx.step("c", ledger.note)
+        await ctx.sleep(3600)
+        return 5
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.step("a", ledger.note, 1)]
+        return [*found, await ctx.call(child)]
+
+
+async def cancel_and_recover(h: Harness) -> None:
+    async def waiting() -> list[str]:
+        return [info.id async for info in h.list(state="suspended")]
+
+    async def until_both_wait() -> None:
+        while len(await waiting()) < 2:
+            await h.settle()
+            await h.advance(1)
+
+    run = await h.start("main", id="main")
+    await until_both_wait()
+    await run.cancel("by mistake")
+    await run.recover()
+    await until_both_wait()
+    await run.result()
+
+
+def paused(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = []
+        for number in range(3):
+            found.append(await ctx.step("s", ledger.note, number))
+            await ctx.sleep(20)
+        return found
+
+
+async def pause_and_resume(h: Harness) -> None:
+    run = await h.start("main", id="main")
+    for _ in range(2):
+        await run.pause("a while")
+        while (await run.info()).state.value != "paused":
+            await h.settle()
+            await h.advance(1)
+        await run.resume()
+        await h.settle()
+    await run.result()
+
+
 def crowd(app: Registry, ledger: Ledger) -> None:
     @app.workflow("member")
     async def member(ctx: Context, number: int) -> int:
@@ -323,6 +395,9 @@ SCRIPTS = [
     Script("failing", failing, fail_main),
     Script("talkers", talkers, play_ball),
     Script("cancels", cancels, cancel_in_the_end),
+    Script("taken_back", taken_back, take_back),
+    Script("recovered", recovered, cancel_and_recover),
+    Script("paused", paused, pause_and_resume),
     Script("crowd", crowd, come_together),
     Script("blocking", blocking, send_everything),
     Script("blocking branches", blocking_branches, run_main),

@@ -193,3 +193,108 @@ async def test_of_claims_suspensions_and_wake_ups_the_last_hundred_are_kept(stag
         assert events[0] == "created"
         assert events[-1] == "succeeded"
         assert len(events) == 102
+
+
+async def test_a_run_that_rolls_back_says_why_and_which_undo_is_tried_again(stage: Stage) -> None:
+    local = Registry()
+
+    def unpack(_: Any) -> None:
+        raise OSError("busy")
+
+    @local.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("pack", lambda: 1, undo=unpack, retry=Retry(initial=30, jitter=0))
+        raise ValueError("no stock")
+
+    async with stage.harness(local) as h:
+        run = await h.start(order)
+        await h.settle()
+        assert await run.explain() == (
+            "Rolling back because of ValueError: no stock, to end as failed. "
+            "Waiting: the undo of step pack is tried again at 2030-01-01 00:00:30 UTC."
+        )
+        await run.cancel(force=True)
+
+
+async def test_a_run_says_by_when_it_must_have_ended(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(shop, "any", max_run=60)
+        await h.settle()
+        assert await run.explain() == (
+            f"Waiting: for any message since {NOW} (receive); "
+            "it is cancelled, as it may take no longer (max_run), at 2030-01-01 00:01:00 UTC."
+        )
+
+
+async def test_a_child_without_a_slot_says_so(stage: Stage) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def member(ctx: Context, number: int) -> None:
+        await ctx.sleep(60)
+
+    @local.workflow
+    async def club(ctx: Context) -> None:
+        await ctx.map(member, [1, 2], limit=1)
+
+    async with stage.harness(local) as h:
+        await h.start(club)
+        await h.settle()
+        (parked,) = [info.id async for info in h.list(type="member", state="pending")]
+        said = await h.run(parked).explain()
+        assert said.startswith("Waiting: for one of its siblings to end, as so many may run at once since")
+
+
+@pytest.mark.parametrize("control", ["recover", "rewind", "fork"])
+async def test_a_run_that_was_made_ready_by_hand_says_so(stage: Stage, control: str) -> None:
+    local = Registry()
+
+    @local.workflow("order.v1")
+    async def order(ctx: Context) -> None:
+        await ctx.step("a", lambda: 1)
+        raise ValueError("no stock")
+
+    async with stage.harness(local) as h:
+        run = await h.start(order)
+        await h.settle()
+        await h.stop_worker()
+        match control:
+            case "recover":
+                await run.recover()
+            case "rewind":
+                await run.rewind("a")
+            case _:
+                run = await run.fork("a")
+        how = {"recover": "recovered", "rewind": "rewound to a", "fork": "forked from run "}[control]
+        assert (await run.explain()).startswith(f"Ready since {NOW}, {how}")
+
+
+async def test_a_run_that_is_paused_while_it_rolls_back_says_so(stage: Stage) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def order(ctx: Context) -> None:
+        await ctx.step("pack", lambda: 1, undo=lambda _: None)
+        await ctx.receive("never")
+
+    async with stage.harness(local) as h:
+        run = await h.start(order)
+        await h.settle()
+        await h.stop_worker()
+        await run.cancel("ordered twice")
+        await run.pause()
+        said = f"Paused since {NOW} while it was rolling back; `holdfast resume {run.id}` lets it go on."
+        assert await run.explain() == said
+
+
+async def test_a_run_in_a_crash_loop_says_how_to_go_on(stage: Stage) -> None:
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(shop, "step")
+        for _ in range(3):
+            await h.settle()
+            await h.crash_worker()
+            await h.start_worker()
+            await h.advance(31)
+        said = await run.explain()
+        assert said.startswith("Blocked by CrashLoop: 3 workers in a row died with this run")
+        assert said.endswith(f"once the cause is mended, `holdfast recover {run.id}` continues it.")

@@ -23,15 +23,15 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
     details = await store.get(run_id)
     if details is None:
         raise RunNotFound(f"there is no run {run_id}")
-    facts = [AuditInfo.of(fact) for fact in await store.audit(run_id)]
+    facts = await store.audit(run_id)
     workers = await store.workers()
     return Snapshot(
         info=RunInfo.of(details),
         entries=tuple(EntryInfo.of(entry) for entry in await store.history(run_id)),
-        audit=(AuditInfo.created(details.run), *facts),
+        audit=(AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
         values=dict(details.values),
         workers={worker.id: worker.name for worker in workers},
-        explanation=explain(details, workers, await store.now()),
+        explanation=explain(details, workers, facts, await store.now()),
     )
 
 

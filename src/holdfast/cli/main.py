@@ -33,6 +33,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "send": "Send a message to a run.",
         "emit": "Publish an event to all runs that wait for it.",
         "cancel": "End runs as cancelled.",
+        "pause": "Keep runs from going on until they are resumed.",
+        "resume": "Let paused runs go on.",
+        "wake": "Have runs that wait look again, now.",
+        "recover": "Give runs that went wrong another chance.",
+        "rewind": "Take a run back to a location, and go on from there.",
+        "fork": "Make a new run with the beginning of another.",
     },
     "Operate": {
         "check": "Replay all live runs against this code, before a deploy.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +44,15 @@ def parse_pair(text: str, option: str) -> tuple[str, str]:
     if not sign or not name or not value:
         raise Refusal(f"{option} {text!r}: write it as name=value")
     return name, value
+
+
+def parse_patch(text: str, locations: Collection[str]) -> tuple[str, Any]:
+    """`LOCATION=JSON`. A location may have a `=` of its own, so the known ones decide where it ends."""
+    cuts = [index for index, character in enumerate(text) if character == "="]
+    if not cuts:
+        raise Refusal(f"--patch {text!r}: write it as LOCATION=JSON")
+    cut = next((cut for cut in cuts if text[:cut] in locations), cuts[0])
+    return text[:cut], _parse_json(text[cut + 1 :], f"the patch of {text[:cut]!r}", '; text is written as "text"')
 
 
 def _parse_one(word: str) -> Any:

@@ -82,7 +82,7 @@ def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
     if id(error) in seen:
         return
     seen.add(id(error))
-    if isinstance(error, (StepFailed, ChildFailed)):
+    if isinstance(error, (StepFailed, WaitTimeout, ChildFailed)):
         yield error.location
     parts: list[BaseException | None] = [error.__cause__ or error.__context__]
     if isinstance(error, BaseExceptionGroup):
@@ -250,6 +250,10 @@ class StepTimeout(StepFailed):
 
 class WaitTimeout(WorkflowError, TimeoutError):
     """Nothing came before the wait's time-out."""
+
+    def __init__(self, message: str = "", location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class ChildFailed(_RecordedError, WorkflowError):

@@ -164,6 +164,7 @@ class Entry(Value, frozen=True, kw_only=True):
 
     `ref` names the other side: the child's run id, the message's id, the event's number. `since` is the position
     of the last fact before it was asked for. `has_undo`: there is something to undo, should the run roll back.
+    `retry_at` is when it is tried again; of a settled one, when the run went back to it: time goes on from then.
     """
 
     location: str

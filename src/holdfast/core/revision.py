@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import received
-from holdfast.core.checkpoint import Fork
+from holdfast.core import audit, received, rules
+from holdfast.core.checkpoint import Fork, Recover, Rewind
 from holdfast.core.clock import Micros
-from holdfast.core.errors import ErrorRecord, InvalidRequest
-from holdfast.core.model import Entry, EntryKind, EntryState, Run, RunOptions, Value
-from holdfast.core.rules import ROLLBACK_LOCATION
+from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, RunOptions, Value, WaitKind
 from holdfast.core.states import RunState
 
 EVENTS_LOCATION = "~events"
@@ -26,26 +26,97 @@ UNDO_PREFIX = "~undo/"
 PRUNED = "pruned"
 """The `ref` of a loop's mark before which iterations were pruned."""
 
+_FACTS = frozenset(
+    {EntryKind.STEP, EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD, EntryKind.LOOP}
+)
+"""What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
+
 _ITERATION = re.compile(r"/~\d+(?=/|$)")
 _SHOWN = 20
 
 
 class Revision(Value, frozen=True, kw_only=True):
-    """What a store has to change in a history.
+    """What a store has to change about a run.
 
-    `dropped` are locations, `reset` entries as they were before they were settled, `unread` entries whose messages and
-    events go back into the inbox, `cancelled` children to be cancelled, `returned` children whose end, if they have
-    ended, is to arrive again.
+    `dropped` are locations, `reset` entries to be written over what stands there, `unread` what goes back into the
+    inbox, without numbers. `cancelled` are children to be cancelled and detached, `attached` those that are to tell
+    of their end again, with the location at which they are awaited. `is_from_start`: time begins anew as well.
     """
 
     dropped: tuple[str, ...] = ()
     reset: tuple[Entry, ...] = ()
-    unread: tuple[Entry, ...] = ()
+    unread: tuple[Arrival, ...] = ()
     cancelled: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
+    attached: dict[str, str] = {}
+    is_from_start: bool = False
 
 
-def rewind(entries: Sequence[Entry], location: str) -> Revision:
+class Revised(Value, frozen=True, kw_only=True):
+    """A run after a revision: its row, its whole inbox, and the rest as a `Revision` says it."""
+
+    run: Run
+    inbox: tuple[Arrival, ...]
+    fact: AuditFact
+    dropped: tuple[str, ...] = ()
+    reset: tuple[Entry, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    attached: dict[str, str] = {}
+
+
+def check_free(run: Run, *, is_forced: bool) -> None:
+    """Refuse to change the history of a run that a worker is changing."""
+    if run.is_held and not is_forced:
+        raise RunBusy(
+            f"worker {run.worker} holds run {run.id}; try again when it has let go (pausing the run makes it), or use "
+            "force, which takes the run away from it"
+        )
+
+
+def open_children(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """The children whose end is not recorded; a revision asks how they are."""
+    return tuple(e.ref for e in entries if e.kind is EntryKind.CHILD and not e.is_settled and e.ref is not None)
+
+
+def revise(
+    run: Run,
+    entries: Sequence[Entry],
+    inbox: Iterable[Arrival],
+    children: Mapping[str, Run],
+    request: Rewind | Recover,
+    *,
+    now: Micros,
+) -> Revised:
+    """What a rewind or recovery makes of a run; `children` are the open ones that there are."""
+    check_free(run, is_forced=request.force)
+    if isinstance(request, Rewind):
+        revision = rewind(run, entries, request.location, children, now)
+        event, data = "rewound", {"location": request.location}
+    else:
+        revision = recover(run, entries, children, now)
+        event, data = "recovered", {}
+    # With new numbers, as nobody has seen this inbox yet: what was read comes first again.
+    left = (one for one in inbox if not (one.kind is WaitKind.CHILD and one.name in revision.cancelled))
+    unread = tuple(
+        replace(arrival, number=number)
+        for number, arrival in enumerate((*revision.unread, *left), start=run.arrivals + 1)
+    )
+    if isinstance(request, Recover) and run.rollback is not None:
+        why = next((entry.error for entry in entries if entry.kind is EntryKind.ROLLBACK), run.error)
+        after = replace(rules.undoing_again(run, now), error=why)
+    else:
+        after = rules.reopened(run, now, is_from_start=revision.is_from_start)
+    return Revised(
+        run=replace(after, arrivals=run.arrivals + len(unread)),
+        inbox=unread,
+        fact=audit.of_control(run.id, event, request, now, **data, dropped=len(revision.dropped)),
+        dropped=revision.dropped,
+        reset=revision.reset,
+        cancelled=revision.cancelled,
+        attached=revision.attached,
+    )
+
+
+def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[str, Run], now: Micros) -> Revision:
     """Forget the entry at a location and everything that came later. In a loop, the whole loop is forgotten."""
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, location)
@@ -61,48 +132,56 @@ def rewind(entries: Sequence[Entry], location: str) -> Revision:
         cut = min(_beginning(member) for member in members)
     # What was undone is not done any more, whatever the history says.
     cut = min((cut, *(by_location[at].position for at in _undone(entries) if at in by_location)))
-    gone = [entry for entry in entries if _is_after(entry, cut) or entry is target]
-    return _revision(gone, cut)
+    _check_pruned(target, cut, entries)
+    gone = [entry for entry in entries if entry is target or _is_after(entry, cut) or _is_undoing(entry)]
+    return _restamped(_revision(run, entries, gone, children, cut=cut, target=target), entries, cut - 1, now)
 
 
-def recover(run: Run, entries: Sequence[Entry]) -> Revision:
+def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now: Micros) -> Revision:
     """Forget what the run failed at and what followed from it; and what it has undone, which is to be done again."""
-    if run.rollback is not None:
+    if run.state not in (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED):
+        raise InvalidRequest(
+            f"run {run.id} is {run.state.value}; only a run that failed, was cancelled or is blocked is recovered, "
+            "any other can be rewound"
+        )
+    if run.rollback is not None:  # it goes on undoing
         return Revision(dropped=tuple(e.location for e in entries if e.kind is EntryKind.UNDO and not _is_done(e)))
     by_location = {entry.location: entry for entry in entries}
     undone = set(_undone(entries))
     at_fault = [by_location[at] for at in _locations(run.error) if at in by_location]
-    faults = [entry for entry in at_fault if entry.state is EntryState.FAILED]
+    faults = [entry for entry in at_fault if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
     gone = [
         entry
         for entry in entries
-        if entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK)
+        if _is_undoing(entry)
         or entry.location in undone
         or any(entry is fault or _follows(entry, fault) for fault in faults)
     ]
-    return _revision(gone)
+    again = {*undone, *(fault.location for fault in faults)}
+    gone += [entry for entry in _marks_past(again, entries) if entry not in gone]
+    revision = _revision(run, entries, gone, children)
+    timed_out = [fault.since for fault in faults if fault.state is EntryState.TIMED_OUT]
+    return _restamped(revision, entries, min(timed_out), now) if timed_out else revision
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
     """The run that a fork makes, and its history. What it copies is not its own to undo."""
     by_location = {entry.location: entry for entry in entries}
-    cut = _beginning(_found(by_location, request.location))
+    target = _found(by_location, request.location)
+    cut = _beginning(target)
     kept = [entry for entry in entries if not _is_after(entry, cut) and (entry.is_settled or _is_cursor(entry))]
-    is_open = [e.location for e in entries if e.kind is EntryKind.CHILD and e.since < cut <= (e.position or cut)]
-    if is_open:
-        raise InvalidRequest(
-            f"at {request.location!r} the children {_listed(is_open)} are open; a fork cannot share them"
-        )
-    undone = set(_undone(entries)).intersection(entry.location for entry in kept)
-    if undone:
-        raise InvalidRequest(
-            f"{_listed(sorted(undone))} was undone, so a fork would not find what it did; recover the run"
-        )
+    _check_forkable(target, cut, entries, kept)
     history = {entry.location: replace(entry, has_undo=False) for entry in kept}
     for location, value in request.patch.items():
         if location not in history:
-            raise InvalidRequest(f"there is nothing to patch at {location!r} before {request.location!r}")
+            raise InvalidRequest(
+                f"there is nothing to patch at {location!r} before {request.location!r}; there is "
+                f"{_listed(list(history)) or 'nothing at all'}"
+            )
         history[location] = _patched(history[location], value)
+    latest = _latest_fact(history.values(), cut - 1)
+    if latest is not None:
+        history[latest.location] = replace(latest, retry_at=now)
     forked = Run(
         id=request.run_id,
         type=run.type,
@@ -114,9 +193,9 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
         priority=run.priority,
         ready_at=now,
         tags=run.tags,
-        token=1,  # it has a history, as one that was claimed before
-        first_claimed_at=run.first_claimed_at,
-        python=run.python,
+        token=1 if history else 0,  # one that has a history is as one that was claimed before
+        first_claimed_at=run.first_claimed_at if latest is not None else None,
+        python=run.python if history else None,
         generation=run.generation,
         continued=run.continued,
         options=RunOptions(
@@ -129,36 +208,115 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
     return forked, tuple(history.values())
 
 
-def _revision(gone: Iterable[Entry], cut: int = 0) -> Revision:
+def _check_forkable(target: Entry, cut: int, entries: Sequence[Entry], kept: Sequence[Entry]) -> None:
+    """Refuse a fork that would share a child, or find that what it relies on is undone or pruned."""
+    where = f"at {target.location!r}"
+    children = [e for e in entries if e.kind is EntryKind.CHILD and e is not target]
+    if is_open := [e.location for e in children if e.since < cut <= (e.position or cut)]:
+        raise InvalidRequest(f"{where} the children {_listed(is_open)} are open; a fork cannot share them")
+    if undone := sorted(set(_undone(entries)).intersection(entry.location for entry in kept)):
+        raise InvalidRequest(
+            f"before {target.location!r} {_listed(undone)} was undone, so a fork would not find what it did; "
+            "recover the run, or fork it at an earlier location"
+        )
+    _check_pruned(target, cut, entries)
+
+
+def _revision(
+    run: Run,
+    entries: Iterable[Entry],
+    gone: Sequence[Entry],
+    children: Mapping[str, Run],
+    *,
+    cut: int = 0,
+    target: Entry | None = None,
+) -> Revision:
     """What it means that entries are gone; a child that was started before the cut has only its end forgotten."""
     dropped: list[str] = []
     reset: list[Entry] = []
-    unread: list[Entry] = []
+    unread: list[Arrival] = []
     cancelled: list[str] = []
-    returned: list[str] = []
-    for entry in gone:
-        if entry.kind is EntryKind.CHILD and entry.is_settled and entry.since < cut:
+    attached: dict[str, str] = {}
+    for entry in sorted(gone, key=lambda one: one.position):
+        is_child = entry.kind is EntryKind.CHILD
+        if is_child and entry.is_settled and entry.since < cut and entry is not target:
             reset.append(_unsettled(entry))
-            returned.append(entry.ref or "")
+            unread.append(_end_of(run, entry))
             continue
         dropped.append(entry.location)
-        if entry.kind is EntryKind.CHILD:
+        if is_child:
             cancelled.append(entry.ref or "")
         elif entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and _is_done(entry):
-            unread.append(entry)
+            unread += [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
+    forgotten = {entry.location for entry in gone}
+    for entry in entries:
+        if entry.kind is not EntryKind.CHILD or entry.is_settled or entry.location in forgotten:
+            continue
+        child = children.get(entry.ref or "")
+        if child is None or rules.is_closed_with_parent(child):
+            dropped.append(entry.location)  # it is to be started anew
+            cancelled.append(entry.ref or "")
+        elif run.state.is_end and child.state.is_end:  # nobody was there to be told
+            unread.append(rules.child_end(child, 0, child.finished_at or 0))
+        elif run.state.is_end:
+            attached[child.id] = entry.location
+    reset += [_rewound(entry, unread) for entry in entries if _is_cursor(entry)]
     return Revision(
         dropped=tuple(dropped),
         reset=tuple(reset),
-        unread=tuple(sorted(unread, key=lambda entry: entry.position)),
+        unread=tuple(unread),
         cancelled=tuple(cancelled),
-        returned=tuple(returned),
+        attached=attached,
+    )
+
+
+def _restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micros) -> Revision:
+    """Let time go on from now after the last fact up to a position, so that what is awaited again has its full time."""
+    gone = {*revision.dropped, *(entry.location for entry in revision.reset)}
+    latest = _latest_fact((entry for entry in entries if entry.location not in gone), last)
+    if latest is None:
+        return replace(revision, is_from_start=True)
+    return replace(revision, reset=(*revision.reset, replace(latest, retry_at=now)))
+
+
+def _latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
+    facts = [entry for entry in entries if entry.kind in _FACTS and 0 < entry.position <= last]
+    return max(facts, key=lambda entry: entry.position, default=None)
+
+
+def _rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
+    """The record of which events a run has had, without those that are unread again."""
+    had = msgspec.json.decode(cursors.result or "{}", type=dict[str, int])
+    for arrival in unread:
+        if arrival.kind is WaitKind.EVENT and not arrival.is_exclusive and arrival.name in had:
+            had[arrival.name] = min(had[arrival.name], int(arrival.ref or 0) - 1)
+    return replace(cursors, result=msgspec.json.encode(had, order="sorted").decode())
+
+
+def _end_of(run: Run, entry: Entry) -> Arrival:
+    """The end of a child as it arrived before it was recorded."""
+    error = entry.error
+    state = RunState.SUCCEEDED
+    if not _is_done(entry):
+        state = RunState.CANCELLED if error is not None and rules.is_cancellation(error) else RunState.FAILED
+    scope = entry.location.rpartition("/")[0]
+    return Arrival(
+        number=0,
+        kind=WaitKind.CHILD,
+        name=entry.ref or "",
+        at=entry.finished_at or 0,
+        payload=entry.result,
+        state=state,
+        error=error,
+        group=f"{run.id}/{scope}" if scope else None,
     )
 
 
 def _found(by_location: Mapping[str, Entry], location: str) -> Entry:
     entry = by_location.get(location)
-    if entry is None or location in (EVENTS_LOCATION, ROLLBACK_LOCATION) or location.startswith(UNDO_PREFIX):
-        raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(list(by_location)) or 'none'}")
+    if entry is None or _is_cursor(entry) or _is_undoing(entry):
+        there = [one.location for one in by_location.values() if not (_is_cursor(one) or _is_undoing(one))]
+        raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(there) or 'none at all'}")
     return entry
 
 
@@ -169,6 +327,8 @@ def _beginning(entry: Entry) -> int:
 
 def _is_after(entry: Entry, cut: int) -> bool:
     """Whether an entry was settled at or after a position or, if it is not settled, asked for after it."""
+    if _is_cursor(entry):
+        return False
     return entry.position >= cut if entry.is_settled else entry.since >= cut
 
 
@@ -198,6 +358,47 @@ def _enclosing_loop(entry: Entry) -> str | None:
     return entry.location if entry.kind is EntryKind.LOOP else None
 
 
+def _loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """The marks of each loop, its end among them, by position."""
+    loops: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda one: one.position):
+        if entry.kind is EntryKind.LOOP:
+            *outer, last = entry.location.split("/")
+            loop = "/".join(outer) if last.startswith("~") else entry.location
+            loops.setdefault(loop, []).append(entry)
+    return loops
+
+
+def _check_pruned(target: Entry, cut: int, entries: Iterable[Entry]) -> None:
+    """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
+    for loop, marks in _loops(entries).items():
+        is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
+        is_inside = target.location == loop or target.location.startswith(f"{loop}/")
+        if is_pruned and (is_inside or _is_beside(target.location, loop)):
+            raise InvalidRequest(
+                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; choose a later location, "
+                "or one before the loop"
+            )
+
+
+def _marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The marks of loops that would keep their code from coming to these locations again: it begins at the first."""
+    for loop, marks in _loops(entries).items():
+        inside = [at.removeprefix(f"{loop}/~") for at in locations if at.startswith(f"{loop}/~")]
+        if not inside:
+            continue
+        earliest = min(int(at.partition("/")[0]) for at in inside)
+        numbers = {int(mark.location.rpartition("~")[2]): mark for mark in marks if mark.location != loop}
+        yield from (mark for mark in marks if mark.location == loop)
+        if numbers and min(numbers) > earliest:
+            if marks[-1].ref == PRUNED:
+                raise InvalidRequest(
+                    f"iteration {earliest} of the loop {loop!r} has to be done again, but what came after it is "
+                    "pruned; start another run instead"
+                )
+            yield from numbers.values()
+
+
 def _undone(entries: Iterable[Entry]) -> Iterator[str]:
     """The locations of what was undone."""
     return (e.location.removeprefix(UNDO_PREFIX) for e in entries if e.kind is EntryKind.UNDO and _is_done(e))
@@ -205,6 +406,10 @@ def _undone(entries: Iterable[Entry]) -> Iterator[str]:
 
 def _is_done(entry: Entry) -> bool:
     return entry.state is EntryState.DONE
+
+
+def _is_undoing(entry: Entry) -> bool:
+    return entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK)
 
 
 def _is_cursor(entry: Entry) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
     Block,
+    Cancel,
     Checkpoint,
     ClaimRequest,
     Finish,
@@ -26,7 +27,7 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
 from holdfast.core.errors import ErrorRecord, KeyConflict
-from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Intent, Message, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Intent, Message, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
 
 SUSPECT_CRASHES = 2
@@ -36,6 +37,11 @@ BLOCKED_LAST_RETRY: Micros = 600 * SECOND
 
 SLOT_LOCATION = "~slot"
 ROLLBACK_LOCATION = "~rollback"
+
+CLOSING = Cancel(id="", reason="its parent ended")
+BY_PARENT = Cancel(id="", reason="cancelled by its parent")
+FORGOTTEN = Cancel(id="", reason="its parent was taken back to before it started it")
+"""Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
 
 
 # Starting
@@ -355,6 +361,16 @@ def cancellation(reason: str) -> ErrorRecord:
     return ErrorRecord(type="Cancelled", message=reason)
 
 
+def is_cancellation(error: ErrorRecord) -> bool:
+    """Whether an error is the record of a cancel."""
+    return error.type == "Cancelled" and not error.types
+
+
+def is_closed_with_parent(child: Run) -> bool:
+    """Whether a child was cancelled because its parent ended, and for no other reason."""
+    return child.state is RunState.CANCELLED and child.error == cancellation(CLOSING.reason)
+
+
 def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, TurnAround]:
     """The run that has something to undo before it is cancelled. A holder is fenced off."""
     around = TurnAround(end=RunState.CANCELLED, error=cancellation(reason))
@@ -377,7 +393,8 @@ def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     if run.state is not RunState.PAUSED:
         return None
     ready_at = None if is_parked(waits) else max(now, run.start_at)
-    return _let_go(run, RunState.PENDING, now, ready_at=ready_at)
+    # The time it was paused is none that it was suspended.
+    return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
 def roused(run: Run, now: Micros) -> Run | None:
@@ -389,11 +406,13 @@ def roused(run: Run, now: Micros) -> Run | None:
     return None if after is run or after.ready_at == run.ready_at else after
 
 
-def reopened(run: Run, now: Micros) -> Run:
+def reopened(run: Run, now: Micros, *, is_from_start: bool = False) -> Run:
     """The run, ready to go on from a history that was changed. Whoever held it is fenced off.
 
-    One that had ended has told its parent so already, and does not tell it again.
+    One that had ended has told its parent so already, and does not tell it again. Its time, `max_run`, begins anew;
+    `is_from_start`: so does what its code takes for the time.
     """
+    start_at = max(now, run.start_at)
     free = replace(
         run,
         token=run.token + 1,
@@ -403,62 +422,17 @@ def reopened(run: Run, now: Micros) -> Run:
         result=None,
         error=None,
         finished_at=None,
+        suspended_at=None,
+        start_at=start_at,
+        first_claimed_at=None if is_from_start else run.first_claimed_at,
+        python=None if is_from_start else run.python,
         attempt=run.attempt + 1,
         parent_location=None if run.state.is_end else run.parent_location,
     )
-    return _let_go(free, RunState.PENDING, now, ready_at=max(now, run.start_at))
+    return _let_go(free, RunState.PENDING, now, ready_at=start_at)
 
 
 def undoing_again(run: Run, now: Micros) -> Run:
     """The run, blocked while it undid what it had done, ready to go on with that."""
     freed = replace(run, token=run.token + 1, crashes=0, attempt=run.attempt + 1)
     return _let_go(freed, RunState.ROLLING_BACK, now, ready_at=now)
-
-
-# Audit
-
-
-def audit_of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
-    """A claim, and whether it found that a worker had died."""
-    data: dict[str, str | int] = {"worker": after.worker or "", "token": after.token}
-    if after.crashes > before.crashes:
-        data |= {"crashes": after.crashes, "lost": before.worker or ""}
-    return AuditFact(run_id=after.id, event="claimed", at=now, data=data)
-
-
-def audit_of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
-    """The fact of a change of state, if there was one worth telling."""
-    if before.state is after.state and before.is_held == after.is_held:
-        return None
-    data: dict[str, str | int] = {}
-    if after.error is not None:
-        data["error" if after.state is not RunState.CANCELLED else "reason"] = str(after.error)[:500]
-    if after.state is RunState.CANCELLED and after.error is not None:
-        data["reason"] = after.error.message
-    event = "released" if after.state is RunState.PENDING else after.state.value
-    if after.generation > before.generation:
-        event, data = "continued", {"generation": after.generation}
-    return AuditFact(run_id=after.id, event=event, at=now, data=data)
-
-
-def audit_of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
-    """A failed attempt that will be repeated; other entries are their own record."""
-    if entry.state is not EntryState.RETRYING or entry.error is None:
-        return None
-    data: dict[str, str | int] = {
-        "location": entry.location,
-        "attempt": entry.attempts,
-        "error": str(entry.error)[:500],
-    }
-    return AuditFact(run_id=run_id, event="retried", at=now, data=data)
-
-
-def audit_of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
-    """A suspended run made ready by something that reached it."""
-    return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
-
-
-def audit_of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:
-    """A message that a run sent and nobody took. Its id tells two of them from one that was written twice."""
-    data: dict[str, str | int] = {"id": message.id, "name": message.name, "to": message.run_id or "", "why": why}
-    return AuditFact(run_id=run_id, event="dropped", at=now, data=data)

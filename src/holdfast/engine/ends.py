@@ -93,6 +93,8 @@ class Ends:
         self._recent.pop(run_id, None)
 
     def _hear(self, hint: Hint) -> None:
+        if hint.is_elsewhere:
+            self._recent.clear()  # another process may have reopened what ended here
         if hint.is_elsewhere and self._waiters:
             self._check_in(0)
         elif any(run_id in self._waiters for run_id in hint.ended):

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Created, LeaseRequest
+from holdfast.core.checkpoint import Created, LeaseRequest
 from holdfast.core.clock import Micros, instant, micros
-from holdfast.core.codec import Codec, decode_any, encode_any
+from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import new_id
 from holdfast.core.intent import (
@@ -26,10 +26,10 @@ from holdfast.core.intent import (
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
-from holdfast.core.ports import PAGE_LIMIT, Query, Store
+from holdfast.core.ports import PAGE_LIMIT, Query
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
-from holdfast.engine.ends import Ends
+from holdfast.engine.controls import Controls
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.runner.context import Context
@@ -69,26 +69,12 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine:
+class Engine(Controls):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.neighbours: list[Neighbour] = []
-
-    @property
-    def store(self) -> Store:
-        """The store, once it is open."""
-        raise NotImplementedError
-
-    @property
-    def ends(self) -> Ends:
-        """Everybody who waits for an end."""
-        raise NotImplementedError
-
-    async def opened(self) -> None:
-        """Open the store, if that has not been done."""
-        raise NotImplementedError
 
     # Starting
 
@@ -332,11 +318,6 @@ class Engine:
         await self.opened()
         (reached,) = await self.store.emit([event])
         return reached
-
-    async def cancel(self, run_id: str, reason: str = "") -> bool:
-        """End a run as cancelled. False if it had ended already."""
-        await self.opened()
-        return await self.store.control(run_id, Cancel(id=new_id(), reason=decode_any(encode_any(reason, "reason"))))
 
 
 _ANY: Codec[Any] = Codec(Any)

@@ -5,32 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from holdfast.core import audit
 from holdfast.core.clock import SECOND, Micros, moment
-from holdfast.core.model import Run, Wait, WaitKind, WorkerInfo
+from holdfast.core.model import AuditFact, Run, Wait, WaitKind, WorkerInfo
 from holdfast.core.ports import Details
+from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.states import RunState
+
+_LIMITS = {
+    "~max_run": "it is cancelled, as it may take no longer (max_run),",
+    "~max_suspend": "it is cancelled, if nothing comes (max_suspend),",
+}
+"""Where the limits of a run stand among its waits, and what they do to it."""
 
 DEAD_AFTER: Micros = 60 * SECOND
 """A worker that has not been heard of for so long is not counted on."""
 
 
-def explain(details: Details, workers: Sequence[WorkerInfo], now: Micros) -> str:
-    """Why the run is where it is, for a person in a hurry."""
+def explain(details: Details, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
+    """Why the run is where it is, for a person in a hurry. `facts` is its audit."""
     run = details.run
     if run.state.is_end:
         return _end(run)
     if run.is_held:
-        name = next((worker.name for worker in workers if worker.id == run.worker), run.worker)
-        late = "; its lease has run out, so another worker takes over" if (run.ready_at or now) < now else ""
-        return f"Running on worker {name}{late}."
+        return _held(run, workers, facts, now)
+    if run.state is RunState.PAUSED:
+        return _paused(run, facts)
     if run.state is RunState.BLOCKED:
-        again = f"it is tried again at {_at(run.ready_at)}" if run.ready_at else "it is not tried again by itself"
-        return f"Blocked by {run.error}; {again}."
+        return _blocked(run)
+    undoing = _rolling_back(run)
     if run.ready_at is not None and run.ready_at <= now:
-        return _ready(run, workers, now)
+        return undoing + _ready(run, workers, facts, now)
     if run.state is RunState.PENDING and run.ready_at is not None:
         return f"Starts at {_at(run.ready_at)}."
-    return f"Waiting: {'; '.join(_wait(wait) for wait in details.waits) or 'for nothing that is named'}."
+    return f"{undoing}Waiting: {'; '.join(_in_order(details.waits)) or 'for nothing that is named'}."
 
 
 def _end(run: Run) -> str:
@@ -40,13 +48,65 @@ def _end(run: Run) -> str:
     return f"Ended as {run.state.value} at {_at(run.finished_at)}{why}."
 
 
-def _ready(run: Run, workers: Sequence[WorkerInfo], now: Micros) -> str:
+def _held(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
+    name = next((worker.name for worker in workers if worker.id == run.worker), run.worker)
+    late = "; its lease has run out, so another worker takes over" if (run.ready_at or now) < now else ""
+    pausing = f"; it pauses as soon as no step of it executes{_reason(facts)}" if run.is_pausing else ""
+    return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
+
+
+def _paused(run: Run, facts: Sequence[AuditFact]) -> str:
+    since = next((fact.at for fact in reversed(facts) if fact.event == "paused"), run.updated_at)
+    undoing = " while it was rolling back" if run.rollback is not None else ""
+    return f"Paused since {_at(since)}{undoing}{_reason(facts)}; `holdfast resume {run.id}` lets it go on."
+
+
+def _reason(facts: Sequence[AuditFact]) -> str:
+    """What the one who paused a run had to say."""
+    asked = next((fact for fact in reversed(facts) if audit.REQUEST in fact.data), None)
+    reason = asked.data.get("reason") if asked is not None else None
+    return f" ({reason})" if reason else ""
+
+
+def _blocked(run: Run) -> str:
+    undoing = " while it was rolling back" if run.rollback is not None else ""
+    again = f"it is tried again at {_at(run.ready_at)}"
+    if run.ready_at is None:
+        again = f"it is not tried again by itself: once the cause is mended, `holdfast recover {run.id}` continues it"
+    return f"Blocked{undoing} by {run.error}; {again}."
+
+
+def _rolling_back(run: Run) -> str:
+    if run.rollback is None:
+        return ""
+    return f"Rolling back because of {run.error}, to end as {run.rollback.value}. "
+
+
+def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
     alive = [worker for worker in workers if worker.heartbeat_at > now - DEAD_AFTER]
+    since = f"Ready since {_at(run.ready_at)}{_by_hand(facts)}"
     if not alive:
-        return f"Ready since {_at(run.ready_at)}, but no worker is running; start one with `holdfast worker`."
+        return f"{since}, but no worker is running; start one with `holdfast worker`."
     if not any(run.type in worker.types for worker in alive):
-        return f"Ready since {_at(run.ready_at)}, but none of the {len(alive)} workers handles type {run.type}."
-    return f"Ready since {_at(run.ready_at)}; waits for a worker with a free slot."
+        return f"{since}, but none of the {len(alive)} workers handles type {run.type}."
+    return f"{since}; waits for a worker with a free slot."
+
+
+def _by_hand(facts: Sequence[AuditFact]) -> str:
+    """What a person did to a run that has made it ready."""
+    last = facts[-1] if facts else None
+    if last is None or audit.REQUEST not in last.data:
+        return ""
+    at = f" to {last.data['location']}" if last.event == "rewound" else ""
+    of = f" from run {last.data['of']}" if last.event == "forked" and "of" in last.data else ""
+    return f", {last.event}{at}{of}" if last.event in ("resumed", "woken", "rewound", "recovered") or of else ""
+
+
+def _in_order(waits: Sequence[Wait]) -> list[str]:
+    """What is waited for, and then by when it must have come."""
+    limits = [wait for wait in waits if wait.location in _LIMITS]
+    others = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
+    return others + [f"{_LIMITS[limit.location]} at {_at(limit.deadline)}" for limit in limits]
 
 
 def _wait(wait: Wait) -> str:
@@ -55,7 +115,9 @@ def _wait(wait: Wait) -> str:
         case WaitKind.TIME:
             return f"sleeping until {_at(wait.deadline)} ({wait.location})"
         case WaitKind.RETRY:
-            return f"step {wait.location} is tried again at {_at(wait.deadline)}"
+            step = wait.location.removeprefix(UNDO_PREFIX)
+            what = f"step {step}" if step == wait.location else f"the undo of step {step}"
+            return f"{what} is tried again at {_at(wait.deadline)}"
         case WaitKind.MESSAGE:
             what = f"message {names}" if names else "any message"
         case WaitKind.EVENT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.core.codec import Codec, decode_any, encode_any
@@ -40,6 +40,7 @@ class RunHandle(Generic[R]):
         self._id = run_id
         self._key = key
         self._codec = codec
+        self._is_fresh = created
         self.created = created
 
     @property
@@ -55,10 +56,16 @@ class RunHandle(Generic[R]):
         After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
         """
         run_id = await self._resolve()
+        ends = self._engine.ends
+        is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(timeout):
-            if not self.created:
-                await self._details()  # an unknown run never ends: say so at once
-            end = await self._engine.ends.wait(run_id, is_fresh=self.created)
+            if not is_fresh:
+                # An unknown run never ends: say so at once. And one that ended may have been reopened since.
+                run = (await self._details()).run
+                if run.state.is_end:
+                    return self._value_of(run_id, End.of(run))
+                ends.forget(run_id)
+            end = await ends.wait(run_id, is_fresh=is_fresh)
         return self._value_of(run_id, end)
 
     def _value_of(self, run_id: str, end: End) -> R:
@@ -87,11 +94,47 @@ class RunHandle(Generic[R]):
     async def explain(self) -> str:
         """One sentence saying why the run is where it is."""
         store = self._engine.store
-        return explain(await self._details(), await store.workers(), await store.now())
+        details = await self._details()
+        return explain(details, await store.workers(), await store.audit(details.run.id), await store.now())
 
-    async def cancel(self, reason: str = "") -> bool:
-        """End the run as cancelled. False if it had ended already."""
-        return await self._engine.cancel(await self._resolve(), reason)
+    async def cancel(self, reason: str = "", *, force: bool = False) -> bool:
+        """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
+        return await self._engine.cancel(await self._resolve(), reason, force=force)
+
+    async def pause(self, reason: str = "") -> bool:
+        """Keep the run from going on until it is resumed. Steps that execute right now are not interrupted."""
+        return await self._engine.pause(await self._resolve(), reason)
+
+    async def resume(self) -> bool:
+        """Let the run go on that was paused. False if it was not."""
+        return await self._engine.resume(await self._resolve())
+
+    async def wake(self) -> bool:
+        """Have the run look now, if it waits or is blocked and would be tried again. It shortens no sleep."""
+        return await self._engine.wake(await self._resolve())
+
+    async def rewind(self, location: str, *, force: bool = False) -> bool:
+        """Forget what the run did from a location on, and have it go on from there, also if it had ended.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
+        """
+        return await self._engine.rewind(await self._resolve(), location, force=force)
+
+    async def recover(self, *, force: bool = False) -> bool:
+        """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at."""
+        return await self._engine.recover(await self._resolve(), force=force)
+
+    async def fork(
+        self,
+        location: str,
+        *,
+        patch: Mapping[str, Any] | None = None,
+        force: bool = False,
+        id: str | None = None,
+    ) -> RunHandle[R]:
+        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
+        fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id)
+        return RunHandle(self._engine, fork.id, self._codec, created=fork.created)
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""

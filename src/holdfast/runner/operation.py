@@ -208,7 +208,7 @@ class Reception(Operation):
     def outcome(self, entry: Entry) -> Any:
         if entry.state is EntryState.TIMED_OUT:
             what = f"{self.wait_kind.value} {' or '.join(self.names) or 'of any name'}"
-            raise WaitTimeout(f"no {what} came in time (waited at {self.location!r})")
+            raise WaitTimeout(f"no {what} came in time (waited at {self.location!r})", self.location)
         (received,) = received_in(entry)
         value = self.codec.decode(received.payload, f"payload of {self.wait_kind.value} {received.name!r}")
         return (received.name, value) if self.with_name else value

@@ -93,6 +93,7 @@ class HeldRun:
         self._timer_at: Micros | None = None
         self._is_gone = False
         self._is_lingering = False
+        self._is_pausing = lease.run.is_pausing
 
     @property
     def holding(self) -> Holding:
@@ -119,7 +120,7 @@ class HeldRun:
         now = self._holder.clock.now()
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
-        if not self._holder.is_draining and self._refusal is None:
+        if not self._is_giving_back() and self._refusal is None:
             for call in self._turn.startable(now):
                 self._execute(call, now)
         if self._sent is None:
@@ -145,6 +146,7 @@ class HeldRun:
             if not self._is_leaving():
                 self._leave()
             return
+        self._is_pausing = verdict.is_pausing
         self._turn.inbox.add(verdict.arrivals)
         self.advance()
 
@@ -202,14 +204,18 @@ class HeldRun:
             return turn.outcome
         if not self._bodies and turn.is_waiting(now) and not self._lingers(now):
             return _SUSPEND
-        if not self._bodies and self._holder.is_draining:
+        if not self._bodies and self._is_giving_back():
             return _RELEASE
         return _HOLD if turn.needs_checkpoint() else None
 
     def _lingers(self, now: Micros) -> bool:
         deadline = self._turn.next_deadline()
         is_near = deadline is not None and deadline - now <= LINGER
-        return is_near and not self._holder.is_draining and not self._holder.is_crowded()
+        return is_near and not self._is_giving_back() and not self._holder.is_crowded()
+
+    def _is_giving_back(self) -> bool:
+        """Whether nothing new is started and the run is let go once nothing of it executes: it pauses, or we stop."""
+        return self._is_pausing or self._holder.is_draining
 
     def take_checkpoint(self) -> Checkpoint | None:
         """For the committer: what is to be written now."""
@@ -237,6 +243,7 @@ class HeldRun:
         else:
             if checkpoint.charged:
                 self.crashes = 0  # it has got on since, so it is no suspect any more
+            self._is_pausing = verdict.is_pausing
             self._turn.committed(fed)
             self._turn.inbox.add(verdict.arrivals)
             if self._holder.always_replay:

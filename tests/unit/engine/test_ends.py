@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import pytest_asyncio
 
-from holdfast.core.checkpoint import Finish
+from holdfast.core.checkpoint import Cancel, Finish
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
 from holdfast.core.model import Intent, Run
 from holdfast.core.states import RunState
@@ -66,7 +66,7 @@ async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingS
     waiting = asyncio.create_task(ends.wait("a"))
     while not store.asked:
         await asyncio.sleep(0.001)
-    moves.cancel(store._state, "a", "enough", 0)
+    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     store._tell()  # the hint that another process would have given
     end = await asyncio.wait_for(waiting, 5)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
@@ -91,7 +91,7 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     while store.asked < 3:
         await asyncio.sleep(0.001)
     store.trouble = None
-    moves.cancel(store._state, "a", "enough", 0)
+    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     assert (await asyncio.wait_for(waiting, 5)).state is RunState.CANCELLED
 
 

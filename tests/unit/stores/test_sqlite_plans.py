@@ -15,6 +15,7 @@ from holdfast.stores.sqlite import (
     arrivals,
     checkpoints,
     claims,
+    controls,
     desk,
     histories,
     leases,
@@ -26,7 +27,7 @@ from holdfast.stores.sqlite import (
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
-MODULES = (arrivals, checkpoints, claims, desk, histories, leases, moves, reads, starts)
+MODULES = (arrivals, checkpoints, claims, controls, desk, histories, leases, moves, reads, starts)
 
 # What looks at everything there is, and says so.
 READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "REGISTERED"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Renew, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Entry
@@ -46,7 +46,7 @@ def _record(state: State, record: Record, entry: Entry, now: Micros) -> None:
     recorded = record.entries.get(entry.location)
     if recorded is None or rules.supersedes(entry, recorded):
         record.entries[entry.location] = entry
-        state.note(record, rules.audit_of_entry(record.run.id, entry, now))
+        state.note(record, audit.of_entry(record.run.id, entry, now))
 
 
 def _prune(record: Record, scope: str) -> None:
@@ -62,11 +62,11 @@ def _send_out(state: State, record: Record, checkpoint: Checkpoint, now: Micros)
     starts.create_children(state, checkpoint.children, now)
     for message in checkpoint.messages:
         if (refused := arrivals.send_one(state, message, now).refused) is not None:
-            state.note_once(record, rules.audit_of_drop(checkpoint.run_id, message, refused, now))
+            state.note_once(record, audit.of_drop(checkpoint.run_id, message, refused, now))
     for event in checkpoint.events:
         arrivals.publish(state, event, now)
     for run_id in checkpoint.cancels:
-        moves.cancel(state, run_id, "cancelled by its parent", now)
+        moves.cancel(state, run_id, rules.BY_PARENT, now)
     for reply in checkpoint.replies:
         record.replies.setdefault(reply.message_id, reply.payload)
 

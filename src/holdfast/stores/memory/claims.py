@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Lease
@@ -30,7 +30,7 @@ def lease(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Mi
     """Give a run to a worker."""
     before = record.run
     record.run = rules.claimed(before, by, now)
-    state.note(record, rules.audit_of_claim(before, record.run, now))
+    state.note(record, audit.of_claim(before, record.run, now))
     return _lease_of(record)
 
 

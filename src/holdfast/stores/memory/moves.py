@@ -6,27 +6,18 @@ import heapq
 
 from msgspec.structs import replace
 
-from holdfast.core import rules
-from holdfast.core.checkpoint import Cancel, Control
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.errors import RunNotFound
-from holdfast.core.model import Arrival, Run, WaitKind
+from holdfast.core.model import Arrival, AuditFact, Run, WaitKind
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import Record, State
 
 
-def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
-    """Carry out a person's wish. Raises before it writes."""
-    if run_id not in state.records:
-        raise RunNotFound(f"there is no run {run_id}")
-    assert isinstance(request, Cancel)
-    return cancel(state, run_id, request.reason, now, force=request.force)
-
-
-def move(state: State, record: Record, after: Run, now: Micros) -> None:
-    """Give a run its next state, and do what that entails."""
+def move(state: State, record: Record, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
+    """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
     before, record.run = record.run, after
-    state.note(record, rules.audit_of_move(before, after, now))
+    state.note(record, fact or audit.of_move(before, after, now))
     if after.state.is_end:
         _bury(state, record, now)
     elif after.generation > before.generation:
@@ -37,23 +28,23 @@ def move(state: State, record: Record, after: Run, now: Micros) -> None:
         state.news.ready.add(after.type)
 
 
-def cancel(state: State, run_id: str, reason: str, now: Micros, *, force: bool = False) -> bool:
+def cancel(state: State, run_id: str, request: Cancel, now: Micros) -> bool:
     """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
     record = state.records.get(run_id)
     if record is None or record.run.state.is_end:
         return False
     run = record.run
-    if run.rollback is not None and not force:
+    if run.rollback is not None and not request.force:
         return False
     if run.is_held:
         state.news.taken.add(run_id)
-    if record.has_undo and not force:
-        after, around = rules.cancel_by_undoing(run, reason, now)
+    if record.has_undo and not request.force:
+        after, around = rules.cancel_by_undoing(run, request.reason, now)
         entry = rules.turn_around_entry(around, record.last_position + 1, now)
         record.entries[entry.location] = entry
-        move(state, record, after, now)
     else:
-        move(state, record, rules.cancelled(run, reason, now), now)
+        after = rules.cancelled(run, request.reason, now)
+    move(state, record, after, now, audit.of_cancel(after, request, now))
     return True
 
 
@@ -71,7 +62,7 @@ def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None
     if record.run.is_held:
         state.news.arrived.add(record.run.id)
     elif record.run.ready_at != before.ready_at:
-        state.note(record, rules.audit_of_wake(record.run, arrival, now))
+        state.note(record, audit.of_wake(record.run, arrival, now))
         state.news.ready.add(record.run.type)
 
 
@@ -82,7 +73,7 @@ def _bury(state: State, record: Record, now: Micros) -> None:
     record.inbox.clear()
     state.news.ended.add(run.id)
     if had_slot:
-        _hand_on_slot(state, run, now)
+        hand_on_slot(state, run, now)
     # Without a location it has told its parent of an end already, or of an earlier generation.
     if run.parent_id is not None and run.parent_location is not None:
         parent = state.records.get(run.parent_id)
@@ -93,21 +84,22 @@ def _bury(state: State, record: Record, now: Micros) -> None:
 def _close(state: State, record: Record, now: Micros) -> None:
     """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
     record.waits = ()
-    for child_id in state.children.pop(record.run.id, ()):
+    for child_id in state.children.get(record.run.id, ()):
         if state.records[child_id].run.on_close == "cancel":
-            cancel(state, child_id, "its parent ended", now)
+            cancel(state, child_id, rules.CLOSING, now)
 
 
 def _begin_anew(state: State, record: Record, now: Micros) -> None:
     """A run has become its next generation, which takes over the unread messages and nothing else."""
     for child_id in state.children.get(record.run.id, ()):
         child = state.records[child_id]
-        child.run = replace(child.run, parent_location=None)
+        if not child.run.state.is_end:
+            child.run = replace(child.run, parent_location=None)
     _close(state, record, now)
     record.inbox = {at: one for at, one in record.inbox.items() if one.kind is WaitKind.MESSAGE}
 
 
-def _hand_on_slot(state: State, run: Run, now: Micros) -> None:
+def hand_on_slot(state: State, run: Run, now: Micros) -> None:
     """Let the next one go, by id, of those that wait until fewer of their siblings run."""
     waiting = state.parked.get(run.group or "")
     while waiting:

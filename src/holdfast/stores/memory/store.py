@@ -18,7 +18,7 @@ from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
 from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, leases, moves, reads, starts
+from holdfast.stores.memory import arrivals, claims, controls, leases, reads, starts
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -95,7 +95,7 @@ class MemoryStore:
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:
-        return moves.control(self._state, run_id, request, self._clock.now())
+        return controls.control(self._state, run_id, request, self._clock.now())
 
     # Reading
 

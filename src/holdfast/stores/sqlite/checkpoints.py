@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Renew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
@@ -81,11 +81,11 @@ def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
         starts.create_children(desk, checkpoint.children, now)
     for message in checkpoint.messages:
         if (refused := arrivals.send_one(desk, message, now).refused) is not None:
-            desk.note_once(rules.audit_of_drop(checkpoint.run_id, message, refused, now))
+            desk.note_once(audit.of_drop(checkpoint.run_id, message, refused, now))
     for event in checkpoint.events:
         arrivals.publish(desk, event, now)
     for run_id in checkpoint.cancels:
-        moves.cancel(desk, run_id, "cancelled by its parent", now)
+        moves.cancel(desk, run_id, rules.BY_PARENT, now)
     if checkpoint.replies:
         replies = [(checkpoint.run_id, reply.message_id, reply.payload, now) for reply in checkpoint.replies]
         desk.connection.executemany(_REPLY, replies)

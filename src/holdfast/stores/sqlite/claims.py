@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Lease, Run
@@ -224,7 +224,7 @@ def _lease(desk: Desk, run: Run, request: ClaimRequest, now: Micros) -> Lease:
     desk.loaded(run)
     after = rules.claimed(run, request, now)
     desk.put(after)
-    desk.note_often(rules.audit_of_claim(run, after, now), after.token)
+    desk.note_often(audit.of_claim(run, after, now), after.token)
     if run.token == 0:  # never held, so it has no history
         return Lease(run=after, arrivals=desk.newer(after, 0))
     return _lease_of(desk, after)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import apsw
 
-from holdfast.core import rules
+from holdfast.core import audit
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, AuditFact, Entry, Run, Wait
@@ -51,7 +51,7 @@ _UPDATE_RUN = """
     update run
     set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
         generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
-        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?
+        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?
     where id = ?
 """  # by the primary key
 
@@ -258,7 +258,7 @@ class Desk:
 
     def record(self, run_id: str, token: int, entry: Entry, now: Micros) -> None:
         """Write an entry unless a settled one, or one of a later attempt, stands at its location."""
-        fact = rules.audit_of_entry(run_id, entry, now)
+        fact = audit.of_entry(run_id, entry, now)
         row = rows.entry_row(run_id, token, entry)
         if fact is None:
             self._entries.append(row)
@@ -367,6 +367,8 @@ def _is_only_counted(before: Run, after: Run) -> bool:
         and before.worker == after.worker
         and before.ready_at == after.ready_at
         and before.updated_at == after.updated_at
+        and before.is_pausing == after.is_pausing
+        and before.parent_location == after.parent_location
     )
 
 
@@ -391,5 +393,6 @@ def _moved_row(run: Run) -> Row:
         run.is_pausing,
         run.suspended_at,
         run.parent_location,
+        run.start_at,
         run.id,
     )

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from holdfast.core import rules
-from holdfast.core.checkpoint import Cancel, Control
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.errors import RunNotFound
-from holdfast.core.model import Arrival, Run
+from holdfast.core.model import Arrival, AuditFact, Run
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
@@ -55,26 +54,18 @@ _DROP_INBOX = """
     where run_id = ?
 """  # by the primary key
 
-_ARRIVE = f"""
+ARRIVE = f"""
     insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
     values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
 """
 
 
-def control(desk: Desk, run_id: str, request: Control) -> bool:
-    """Carry out a person's wish. Raises before it writes."""
-    if desk.run(run_id) is None:
-        raise RunNotFound(f"there is no run {run_id}")
-    assert isinstance(request, Cancel)
-    return cancel(desk, run_id, request.reason, desk.now(), force=request.force)
-
-
-def move(desk: Desk, before: Run, after: Run, now: Micros) -> None:
-    """Give a run its next state, and do what that entails."""
+def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
+    """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
     if after is before:
         return
     desk.put(after)
-    desk.note(rules.audit_of_move(before, after, now))
+    desk.note(fact or audit.of_move(before, after, now))
     if after.state.is_end:
         _bury(desk, after, now)
     elif after.generation > before.generation:
@@ -85,20 +76,20 @@ def move(desk: Desk, before: Run, after: Run, now: Micros) -> None:
         desk.news.ready.add(after.type)
 
 
-def cancel(desk: Desk, run_id: str, reason: str, now: Micros, *, force: bool = False) -> bool:
+def cancel(desk: Desk, run_id: str, request: Cancel, now: Micros) -> bool:
     """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
     run = desk.run(run_id)
-    if run is None or run.state.is_end or (run.rollback is not None and not force):
+    if run is None or run.state.is_end or (run.rollback is not None and not request.force):
         return False
     if run.is_held:
         desk.news.taken.add(run_id)
-    if not force and desk.has_undo(run_id):
-        after, around = rules.cancel_by_undoing(run, reason, now)
+    if not request.force and desk.has_undo(run_id):
+        after, around = rules.cancel_by_undoing(run, request.reason, now)
         entry = rules.turn_around_entry(around, desk.last_position(run_id) + 1, now)
         desk.record(run_id, after.token, entry, now)
-        move(desk, run, after, now)
     else:
-        move(desk, run, rules.cancelled(run, reason, now), now)
+        after = rules.cancelled(run, request.reason, now)
+    move(desk, run, after, now, audit.of_cancel(after, request, now))
     return True
 
 
@@ -106,7 +97,7 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
     """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
     if run.state.is_end:
         return
-    desk.connection.execute(_ARRIVE, rows.arrival_row(run.id, arrival))
+    desk.connection.execute(ARRIVE, rows.arrival_row(run.id, arrival))
     is_awaited = False
     if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
         before = desk.waits(run.id)
@@ -118,7 +109,7 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
     if after.is_held:
         desk.news.arrived.add(run.id)
     elif after.ready_at != run.ready_at:
-        desk.note_often(rules.audit_of_wake(after, arrival, now), after.arrivals)
+        desk.note_often(audit.of_wake(after, arrival, now), after.arrivals)
         desk.news.ready.add(after.type)
 
 
@@ -129,7 +120,7 @@ def _bury(desk: Desk, run: Run, now: Micros) -> None:
         desk.connection.execute(_DROP_INBOX, (run.id,))
     desk.news.ended.add(run.id)
     if has_slot:
-        _hand_on_slot(desk, run, now)
+        hand_on_slot(desk, run, now)
     # Without a location it has told its parent of an end already, or is of an earlier generation.
     if run.parent_id is not None and run.parent_location is not None:
         parent = desk.run(run.parent_id)
@@ -142,7 +133,7 @@ def _close(desk: Desk, run: Run, now: Micros) -> None:
     desk.wait(run.id, ())
     # Read before the first of them is cancelled; none of these statements looks at what is still to be flushed.
     for (child_id,) in desk.all(_OPEN_CHILDREN, run.id):
-        cancel(desk, child_id, "its parent ended", now)
+        cancel(desk, child_id, rules.CLOSING, now)
 
 
 def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
@@ -155,7 +146,7 @@ def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
     desk.connection.execute(_KEEP_MESSAGES, (run.id,))
 
 
-def _hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
+def hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
     desk.flush_waits()
     found = desk.one(_NEXT_PARKED, run.group)

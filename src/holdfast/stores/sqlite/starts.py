@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Created, CreatedRun, LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Intent, Lease, Run
@@ -82,7 +82,7 @@ def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: 
             desk.news.ready.add(run.type)
         else:
             before, run = run, rules.claimed(run, lease, now)
-            desk.note(rules.audit_of_claim(before, run, now))
+            desk.note(audit.of_claim(before, run, now))
             leases[run.id] = Lease(run=run)
         runs[run.id] = run
     if runs:

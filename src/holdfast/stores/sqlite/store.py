@@ -29,10 +29,10 @@ from holdfast.stores.sqlite import (
     arrivals,
     checkup,
     claims,
+    controls,
     histories,
     leases,
     listing,
-    moves,
     reads,
     schema,
     starts,
@@ -137,7 +137,7 @@ class SqliteStore:
         return await self._writer.run(lambda desk: arrivals.emit(desk, events))
 
     async def control(self, run_id: str, request: Control) -> bool:
-        return await self._writer.run(lambda desk: moves.control(desk, run_id, request))
+        return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
 
     # Reading
 

@@ -19,7 +19,26 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("child", "checkpoint", "claim", "control", "event", "hint", "message", "read", "renew", "repeat", "start")
+_PARTS = (
+    "child",
+    "checkpoint",
+    "claim",
+    "control",
+    "event",
+    "fork",
+    "generation",
+    "group",
+    "hint",
+    "message",
+    "pause",
+    "read",
+    "recover",
+    "renew",
+    "repeat",
+    "rewind",
+    "rollback",
+    "start",
+)
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
 pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for part in _PARTS))
@@ -30,13 +49,17 @@ from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
+from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
+from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 
@@ -48,13 +71,17 @@ __all__ = [
     "ClaimContract",
     "ControlContract",
     "EventContract",
+    "ForkContract",
     "GenerationContract",
     "GroupContract",
     "HintContract",
     "MessageContract",
+    "PauseContract",
     "ReadContract",
+    "RecoverContract",
     "RenewContract",
     "RepeatContract",
+    "RewindContract",
     "RollbackContract",
     "SettableClock",
     "StartContract",
@@ -77,6 +104,10 @@ class StoreContract(
     GenerationContract,
     RollbackContract,
     ControlContract,
+    PauseContract,
+    RewindContract,
+    RecoverContract,
+    ForkContract,
     ReadContract,
     HintContract,
 ):

@@ -24,6 +24,7 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.hint import Hint
 from holdfast.core.ids import derived_id, new_id
 from holdfast.core.model import (
+    Arrival,
     AuditFact,
     Entry,
     EntryKind,
@@ -39,6 +40,7 @@ from holdfast.core.model import (
     WorkerInfo,
 )
 from holdfast.core.ports import Details, Store
+from holdfast.core.received import record_of
 from holdfast.core.states import RunState
 from holdfast.testing.contract.clock import START
 
@@ -221,6 +223,39 @@ def a_retry(location: str = "charge", attempts: int = 1) -> Entry:
         error=an_error(f"attempt {attempts}"),
         started_at=START,
         retry_at=START + attempts * SECOND,
+    )
+
+
+def a_reception(arrival: Arrival, location: str = "receive", position: int = 1) -> Entry:
+    """The record of a message or event that was taken from the inbox."""
+    return Entry(
+        location=location,
+        kind=EntryKind.MESSAGE if arrival.kind is WaitKind.MESSAGE else EntryKind.EVENT,
+        state=EntryState.DONE,
+        position=position,
+        attempts=1,
+        result=record_of([arrival]),
+        started_at=START,
+        finished_at=START,
+        ref=arrival.ref,
+        since=position - 1,
+    )
+
+
+def a_child(number: int, location: str = "call", position: int = 0, **options: Any) -> Entry:
+    """The record of a child: of its start, or of its end if there is a position."""
+    return Entry(
+        **{
+            "location": location,
+            "kind": EntryKind.CHILD,
+            "state": EntryState.DONE if position else EntryState.STARTED,
+            "position": position,
+            "result": '"done"' if position else None,
+            "started_at": START,
+            "finished_at": START if position else None,
+            "ref": an_id(number),
+            **options,
+        }
     )
 
 

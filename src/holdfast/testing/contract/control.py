@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.checkpoint import Cancel, Release
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import RunNotFound
+from holdfast.core.model import EntryKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -55,7 +56,11 @@ class ControlContract(Contract):
         assert run.error is not None
         assert (run.error.type, run.error.message) == ("Cancelled", "it's ☃ %s")
         (fact,) = await store.audit(an_id(1))
-        assert (fact.event, fact.at, fact.data) == ("cancelled", START + SECOND, {"reason": "it's ☃ %s"})
+        assert (fact.event, fact.at, fact.data) == (
+            "cancelled",
+            START + SECOND,
+            {"reason": "it's ☃ %s", "request": "c"},
+        )
 
     async def test_a_run_in_any_live_state_can_be_cancelled(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, control: cancel never refuses. T5: ended, ready at no time."""
@@ -108,14 +113,16 @@ class ControlContract(Contract):
         assert await store.control(an_id(1), Cancel(id="c", reason="late")) is False
         assert await picture_of(store, 1) == before
 
-    async def test_a_repeated_cancel_is_a_no_op(self, store: Store, clock: SettableClock) -> None:
-        """S6: requests carry an id, repeats are no-ops; another one finds nothing to change either."""
+    async def test_a_repeated_cancel_changes_nothing_and_gives_the_same_answer(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S6: requests carry an id, repeats are no-ops; another one finds nothing to change."""
         await start(store, an_intent(1))
         await store.control(an_id(1), Cancel(id="c", reason="first"))
         before = await picture_of(store, 1)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="first")) is False
+        assert await store.control(an_id(1), Cancel(id="c", reason="first")) is True
         assert await store.control(an_id(1), Cancel(id="d", reason="second")) is False
         assert await picture_of(store, 1) == before
 
@@ -144,6 +151,42 @@ class ControlContract(Contract):
             state = (await the_run(store, number)).state
             assert facts == ["claimed", state.value]
             assert state.is_end
+
+    async def test_a_run_with_something_to_undo_is_rolled_back_under_a_new_token(self, store: Store) -> None:
+        """SEMANTICS, control: with undo `rolling_back` and ready. Everything before the turn-around is undone."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),), waits=(for_message("go"),)))
+
+        assert await store.control(an_id(1), Cancel(id="c", reason="enough")) is True
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
+        assert (run.worker, run.token) == (None, lease.run.token + 1)
+        turn = (await store.history(an_id(1)))[-1]
+        assert (turn.kind, turn.position, turn.error and turn.error.message) == (EntryKind.ROLLBACK, 2, "enough")
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert details.waits == ()
+        assert (await store.audit(an_id(1)))[-1].data == {"reason": "enough", "request": "c"}
+
+    async def test_force_skips_what_is_to_be_undone(self, store: Store) -> None:
+        """SEMANTICS, control: `force` skips undo."""
+        await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
+
+        assert await store.control(an_id(1), Cancel(id="c", force=True)) is True
+
+        assert (await the_run(store)).state is RunState.CANCELLED
+
+    async def test_only_force_ends_a_run_that_rolls_back(self, store: Store) -> None:
+        """SEMANTICS, control: what rolls back ends by itself; a second cancel changes nothing."""
+        await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
+        await store.control(an_id(1), Cancel(id="c", reason="first"))
+
+        assert await store.control(an_id(1), Cancel(id="d", reason="second")) is False
+        assert await store.control(an_id(1), Cancel(id="e", reason="now", force=True)) is True
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.error and run.error.message) == (RunState.CANCELLED, None, "now")
 
     async def test_a_key_of_a_cancelled_run_is_still_its_key(self, store: Store) -> None:
         """SEMANTICS, starting: a finished run holds its key."""

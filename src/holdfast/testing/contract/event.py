@@ -198,7 +198,7 @@ class EventContract(Contract):
         leases = [await claim_one(store) for _ in HOSTILE]
         assert [lease.arrivals[0].name for lease in leases] == list(HOSTILE)
 
-    async def test_a_withdrawn_wait_swallows_nothing(self, store: Store) -> None:
+    async def test_a_withdrawn_wait_swallows_no_event(self, store: Store) -> None:
         """SEMANTICS, waiting: an abandoned wait swallows nothing later; the next one finds the event."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))

@@ -1,0 +1,84 @@
+"""`holdfast fork`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.lookup import find_run
+from holdfast.cli.output import Output
+from holdfast.cli.payloads import parse_patch
+from holdfast.cli.revising import check_can_ask, entry_json, is_agreed, read_run, show_entries
+from holdfast.cli.session import in_session
+from holdfast.core import revision
+from holdfast.core.checkpoint import Fork
+from holdfast.core.codec import encode_any
+
+
+@holdfast_command(
+    "fork",
+    "holdfast fork key:order-17 ship --dry-run",
+    "holdfast fork 01a1e122 ship --patch 'charge=\"paid by hand\"' --yes",
+)
+@click.argument("run")
+@click.argument("location")
+@click.option("--patch", "patches", metavar="LOCATION=JSON", multiple=True, help="Another result; may be repeated.")
+@click.option("--id", "new_id", metavar="ID", help="The id of the new run.")
+@click.option("--force", is_flag=True, help="Also while a worker holds the run, which goes on with it.")
+@click.option("--dry-run", is_flag=True, help="Only show what the new run would begin with.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_output
+def command(
+    out: Output,
+    run: str,
+    location: str,
+    *,
+    patches: Sequence[str],
+    new_id: str | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+) -> ExitCode:
+    """Make a new run with what a run recorded before LOCATION, and print its id. The run itself does not change.
+
+    The steps before LOCATION are not executed again; with --patch they gave another result. The exit code is 6 if a
+    worker holds the run.
+    """
+    check_can_ask("fork", dry_run=dry_run, yes=yes)
+
+    async def work(hf: Holdfast) -> ExitCode:
+        run_id = await find_run(hf, run)
+        found, entries, _ = await read_run(hf, run_id)
+        known = {entry.location for entry in entries}
+        patch = dict(parse_patch(text, known) for text in patches)
+        texts = {at: encode_any(value) for at, value in patch.items()}
+        request = Fork(id="preview", run_id=new_id or "preview", location=location, patch=texts)
+        _, kept = revision.fork(found, entries, request, await hf.store.now())
+        words = f"the new run begins with {len(kept)} of {len(entries)} entries" + (
+            f", {len(patch)} of them patched" if patch else ""
+        )
+        if dry_run:
+            if out.is_json:
+                out.item({"of": run_id, "location": location, "kept": [*map(entry_json, kept)], "patched": [*patch]})
+            else:
+                show_entries(out, kept)
+                out.talk(f"{words}; nothing was made")
+            return ExitCode.OK
+        if not yes and not is_agreed(out, f"Fork run {run_id}?", kept, words):
+            out.talk("nothing was made")
+            return ExitCode.FAILED
+        fork = await hf.fork(run_id, location, patch=patch, force=force, id=new_id)
+        if out.is_json:
+            out.item({"id": fork.id, "created": fork.created, "of": run_id})
+        else:
+            out.line(fork.id)
+        if not fork.created:
+            out.talk(f"there is a run {fork.id} already; it was left as it is")
+        return ExitCode.OK if fork.created else ExitCode.CONFLICT
+
+    return in_session(out.settings, work)

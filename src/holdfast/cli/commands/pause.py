@@ -1,0 +1,41 @@
+"""`holdfast pause`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.core.states import LIVE, RunState
+from holdfast.engine.info import RunInfo
+
+
+def _unchanged(info: RunInfo) -> str:
+    return "had ended already" if info.state.is_end else "is paused already, or about to be"
+
+
+VERB = Verb("pause", "pausing", "paused", _unchanged, states=LIVE - {RunState.PAUSED})
+
+
+@holdfast_command(
+    "pause",
+    'holdfast pause key:order-17 --reason "the bank is closed"',
+    "holdfast pause --filter type:shop.* --yes",
+)
+@choosing(VERB)
+@click.option("--reason", default="", help="Kept with the run; `explain` tells it.")
+@pass_output
+def command(
+    out: Output, runs: Sequence[str], words: Sequence[str], reason: str, *, dry_run: bool, yes: bool
+) -> ExitCode:
+    """Keep runs from going on until they are resumed. What reaches them meanwhile waits for them.
+
+    A step that executes right now is not interrupted: its run pauses when it is done.
+    The exit code is 6 if a run that was named had ended, or was paused already.
+    """
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason))

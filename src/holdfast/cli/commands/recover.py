@@ -1,0 +1,36 @@
+"""`holdfast recover`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
+
+
+def _unchanged(info: RunInfo) -> str:
+    return f"is {info.state.value}"
+
+
+_STATES = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
+VERB = Verb("recover", "recovering", "recovered", _unchanged, states=_STATES, of="failed, cancelled or blocked ")
+
+
+@holdfast_command(
+    "recover",
+    "holdfast recover key:order-17",
+    'holdfast recover --filter "state:failed since:2h" --dry-run',
+)
+@choosing(VERB)
+@pass_output
+def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
+    """Give runs that failed, were cancelled or are blocked another chance at what they failed at.
+
+    What succeeded is kept; what was undone is done again. The exit code is 6 if a run that was named is no such run.
+    """
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id))

@@ -1,0 +1,35 @@
+"""`holdfast resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
+
+
+def _unchanged(info: RunInfo) -> str:
+    return "had ended already" if info.state.is_end else "is not paused"
+
+
+VERB = Verb("resume", "resuming", "resumed", _unchanged, states=frozenset({RunState.PAUSED}), of="paused ")
+
+
+@holdfast_command(
+    "resume",
+    "holdfast resume key:order-17",
+    "holdfast resume --filter type:shop.* --dry-run",
+)
+@choosing(VERB)
+@pass_output
+def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
+    """Let paused runs go on.
+
+    The exit code is 6 if a run that was named was not paused.
+    """
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.resume(run_id))

@@ -1,0 +1,36 @@
+"""`holdfast wake`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
+
+
+def _unchanged(info: RunInfo) -> str:
+    return "had ended already" if info.state.is_end else f"is {info.state.value}; there is nothing to wake it from"
+
+
+_STATES = frozenset({RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK})
+VERB = Verb("wake", "waking", "woken", _unchanged, states=_STATES, of="waiting ")
+
+
+@holdfast_command(
+    "wake",
+    "holdfast wake key:order-17",
+    'holdfast wake --filter "state:blocked type:shop.*" --dry-run',
+)
+@choosing(VERB)
+@pass_output
+def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
+    """Have runs that wait look again, now: blocked ones are tried at once. No sleep and no pause gets shorter.
+
+    The exit code is 6 if a run that was named cannot be woken: it is held, ready, paused or ended.
+    """
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.wake(run_id))

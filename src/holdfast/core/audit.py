@@ -1,0 +1,98 @@
+"""Audit: the facts of a run's life, in the same words on every store.
+
+A store notes each in the transaction that makes it true.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Resume, Wake
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
+from holdfast.core.states import RunState
+
+REQUEST = "request"
+"""Where a fact names the request that it goes back to."""
+
+
+def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
+    """A claim, and whether it found that a worker had died."""
+    data: dict[str, str | int] = {"worker": after.worker or "", "token": after.token}
+    if after.crashes > before.crashes:
+        data |= {"crashes": after.crashes, "lost": before.worker or ""}
+    return AuditFact(run_id=after.id, event="claimed", at=now, data=data)
+
+
+def of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
+    """The fact of a change of state, if there was one worth telling."""
+    if before.state is after.state and before.is_held == after.is_held:
+        return None
+    data: dict[str, str | int] = {}
+    if after.error is not None:
+        data["error" if after.state is not RunState.CANCELLED else "reason"] = str(after.error)[:500]
+    if after.state is RunState.CANCELLED and after.error is not None:
+        data["reason"] = after.error.message
+    event = "released" if after.state is RunState.PENDING else after.state.value
+    if after.generation > before.generation:
+        event, data = "continued", {"generation": after.generation}
+    return AuditFact(run_id=after.id, event=event, at=now, data=data)
+
+
+def of_cancel(after: Run, request: Cancel, now: Micros) -> AuditFact:
+    """The end of a run by a cancel, or its turn-around."""
+    data: dict[str, str | int] = {"reason": request.reason}
+    if request.id:
+        data[REQUEST] = request.id
+    return AuditFact(run_id=after.id, event=after.state.value, at=now, data=data)
+
+
+def of_control(run_id: str, event: str, request: Control, now: Micros, **data: str | int) -> AuditFact:
+    """What a person had done to a run. The id of the request tells a repeat of it from another one."""
+    return AuditFact(run_id=run_id, event=event, at=now, data={**data, REQUEST: request.id})
+
+
+def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditFact:
+    """A run that was kept from going on, or made to."""
+    match request:
+        case Pause():
+            event = "pausing" if after.is_pausing else "paused"
+            return of_control(after.id, event, request, now, reason=request.reason)
+        case Resume():
+            return of_control(after.id, "resumed", request, now)
+        case Wake():
+            return of_control(after.id, "woken", request, now, by="hand")
+        case _:
+            assert_never(request)
+
+
+def of_fork(source: Run, request: Fork, now: Micros) -> tuple[AuditFact, AuditFact]:
+    """What is told of a run that was forked, and of the one that was made from it."""
+    at = request.location
+    return (
+        of_control(source.id, "forked", request, now, to=request.run_id, location=at),
+        of_control(request.run_id, "forked", request, now, of=source.id, location=at, patched=len(request.patch)),
+    )
+
+
+def of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
+    """A failed attempt that will be repeated; other entries are their own record."""
+    if entry.state is not EntryState.RETRYING or entry.error is None:
+        return None
+    data: dict[str, str | int] = {
+        "location": entry.location,
+        "attempt": entry.attempts,
+        "error": str(entry.error)[:500],
+    }
+    return AuditFact(run_id=run_id, event="retried", at=now, data=data)
+
+
+def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
+    """A suspended run made ready by something that reached it."""
+    return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
+
+
+def of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:
+    """A message that a run sent and nobody took. Its id tells two of them from one that was written twice."""
+    data: dict[str, str | int] = {"id": message.id, "name": message.name, "to": message.run_id or "", "why": why}
+    return AuditFact(run_id=run_id, event="dropped", at=now, data=data)

@@ -1,0 +1,100 @@
+"""Controls: what a person or a program can do to a run that exists, by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.ids import new_id
+from holdfast.core.intent import check_id
+from holdfast.core.ports import Store
+from holdfast.engine.ends import Ends
+
+if TYPE_CHECKING:
+    from holdfast.engine.handle import RunHandle
+
+
+class Controls:
+    """The controls of runs in one store. Each is written to the run's audit; True means that something changed."""
+
+    @property
+    def store(self) -> Store:
+        """The store, once it is open."""
+        raise NotImplementedError
+
+    @property
+    def ends(self) -> Ends:
+        """Everybody who waits for an end."""
+        raise NotImplementedError
+
+    async def opened(self) -> None:
+        """Open the store, if that has not been done."""
+        raise NotImplementedError
+
+    def run(self, run_id: str, /) -> RunHandle[Any]:
+        """A handle on a run."""
+        raise NotImplementedError
+
+    async def cancel(self, run_id: str, reason: str = "", *, force: bool = False) -> bool:
+        """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
+        return await self._control(run_id, Cancel(id=new_id(), reason=_text(reason), force=force))
+
+    async def pause(self, run_id: str, reason: str = "") -> bool:
+        """Keep a run from going on until it is resumed. Steps that execute right now are not interrupted."""
+        return await self._control(run_id, Pause(id=new_id(), reason=_text(reason)))
+
+    async def resume(self, run_id: str) -> bool:
+        """Let a paused run go on."""
+        return await self._control(run_id, Resume(id=new_id()))
+
+    async def wake(self, run_id: str) -> bool:
+        """Have a run that waits, or is blocked and would be tried again, look now. It shortens no sleep."""
+        return await self._control(run_id, Wake(id=new_id()))
+
+    async def rewind(self, run_id: str, location: str, *, force: bool = False) -> bool:
+        """Forget what a run did from a location on, and have it go on from there, also if it had ended.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
+        """
+        return await self._reopen(run_id, Rewind(id=new_id(), location=location, force=force))
+
+    async def recover(self, run_id: str, *, force: bool = False) -> bool:
+        """Give a run that failed, was cancelled or is blocked another chance at what it failed at."""
+        return await self._reopen(run_id, Recover(id=new_id(), force=force))
+
+    async def fork(
+        self,
+        run_id: str,
+        location: str,
+        *,
+        patch: Mapping[str, Any] | None = None,
+        force: bool = False,
+        id: str | None = None,
+    ) -> RunHandle[Any]:
+        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
+        made = new_id() if id is None else check_id(id)
+        patched = {at: encode_any(value, f"patch of {at!r}") for at, value in (patch or {}).items()}
+        request = Fork(id=new_id(), run_id=made, location=location, patch=patched, force=force)
+        is_created = await self._control(run_id, request)
+        handle = self.run(made)
+        handle.created = is_created
+        return handle
+
+    async def _reopen(self, run_id: str, request: Rewind | Recover) -> bool:
+        await self.opened()
+        try:
+            return await self._control(run_id, request)
+        finally:
+            self.ends.forget(run_id)  # whatever the answer: it may be lost, and the run reopened
+
+    async def _control(self, run_id: str, request: Control) -> bool:
+        await self.opened()
+        return await self.store.control(run_id, request)
+
+
+def _text(reason: str) -> str:
+    """A reason every store can keep."""
+    text: str = decode_any(encode_any(reason, "reason"))
+    return text

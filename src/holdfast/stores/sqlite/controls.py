@@ -1,0 +1,137 @@
+"""Controls: what a person has done to a run. The audit keeps the request, so that a repeat of it changes nothing."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from holdfast.core import audit, revision, rules
+from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
+from holdfast.core.model import Run
+from holdfast.stores.sqlite import moves, rows
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.histories import history
+
+_WAS_ASKED = f"""
+    select 1
+    from audit
+    where run_id = ?
+      and data ->> '{audit.REQUEST}' = ?
+    limit 1
+"""  # audit_run
+
+_WHOLE = f"""
+    select {rows.WHOLE_RUN}
+    from run
+    join intent on intent.run_id = run.id
+    where run.id = ?
+"""  # by the primary keys
+
+_INBOX = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox
+    where run_id = ?
+    order by number
+"""  # by the primary key
+
+_DROP_INBOX = """
+    delete from inbox
+    where run_id = ?
+"""  # by the primary key
+
+_DROP_ENTRY = """
+    delete from entry
+    where run_id = ?
+      and location = ?
+"""  # by the primary key
+
+
+def control(desk: Desk, run_id: str, request: Control) -> bool:
+    """Carry out a person's wish. Raises before it writes."""
+    desk.flush()  # what others of this transaction have written, which is read here by other ways than the desk's
+    run, now = desk.run(run_id), desk.now()
+    if run is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    if desk.one(_WAS_ASKED, run_id, request.id) is not None:
+        return True
+    match request:
+        case Cancel():
+            return moves.cancel(desk, run_id, request, now)
+        case Pause():
+            return _change(desk, run, rules.paused(run, now), request, now)
+        case Resume():
+            return _change(desk, run, rules.resumed(run, desk.waits(run_id), now), request, now)
+        case Wake():
+            return _change(desk, run, rules.roused(run, now), request, now)
+        case Rewind() | Recover():
+            return _revise(desk, run, request, now)
+        case Fork():
+            return _fork(desk, run_id, request, now)
+        case _:
+            assert_never(request)
+
+
+def _change(desk: Desk, run: Run, after: Run | None, request: Pause | Resume | Wake, now: Micros) -> bool:
+    if after is None:
+        return False
+    moves.move(desk, run, after, now, audit.of_change(after, request, now))
+    if after.is_held:
+        desk.news.arrived.add(after.id)  # so that its holder looks
+    return True
+
+
+def _revise(desk: Desk, run: Run, request: Rewind | Recover, now: Micros) -> bool:
+    """Change the history and the inbox of a run. It waits for nothing until its code has asked again."""
+    entries = history(desk.connection, run.id)
+    children = {id: child for id in revision.open_children(entries) if (child := desk.run(id)) is not None}
+    inbox = list(map(rows.arrival_of, desk.all(_INBOX, run.id)))
+    revised = revision.revise(run, entries, inbox, children, request, now=now)
+    rewritten = (*revised.dropped, *(entry.location for entry in revised.reset))
+    if rewritten:
+        desk.connection.executemany(_DROP_ENTRY, [(run.id, location) for location in rewritten])
+    for entry in revised.reset:
+        desk.record(run.id, revised.run.token, entry, now)
+    if inbox:
+        desk.connection.execute(_DROP_INBOX, (run.id,))
+    if revised.inbox:
+        desk.connection.executemany(moves.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
+    desk.wait(run.id, ())
+    if run.is_held:
+        desk.news.taken.add(run.id)
+    moves.move(desk, run, revised.run, now, revised.fact)
+    for child_id in revised.cancelled:
+        _part_with(desk, child_id, now)
+    for child_id, location in revised.attached.items():
+        desk.put(replace(desk.run(child_id) or children[child_id], parent_location=location))
+    return True
+
+
+def _part_with(desk: Desk, child_id: str, now: Micros) -> None:
+    """Cancel a child of which its parent knows no more, and wants to hear no more."""
+    child = desk.run(child_id)
+    if child is not None:
+        if child.group is not None and not (child.state.is_end or rules.is_parked(desk.waits(child_id))):
+            moves.hand_on_slot(desk, child, now)
+        desk.put(replace(child, parent_location=None))
+        moves.cancel(desk, child_id, rules.FORGOTTEN, now)
+
+
+def _fork(desk: Desk, run_id: str, request: Fork, now: Micros) -> bool:
+    (row,) = desk.all(_WHOLE, run_id)
+    source = rows.whole_run_of(row)
+    revision.check_free(source, is_forced=request.force)
+    forked, entries = revision.fork(source, history(desk.connection, run_id), request, now)
+    if desk.run(forked.id) is not None:
+        return False
+    desk.add([forked])
+    for entry in entries:
+        desk.record(forked.id, forked.token, entry, now)
+    for fact in audit.of_fork(source, request, now):
+        desk.note(fact)
+    desk.news.ready.add(forked.type)
+    return True

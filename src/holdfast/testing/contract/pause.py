@@ -1,0 +1,256 @@
+"""Pausing: what `pause`, `resume` and `wake` promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint import Cancel, Control, Pause, Release, Resume, Suspend, TurnAround, Wake
+from holdfast.core.clock import SECOND
+from holdfast.core.errors import RunNotFound
+from holdfast.core.ports import Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    LEASE,
+    OTHER_WORKER,
+    Listening,
+    a_message,
+    a_step,
+    an_error,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim_one,
+    claimed_ids,
+    ended,
+    facts_of,
+    for_message,
+    for_time,
+    held,
+    holding_of,
+    name_of,
+    picture_of,
+    renew,
+    start,
+    succeed,
+    suspended,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+PAUSE, RESUME, WAKE = Pause(id="p", reason="wait a bit"), Resume(id="r"), Wake(id="w")
+
+
+class PauseContract(Contract):
+    """A paused run is claimed by nobody until it is resumed."""
+
+    async def test_a_run_that_nobody_holds_is_paused_at_once(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control. T5: paused, ready at no time."""
+        await start(store, an_intent(1))
+        await suspended(store, 2, for_time(START + SECOND))
+        await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + SECOND)))
+
+        answers = [await store.control(an_id(number), PAUSE) for number in (1, 2, 3)]
+
+        assert answers == [True] * 3
+        runs = [await the_run(store, number) for number in (1, 2, 3)]
+        assert {(run.state, run.ready_at, run.is_pausing) for run in runs} == {(RunState.PAUSED, None, False)}
+        clock.advance(LEASE)
+        assert await claimed_ids(store) == []
+        fact = (await store.audit(an_id(2)))[-1]
+        assert (fact.event, fact.data) == ("paused", {"reason": "wait a bit", "request": "p"})
+
+    async def test_the_holder_of_a_run_that_is_to_pause_is_told(self, store: Store) -> None:
+        """SEMANTICS, control: pause of a held run takes effect at its next standstill."""
+        lease = await held(store)
+        hints = Listening(store)
+
+        assert await store.control(an_id(1), PAUSE) is True
+
+        run = await the_run(store)
+        assert (run.state, run.worker, run.token, run.is_pausing) == (
+            RunState.RUNNING,
+            lease.run.worker,
+            lease.run.token,
+            True,
+        )
+        await hints.until("arrived", an_id(1))
+        hints.stop()
+        holding = holding_of(lease)
+        told = [
+            await write(store, checkpoint_for(lease, entries=(a_step(),))),
+            *(await store.look([holding])).verdicts,
+            *(await renew(store, holding)).verdicts,
+        ]
+        assert [(verdict.is_held, verdict.is_pausing) for verdict in told] == [(True, True)] * 3
+        assert (await facts_of(store))[-1] == "pausing"
+
+    @pytest.mark.parametrize("next", [Release(), Suspend(), block(START)], ids=name_of)
+    async def test_a_run_that_is_to_pause_does_so_when_it_is_let_go(
+        self, store: Store, next: Release, clock: SettableClock
+    ) -> None:
+        """Whatever else it would have done, short of ending."""
+        lease = await held(store)
+        await store.control(an_id(1), PAUSE)
+
+        verdict = await write(store, checkpoint_for(lease, next, waits=(for_time(START + SECOND),)))
+
+        assert (verdict.is_lost, verdict.is_held) == (False, False)
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.worker, run.is_pausing) == (RunState.PAUSED, None, None, False)
+        clock.advance(LEASE)
+        assert await claimed_ids(store) == []
+
+    async def test_a_run_that_is_to_pause_may_end_instead(self, store: Store) -> None:
+        lease = await held(store)
+        await store.control(an_id(1), PAUSE)
+
+        await write(store, checkpoint_for(lease, succeed()))
+
+        run = await the_run(store)
+        assert (run.state, run.is_pausing) == (RunState.SUCCEEDED, False)
+
+    async def test_whoever_takes_over_from_a_dead_worker_is_told_to_pause(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """The wish outlives the worker that was to fulfil it."""
+        await held(store)
+        await store.control(an_id(1), PAUSE)
+        clock.advance(LEASE)
+
+        lease = await claim_one(store, worker=OTHER_WORKER)
+
+        assert lease.run.is_pausing
+
+    async def test_what_reaches_a_paused_run_waits_for_it(self, store: Store) -> None:
+        """T1: kept in the inbox, and no reason to go on."""
+        await suspended(store, 1, for_message("go"))
+        await store.control(an_id(1), PAUSE)
+
+        await store.send([a_message()])
+
+        assert (await the_run(store)).state is RunState.PAUSED
+        assert await claimed_ids(store) == []
+        await store.control(an_id(1), RESUME)
+        lease = await claim_one(store)
+        assert [arrival.ref for arrival in lease.arrivals] == ["m1"]
+
+    async def test_a_resumed_run_is_ready_but_not_before_its_start(self, store: Store, clock: SettableClock) -> None:
+        """T5: resumed: now, but never before its own start time."""
+        await start(store, an_intent(1), an_intent(2, delay=10 * SECOND))
+        for number in (1, 2):
+            await store.control(an_id(number), PAUSE)
+        clock.advance(SECOND)
+
+        assert [await store.control(an_id(number), RESUME) for number in (1, 2)] == [True, True]
+
+        runs = [await the_run(store, number) for number in (1, 2)]
+        assert [run.state for run in runs] == [RunState.PENDING] * 2
+        assert [run.ready_at for run in runs] == [START + SECOND, START + 10 * SECOND]
+        assert await facts_of(store) == ["paused", "resumed"]
+
+    async def test_a_run_resumed_before_it_paused_goes_on_with_its_holder(self, store: Store) -> None:
+        lease = await held(store)
+        await store.control(an_id(1), PAUSE)
+
+        assert await store.control(an_id(1), RESUME) is True
+
+        verdict = await write(store, checkpoint_for(lease))
+        assert (verdict.is_held, verdict.is_pausing) == (True, False)
+
+    async def test_a_run_paused_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
+        await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
+        await store.control(an_id(1), Cancel(id="c"))
+        await store.control(an_id(1), PAUSE)
+        assert (await the_run(store)).state is RunState.PAUSED
+
+        await store.control(an_id(1), RESUME)
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
+
+    async def test_a_run_that_turns_around_while_it_is_to_pause_is_paused_first(self, store: Store) -> None:
+        lease = await held(store)
+        await store.control(an_id(1), PAUSE)
+        around = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+
+        await write(store, checkpoint_for(lease, around))
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at) == (RunState.PAUSED, RunState.FAILED, None)
+
+    async def test_a_paused_child_that_waits_for_a_slot_still_waits_for_it_when_resumed(self, store: Store) -> None:
+        """A claim never steps over parked runs."""
+        options = {"parent_id": an_id(1), "type": "member"}
+        await start(
+            store,
+            an_intent(2, **options, parent_location="map/0"),
+            an_intent(3, **options, parent_location="map/1", is_parked=True),
+        )
+        await store.control(an_id(3), PAUSE)
+
+        await store.control(an_id(3), RESUME)
+
+        assert (await the_run(store, 3)).ready_at is None
+        lease = await claim_one(store, type="member")
+        await write(store, checkpoint_for(lease, succeed()))
+        assert (await the_run(store, 3)).ready_at == START
+
+    # Waking
+
+    async def test_a_run_that_waits_is_woken(self, store: Store) -> None:
+        """SEMANTICS, control: suspended, or blocked and to be tried again."""
+        await suspended(store, 1, for_time(START + 60 * SECOND))
+        await suspended(store, 2, for_message("go"))
+        await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + 60 * SECOND)))
+
+        assert [await store.control(an_id(number), WAKE) for number in (1, 2, 3)] == [True] * 3
+
+        assert await claimed_ids(store) == [an_id(1), an_id(2), an_id(3)]
+        fact = (await store.audit(an_id(1)))[-2]
+        assert (fact.event, fact.data) == ("woken", {"by": "hand", "request": "w"})
+
+    async def test_waking_changes_nothing_about_a_run_that_cannot_go_on_by_itself(self, store: Store) -> None:
+        """SEMANTICS, control: wake does nothing to a held run. T5: never before its own start time."""
+        await held(store, 1)
+        await start(store, an_intent(2), an_intent(3, delay=SECOND))
+        await write(store, checkpoint_for(await held(store, 4), block()))
+        await start(store, an_intent(5))
+        await store.control(an_id(5), PAUSE)
+        await ended(store, 6)
+        numbers = range(1, 7)
+        before = await picture_of(store, *numbers)
+
+        assert [await store.control(an_id(number), WAKE) for number in numbers] == [False] * 6
+
+        assert await picture_of(store, *numbers) == before
+
+    # Repeating and refusing
+
+    @pytest.mark.parametrize("wish", [PAUSE, RESUME], ids=lambda wish: type(wish).__name__)
+    async def test_an_ended_run_is_neither_paused_nor_resumed(self, store: Store, wish: Control) -> None:
+        """S5: an ended run changes only by `recover` or `rewind`."""
+        await ended(store)
+        before = await picture_of(store, 1)
+
+        assert await store.control(an_id(1), wish) is False
+        assert await picture_of(store, 1) == before
+
+    async def test_a_repeated_pause_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
+        """S6: also if the opposite was asked for in between."""
+        await suspended(store, 1, for_message("go"))
+        await store.control(an_id(1), PAUSE)
+        await store.control(an_id(1), RESUME)
+        before = await picture_of(store, 1)
+
+        assert await store.control(an_id(1), PAUSE) is True
+        assert await store.control(an_id(1), RESUME) is True
+        assert await store.control(an_id(1), Resume(id="r2")) is False
+        assert await picture_of(store, 1) == before
+
+    @pytest.mark.parametrize("wish", [PAUSE, RESUME, WAKE], ids=lambda wish: type(wish).__name__)
+    async def test_pausing_an_unknown_run_is_an_error(self, store: Store, wish: Control) -> None:
+        with pytest.raises(RunNotFound):
+            await store.control(an_id(9), wish)

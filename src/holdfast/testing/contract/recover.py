@@ -1,0 +1,211 @@
+"""Recovering: what `recover` promises."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Suspend
+from holdfast.core.clock import SECOND
+from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.model import Entry, EntryKind, EntryState, WaitKind
+from holdfast.core.ports import Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    a_child,
+    a_step,
+    an_error,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim_one,
+    ended,
+    fail,
+    for_child,
+    for_message,
+    held,
+    picture_of,
+    start,
+    succeed,
+    suspended,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+
+def failed_at(*locations: str) -> Finish:
+    """The end of a run that goes back to the failure of these."""
+    return Finish(state=RunState.FAILED, error=replace(an_error("no luck"), locations=locations))
+
+
+def a_failure(location: str, position: int, since: int = 0) -> Entry:
+    error = an_error("exhausted")
+    return a_step(location, position, None, state=EntryState.FAILED, error=error, since=since, attempts=4)
+
+
+def an_undo(location: str, position: int, state: EntryState = EntryState.DONE) -> Entry:
+    at = f"~undo/{location}"
+    return a_step(at, position, None, kind=EntryKind.UNDO, state=state)
+
+
+async def locations(store: Store, number: int = 1) -> list[str]:
+    return [entry.location for entry in await store.history(an_id(number))]
+
+
+class RecoverContract(Contract):
+    """A run that went wrong gets another chance at what it failed at, and keeps the rest."""
+
+    async def test_exhausted_steps_are_reset_and_what_is_done_stays(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, control: exhausted steps and failed branches are reset, then requeued."""
+        lease = await held(store)
+        entries = (a_step("a", 1), a_failure("b", 2, 1))
+        await write(store, checkpoint_for(lease, failed_at("b"), entries=entries))
+        clock.advance(SECOND)
+
+        assert await store.control(an_id(1), Recover(id="r")) is True
+
+        assert await locations(store) == ["a"]
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.error, run.finished_at) == (RunState.PENDING, START + SECOND, None, None)
+        assert (run.token, run.attempt, run.start_at) == (lease.run.token + 1, 2, START + SECOND)
+        fact = (await store.audit(an_id(1)))[-1]
+        assert (fact.event, fact.data) == ("recovered", {"dropped": 1, "request": "r"})
+
+    async def test_a_blocked_run_is_tried_again_with_a_clean_slate(self, store: Store) -> None:
+        """Only `recover` continues a run that is blocked by a crash loop."""
+        await write(store, checkpoint_for(await held(store), block(), entries=(a_step("a", 1),)))
+
+        assert await store.control(an_id(1), Recover(id="r")) is True
+
+        run = await the_run(store)
+        assert (run.state, run.ready_at, run.crashes, run.error) == (RunState.PENDING, START, 0, None)
+        assert await locations(store) == ["a"]
+
+    async def test_what_was_undone_is_done_again(self, store: Store) -> None:
+        """SEMANTICS, rollback: `recover` drops undone entries."""
+        await write(store, checkpoint_for(await held(store), entries=(a_step("a", 1, has_undo=True), a_step("b", 2))))
+        await store.control(an_id(1), Cancel(id="c"))
+        undone = Finish(state=RunState.CANCELLED, error=an_error("enough"))
+        await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 4),)))
+
+        assert await store.control(an_id(1), Recover(id="r")) is True
+
+        assert await locations(store) == ["b"]
+        assert (await the_run(store)).rollback is None
+
+    async def test_a_run_blocked_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
+        """SEMANTICS, rollback: an exhausted undo leaves the run blocked with the rest still to do."""
+        entries = (a_step("a", 1, has_undo=True), a_step("b", 2, has_undo=True))
+        await write(store, checkpoint_for(await held(store), entries=entries))
+        await store.control(an_id(1), Cancel(id="c"))
+        undos = (an_undo("b", 4), an_undo("a", 5, EntryState.FAILED))
+        await write(store, checkpoint_for(await claim_one(store), Block(error=an_error("stuck")), entries=undos))
+
+        assert await store.control(an_id(1), Recover(id="r")) is True
+
+        run = await the_run(store)
+        assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
+        assert await locations(store) == ["a", "b", "~rollback", "~undo/b"]
+
+    async def test_a_wait_that_timed_out_is_waited_for_again_in_full(self, store: Store, clock: SettableClock) -> None:
+        """The fact before it tells from when on."""
+        late = a_step("receive", 2, None, kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, since=1)
+        await write(store, checkpoint_for(await held(store), failed_at("receive"), entries=(a_step("a", 1), late)))
+        clock.advance(SECOND)
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        (kept,) = await store.history(an_id(1))
+        assert (kept.location, kept.retry_at) == ("a", START + SECOND)
+
+    # Children
+
+    async def test_a_failed_child_is_started_anew(self, store: Store) -> None:
+        """Its record goes, and the old one is no longer its parent's."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
+        await write(store, checkpoint_for(await claim_one(store, type="child"), fail()))
+        entry = a_child(2, position=1, state=EntryState.FAILED, error=an_error("no luck"), result=None)
+        await write(store, checkpoint_for(lease, failed_at("call"), entries=(entry,), consumed=(1,), seen=1))
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert await locations(store) == []
+        run = await the_run(store, 2)
+        assert (run.state, run.parent_location) == (RunState.FAILED, None)
+
+    async def test_the_end_of_a_child_that_the_ended_run_never_heard_of_arrives(self, store: Store) -> None:
+        """Else the run would wait for ever."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
+        await write(store, checkpoint_for(lease, fail()))
+        await write(store, checkpoint_for(await claim_one(store, type="child"), succeed("7")))
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        (arrival,) = (await claim_one(store)).arrivals
+        assert (arrival.kind, arrival.name, arrival.payload) == (WaitKind.CHILD, an_id(2), "7")
+
+    async def test_a_child_that_was_cancelled_with_the_run_is_started_anew(self, store: Store) -> None:
+        """The cancel was no outcome of its own."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child", on_close="cancel")
+        waits = (for_child(2),)
+        await write(store, checkpoint_for(lease, Suspend(), children=(child,), entries=(a_child(2),), waits=waits))
+        await store.control(an_id(1), Cancel(id="c"))
+        assert (await the_run(store, 2)).state is RunState.CANCELLED
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert await locations(store) == []
+        assert (await claim_one(store)).arrivals == ()
+
+    async def test_a_child_that_was_reopened_tells_the_reopened_parent(self, store: Store) -> None:
+        """It had told the first life of its parent; the second one waits for it anew."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
+        await write(store, checkpoint_for(lease, fail()))
+        await write(store, checkpoint_for(await claim_one(store, type="child"), fail()))
+        await store.control(an_id(2), Recover(id="r2"))
+        await store.control(an_id(1), Recover(id="r1"))
+        await write(store, checkpoint_for(await claim_one(store, type="child"), succeed("7")))
+
+        (arrival,) = (await claim_one(store)).arrivals
+
+        assert (arrival.name, arrival.state) == (an_id(2), RunState.SUCCEEDED)
+
+    # Repeating and refusing
+
+    async def test_only_what_went_wrong_is_recovered(self, store: Store) -> None:
+        """A live run is not, nor one that succeeded."""
+        await held(store, 2)
+        await write(store, checkpoint_for(await held(store, 4), Release()))
+        await suspended(store, 3, for_message("go"))
+        await start(store, an_intent(1))
+        await ended(store, 5)
+        before = await picture_of(store, *range(1, 6))
+
+        for number in (1, 3, 4, 5):
+            with pytest.raises(InvalidRequest, match="only a run that failed, was cancelled or is blocked"):
+                await store.control(an_id(number), Recover(id="r"))
+        with pytest.raises(InvalidRequest, match="is running"):
+            await store.control(an_id(2), Recover(id="r", force=True))
+        with pytest.raises(RunNotFound):
+            await store.control(an_id(9), Recover(id="r"))
+        assert await picture_of(store, *range(1, 6)) == before
+
+    async def test_a_repeated_recovery_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
+        """S6: also if the run has failed again by then."""
+        await ended(store, 1, RunState.FAILED)
+        await store.control(an_id(1), Recover(id="r"))
+        await write(store, checkpoint_for(await claim_one(store), fail()))
+        before = await picture_of(store, 1)
+
+        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await picture_of(store, 1) == before

@@ -1,0 +1,42 @@
+"""Wishes: what the machine has done to runs by hand, as small plans that become requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+
+from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.testing.contract.arrange import an_id
+
+KINDS = ("cancel", "force", "pause", "pause", "resume", "resume", "wake", "rewind", "rewind", "recover", "fork")
+WISHES = st.tuples(
+    st.sampled_from(KINDS),
+    st.integers(0, 2),  # which id the request has: a few, so that repeats are common
+    st.integers(0, 5),  # which location, and which run a fork becomes
+    st.booleans(),  # whether it is forced
+)
+Wish = tuple[str, int, int, bool]
+
+
+def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> Control:
+    """The request for a run that has entries at these locations."""
+    kind, number, index, is_forced = wish
+    id = f"{kind}-{run_id}-{number}"
+    location = locations[index % len(locations)] if locations else "nowhere"
+    match kind:
+        case "cancel" | "force":
+            return Cancel(id=id, reason="it's %", force=kind == "force")
+        case "pause":
+            return Pause(id=id, reason="it's %")
+        case "resume":
+            return Resume(id=id)
+        case "wake":
+            return Wake(id=id)
+        case "rewind":
+            return Rewind(id=id, location=location, force=is_forced)
+        case "recover":
+            return Recover(id=id, force=is_forced)
+        case _:
+            patch = {locations[0]: '"patched"'} if is_forced and locations else {}
+            return Fork(id=id, run_id=an_id(index), location=location, patch=patch, force=is_forced)

@@ -1,0 +1,255 @@
+"""Commands that control runs: pause, resume, wake, recover, rewind, fork, and cancel by force."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast import Context, Fatal, Holdfast
+from holdfast.core.checkpoint import ClaimRequest, Wake
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+
+def a_waiting_order(shop: Shop, **options: object) -> str:
+    """An order that was paid and waits for its approval."""
+    run_id = shop.start("shop.order.v1", {"name": "ann"}, **options)
+    shop.work()
+    return run_id
+
+
+def state_of(shop: Shop, run_id: str) -> str:
+    state: str = shop.read("show", run_id)["run"]["state"]
+    return state
+
+
+# Pausing
+
+
+def test_a_run_is_paused_with_a_reason_and_resumed(shop: Shop) -> None:
+    run_id = a_waiting_order(shop, key="k")
+
+    paused = shop.type("pause", "key:k", "--reason", "closed today")
+    explained = shop.type("explain", run_id).stdout
+    resumed = shop.type("resume", run_id)
+
+    assert (paused.exit_code, paused.stdout) == (0, f"paused {run_id}\n")
+    assert "Paused since" in explained
+    assert "(closed today)" in explained
+    assert (resumed.exit_code, resumed.stdout) == (0, f"resumed {run_id}\n")
+    assert state_of(shop, run_id) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["resume"], "is not paused"),
+        (["wake"], "is pending; there is nothing to wake it from"),
+        (["recover"], "is pending; only a run that failed, was cancelled or is blocked is recovered"),
+    ],
+)
+def test_a_verb_that_does_not_fit_the_run_says_so(shop: Shop, words: list[str], message: str) -> None:
+    run_id = shop.start("shop.order.v1", {"name": "ann"})
+
+    result = shop.type(*words, run_id, "--json")
+
+    assert result.exit_code == 6
+    ((_, is_done),) = [list(one.values()) for one in json.loads(result.stdout)]
+    assert is_done is False
+    assert message in result.stderr
+
+
+def test_a_paused_run_is_not_paused_again(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+    shop.type("pause", run_id)
+
+    result = shop.type("pause", run_id)
+
+    assert (result.exit_code, result.stdout) == (6, "")
+    assert f"run {run_id} is paused already" in result.stderr
+
+
+def test_a_filter_chooses_those_the_verb_is_for(shop: Shop) -> None:
+    waiting = {a_waiting_order(shop) for _ in range(3)}
+    shop.start("shop.add.v1", {"a": 1, "b": 2})
+
+    paused = shop.read("pause", "--filter", "type:shop.order.v1", "--yes")
+    shown = shop.type("resume", "--filter", "type:shop.*", "--dry-run")
+    resumed = shop.read("resume", "--filter", "type:shop.*", "--yes")
+
+    assert {one["id"] for one in paused if one["paused"]} == waiting
+    assert "3 runs would be resumed; nothing was changed" in shown.stderr
+    assert {one["id"] for one in resumed} == waiting
+    assert shop.type("resume", "--filter", "type:shop.*", "--yes").stderr == "no paused run matches\n"
+
+
+def test_a_filter_needs_a_yes_where_nobody_can_be_asked(shop: Shop) -> None:
+    a_waiting_order(shop)
+
+    result = shop.type("pause", "--filter", "type:shop.*")
+
+    assert result.exit_code == 2
+    assert "nobody can be asked here whether to pause; add --yes" in result.stderr
+
+
+def test_a_run_that_waits_is_woken(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+
+    assert shop.read("wake", run_id) == [{"id": run_id, "woken": True}]
+
+
+# Recovering
+
+
+def test_a_failed_run_is_recovered(shop: Shop) -> None:
+    run_id = shop.start("shop.broken.v1")
+    shop.work()
+    assert state_of(shop, run_id) == "failed"
+
+    recovered = shop.read("recover", "--filter", "state:failed", "--yes")
+
+    assert recovered == [{"id": run_id, "recovered": True}]
+    assert state_of(shop, run_id) == "pending"
+    assert shop.read("history", run_id) == []
+
+
+# Cancelling by force
+
+
+def test_a_run_that_rolls_back_is_ended_by_force(shop: Shop) -> None:
+    run_id = shop.start("shop.undo.v1")
+
+    async def work(hf: Holdfast) -> None:
+        @hf.workflow("shop.undo.v1")
+        async def undo(ctx: Context) -> None:
+            await ctx.step("reserve", lambda: 1, undo=_hopeless)
+            await ctx.receive("never")
+
+        await hf.worker().run_until_idle()
+
+    shop.do(work)
+    shop.type("cancel", run_id, "--yes")
+    assert state_of(shop, run_id) == "rolling_back"
+    again = shop.type("cancel", run_id, "--yes")
+    forced = shop.type("cancel", run_id, "--yes", "--force")
+
+    assert again.exit_code == 6
+    assert "rolls back already; --force ends it without that" in again.stderr
+    assert forced.stdout == f"cancelled {run_id}\n"
+    assert state_of(shop, run_id) == "cancelled"
+
+
+def _hopeless(_: int) -> None:
+    raise Fatal("never")
+
+
+# Rewinding
+
+
+def test_a_rewind_shows_what_it_would_drop_first(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+    shop.type("send", run_id, "approve", "by=bob", "--id", "m1")
+    shop.work()
+
+    shown = shop.type("rewind", run_id, "receive:approve", "--dry-run")
+    plan = shop.read("rewind", run_id, "charge", "--dry-run")
+
+    assert "receive:approve  message  done" in shown.stdout
+    assert shown.stderr == "1 dropped, 1 unread again; nothing was changed\n"
+    assert [entry["location"] for entry in plan["dropped"]] == ["charge", "receive:approve"]
+    assert plan["unread"] == [{"kind": "message", "name": "approve", "id": "m1"}]
+    assert state_of(shop, run_id) == "succeeded"
+
+
+def test_a_rewound_run_goes_on_from_there(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+    shop.type("send", run_id, "approve", "by=bob")
+    shop.work()
+
+    result = shop.type("rewind", run_id, "charge", "--yes")
+
+    assert (result.exit_code, result.stdout) == (0, f"rewound {run_id} to charge\n")
+    assert shop.read("history", run_id) == []
+    shop.work()
+    assert shop.read("result", run_id)["result"] == {"paid": "paid for ann", "approval": {"by": "bob"}}
+
+
+def test_an_unknown_location_is_told_with_those_that_exist(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+
+    for command in ("rewind", "fork"):
+        result = shop.type(command, run_id, "ship", "--yes")
+        assert result.exit_code == 2
+        assert "no entry at 'ship'; it has 'charge'" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["rewind", "fork"])
+def test_a_revision_needs_a_yes_where_nobody_can_be_asked(shop: Shop, command: str) -> None:
+    run_id = a_waiting_order(shop)
+
+    result = shop.type(command, run_id, "charge")
+
+    assert result.exit_code == 2
+    assert f"nobody can be asked here whether to {command}; add --yes" in result.stderr
+
+
+def test_a_run_that_a_worker_holds_is_busy(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+
+    async def hold(hf: Holdfast) -> None:
+        await hf.opened()
+        await hf.store.control(run_id, Wake(id="w"))
+        request = ClaimRequest(
+            id="c", worker="w", types=("shop.order.v1",), limit=1, lease=60_000_000, python="3", may_suspect=True
+        )
+        assert len((await hf.store.claim(request)).leases) == 1
+
+    shop.do(hold)
+
+    for command in ("rewind", "fork"):
+        result = shop.type(command, run_id, "charge", "--yes")
+        assert result.exit_code == 6
+        assert "worker w holds run" in result.stderr
+    assert shop.type("rewind", run_id, "charge", "--yes", "--force").exit_code == 0
+
+
+# Forking
+
+
+def test_a_fork_with_a_patch_is_another_run(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+    shop.type("send", run_id, "approve", "by=bob")
+    shop.work()
+    words = ("receive:approve", "--patch", 'charge="paid by hand"')
+
+    shown = shop.type("fork", run_id, *words, "--dry-run")
+    forked = shop.read("fork", run_id, *words, "--yes", "--id", "copy")
+    again = shop.type("fork", run_id, *words, "--yes", "--id", "copy")
+
+    assert "charge" in shown.stdout
+    assert shown.stderr == "the new run begins with 1 of 2 entries, 1 of them patched; nothing was made\n"
+    assert forked == {"id": "copy", "created": True, "of": run_id}
+    assert (again.exit_code, again.stdout) == (6, "copy\n")
+    shop.type("send", "copy", "approve", "by=eve")
+    shop.work()
+    assert shop.read("result", "copy")["result"] == {"paid": "paid by hand", "approval": {"by": "eve"}}
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ("charge", "write it as LOCATION=JSON"),
+        ("charge=paid", "the patch of 'charge' is not JSON"),
+        ("ship=1", "there is nothing to patch at 'ship'"),
+    ],
+)
+def test_a_patch_that_makes_no_sense_is_told(shop: Shop, patch: str, message: str) -> None:
+    run_id = a_waiting_order(shop)
+
+    result = shop.type("fork", run_id, "charge", "--patch", patch, "--yes")
+
+    assert result.exit_code == 2
+    assert message in result.stderr
