@@ -209,6 +209,26 @@ async def test_children_of_the_next_checkpoint_get_what_is_sent_to_them(stage: S
         assert await run.result() == [[n, n * 10] for n in range(8)]
 
 
+@pytest.mark.usefixtures("three_at_once")
+@pytest.mark.parametrize("number", range(2, 6))
+async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(stage: Stage, number: int) -> None:
+    stores: list[FaultyStore] = []
+
+    def faulty(store: Any) -> FaultyStore:
+        stores.append(FaultyStore(store))
+        stores[0].crash(number, when="after")
+        return stores[0]
+
+    async with stage.harness(parent_of(limit=2), wrap=faulty) as h:
+        run = await h.start("parent", {"type": "map.double.v1", "payloads": [{"n": n} for n in range(8)]})
+        await asyncio.wait_for(stores[0].crashed.wait(), 10)
+        await h.crash_worker()
+        stores[0].revive()
+        await h.start_worker()
+        await h.advance(3600)
+        assert (await run.info()).state is RunState.SUCCEEDED
+
+
 async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:
     local = Registry()
     local.include(app)
