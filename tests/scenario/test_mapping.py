@@ -54,6 +54,12 @@ def parent_of(**options: Any) -> Registry:
     return local
 
 
+@pytest.fixture
+def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no more than three children created by one checkpoint."""
+    monkeypatch.setattr("holdfast.runner.turn.CHILDREN_AT_ONCE", 3)
+
+
 async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -> None:
     local = Registry()
     local.include(app)
@@ -161,6 +167,66 @@ async def test_children_are_cancelled_with_the_map_that_waits_for_them(stage: St
         run = await h.start(parent)
         assert await run.result() == "timed out"
         assert {info.state async for info in h.list(parent_id=run.id)} == {RunState.CANCELLED}
+
+
+@pytest.mark.usefixtures("three_at_once")
+async def test_a_map_that_is_cancelled_before_all_its_children_exist_leaves_none_behind(stage: Stage) -> None:
+    local = Registry()
+    local.include(app)
+
+    @local.workflow
+    async def parent(ctx: Context) -> None:
+        async def many(ctx: Context) -> list[Any]:
+            return await ctx.map(wait, list(range(8)))
+
+        async def none(ctx: Context) -> None:
+            return
+
+        await ctx.race("either", {"many": many, "none": none})
+        await ctx.receive("end")
+
+    async with stage.harness(local) as h:
+        run = await h.start(parent)
+        await h.settle()
+        assert [info.state async for info in h.list(parent_id=run.id)] == 8 * [RunState.CANCELLED]
+
+
+@pytest.mark.usefixtures("three_at_once")
+async def test_children_of_the_next_checkpoint_get_what_is_sent_to_them(stage: Stage) -> None:
+    local = Registry()
+    local.include(app)
+
+    @local.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        children = [await ctx.start(wait, n, name=f"child {n}") for n in range(8)]
+        for n, child in enumerate(children):
+            await child.send("go", n * 10)
+        return [await child for child in children]
+
+    async with stage.harness(local) as h:
+        run = await h.start(parent)
+        await h.settle()
+        assert await run.result() == [[n, n * 10] for n in range(8)]
+
+
+@pytest.mark.usefixtures("three_at_once")
+@pytest.mark.parametrize("number", range(2, 6))
+async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(stage: Stage, number: int) -> None:
+    stores: list[FaultyStore] = []
+
+    def faulty(store: Any) -> FaultyStore:
+        stores.append(FaultyStore(store))
+        stores[0].crash(number, when="after")
+        return stores[0]
+
+    async with stage.harness(parent_of(limit=2), wrap=faulty) as h:
+        run = await h.start("parent", {"type": "map.double.v1", "payloads": [{"n": n} for n in range(8)]})
+        await asyncio.wait_for(stores[0].crashed.wait(), 10)
+        await h.crash_worker()
+        stores[0].revive()
+        await h.start_worker()
+        await h.advance(3600)
+        assert (await run.info()).state is RunState.SUCCEEDED
 
 
 async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint
-from holdfast.core.model import Entry, Event, Intent, Message, Reply
+from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply
+
+_COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 
 
 class Gains:
@@ -64,13 +66,20 @@ class Gains:
         self._is_urgent = True
 
     def split(self, limit: int) -> Gains:
-        """Leave no more than so many children here, and give what is left over, for the next checkpoint."""
+        """Leave no more than so many children here, and give what is left over, for the next checkpoint.
+
+        Whatever else is to be done to the world is left over too: it may be meant for one of these children.
+        """
         rest = Gains()
         if len(self.children) > limit:
-            rest.children = self.children[limit:]
-            self.children = self.children[:limit]
-            for child in rest.children:
-                rest.add(self.entries.pop(child.parent_location or ""))
+            self.children, rest.children = self.children[:limit], self.children[limit:]
+            self.messages, rest.messages = [], self.messages
+            self.events, rest.events = [], self.events
+            self.cancels, rest.cancels = [], self.cancels
+            later = {child.parent_location for child in rest.children}
+            for entry in list(self.entries.values()):
+                if entry.kind in _COMMANDS or entry.location in later:
+                    rest.add(self.entries.pop(entry.location))
         return rest
 
     def checkpoint(self, **about: Any) -> Checkpoint:

@@ -44,15 +44,17 @@ class ChildMap:
 
     def _create(self) -> list[tuple[str, str]]:
         """Have all children created that are not recorded; give each one's id and location."""
-        created: list[tuple[str, str]] = []
-        running = 0
-        for child in self._children:
-            recorded = self._turn.recorded(child.location)
-            if recorded is None or not recorded.is_settled:
-                running += 1
-            child.create(is_parked=self._limit is not None and running > self._limit)
-            created.append((child.id, child.location))
-        return created
+        running = [child for child in self._children if not self._has_ended(child)]
+        parked = set(running[self._limit :]) if self._limit is not None else set()
+        # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
+        # between can hand its slot on only to one that is there.
+        for child in sorted(self._children, key=lambda child: child not in parked):
+            child.create(is_parked=child in parked)
+        return [(child.id, child.location) for child in self._children]
+
+    def _has_ended(self, child: Child[Any]) -> bool:
+        recorded = self._turn.recorded(child.location)
+        return recorded is not None and recorded.is_settled
 
     def _collect(self, ends: dict[str, Entry]) -> list[Any]:
         results: dict[int, Any] = {}

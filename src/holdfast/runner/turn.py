@@ -282,9 +282,7 @@ class Turn(Asking):
         if not isinstance(end, Finish) or end.state is RunState.SUCCEEDED or not self._has_undo:
             return end
         error = end.error or ErrorRecord(type="Unknown", message="")
-        around = TurnAround(end=end.state, error=error)
-        self._gains.add(rules.turn_around_entry(around, self._history.next_position(), self.stamp))
-        return around
+        return TurnAround(end=end.state, error=error)
 
     def _renewed(self, payload: str) -> Renew:
         """The next generation begins; of the history only goes on which events the run has had."""
@@ -365,6 +363,8 @@ class Turn(Asking):
             self._gains = gains.split(CHILDREN_AT_ONCE)
         if self._gains.children:
             next = Hold()
+        if isinstance(next, TurnAround):
+            gains.add(rules.turn_around_entry(next, self._history.next_position(), self.stamp))
         self._published |= gains.values
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:

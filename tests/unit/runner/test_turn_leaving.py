@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, StepFailed
-from holdfast.core.checkpoint import Block, Finish, Hold, Release
+from holdfast.core.checkpoint import Block, Finish, Hold, Release, TurnAround
 from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.core.states import RunState
 from tests.unit.runner.turn_rig import Rig, evict_turns, message, step
 
@@ -195,3 +196,27 @@ def test_three_crashes_without_progress_block_the_run_for_good() -> None:
     assert rig.turn.outcome.retry_at is None
     assert rig.startable() == []
     assert EntryState.DONE not in [entry.state for entry in rig.commit().entries]
+
+
+# Too many children for one checkpoint
+
+
+def test_a_run_turns_around_only_when_its_last_children_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runner.turn.CHILDREN_AT_ONCE", 3)
+
+    async def shop(ctx: Context) -> None:
+        await ctx.step("charge", nothing, undo=nothing)
+        for _ in range(5):
+            ctx.start("child.v1")
+        ctx.emit("news")
+        raise ValueError("no")
+
+    rig = Rig(shop).begin()
+    rig.start()
+    rig.finish("charge")
+    first, last = rig.commit(), rig.commit()
+    assert (type(first.next), len(first.children), len(first.events)) == (Hold, 3, 0)
+    assert (type(last.next), len(last.children), len(last.events)) == (TurnAround, 2, 1)
+    assert ROLLBACK_LOCATION not in {entry.location for entry in first.entries}
+    assert ROLLBACK_LOCATION in {entry.location for entry in last.entries}
+    assert "charge" in {entry.location for entry in first.entries}

@@ -95,8 +95,13 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
         child = state.records[child_id]
         if not child.run.state.is_end:
             child.run = replace(child.run, parent_location=None)
+    children = list(state.children.get(record.run.id, ()))
     _close(state, record, now)
     record.inbox = {at: one for at, one in record.inbox.items() if one.kind is WaitKind.MESSAGE}
+    # Their siblings no longer know that they belong together, so none would hand its slot on.
+    for child in map(state.records.__getitem__, children):
+        if rules.is_parked(child.waits):
+            _give_slot(state, child, now)
 
 
 def hand_on_slot(state: State, run: Run, now: Micros) -> None:
@@ -105,7 +110,11 @@ def hand_on_slot(state: State, run: Run, now: Micros) -> None:
     while waiting:
         record = state.records[heapq.heappop(waiting)]
         if rules.is_parked(record.waits):
-            record.waits = ()
-            record.run = rules.unparked(record.run, now)
-            state.news.ready.add(record.run.type)
+            _give_slot(state, record, now)
             return
+
+
+def _give_slot(state: State, record: Record, now: Micros) -> None:
+    record.waits = ()
+    record.run = rules.unparked(record.run, now)
+    state.news.ready.add(record.run.type)

@@ -37,6 +37,16 @@ _NEXT_PARKED = """
     limit 1
 """  # wait_topic
 
+_PARKED_CHILDREN = """
+    select run.id
+    from run
+    join wait on wait.run_id = run.id
+    where run.parent_id = ?
+      and run.finished_at is null
+      and wait.kind = 'slot'
+    order by run.created_at, run.id
+"""  # run_parent, in its order; wait by the primary key
+
 _KEEP_MESSAGES = """
     delete from inbox
     where run_id = ?
@@ -144,13 +154,22 @@ def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
     desk.forget_all()
     _close(desk, run, now)
     desk.connection.execute(_KEEP_MESSAGES, (run.id,))
+    # Their siblings no longer know that they belong together, so none would hand its slot on.
+    desk.flush()
+    for (child_id,) in desk.all(_PARKED_CHILDREN, run.id):
+        _give_slot(desk, child_id, now)
 
 
 def hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
     desk.flush_waits()
     found = desk.one(_NEXT_PARKED, run.group)
-    parked = desk.run(found[0]) if found is not None else None
+    if found is not None:
+        _give_slot(desk, found[0], now)
+
+
+def _give_slot(desk: Desk, run_id: str, now: Micros) -> None:
+    parked = desk.run(run_id)
     if parked is not None:
         desk.wait(parked.id, ())
         desk.put(rules.unparked(parked, now))

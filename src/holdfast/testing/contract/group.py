@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Suspend
+from holdfast.core.checkpoint import Cancel, Renew, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Intent, Wait, WaitKind
 from holdfast.core.ports import Store
@@ -153,3 +154,21 @@ class GroupContract(Contract):
         states = [(await the_run(store, number)).state for number in (2, 3, 4)]
         assert states == [RunState.CANCELLED] * 3
         assert await claimed_ids(store) == []
+
+    async def test_children_without_a_slot_get_one_when_the_generation_that_limited_them_is_over(
+        self, store: Store
+    ) -> None:
+        """PROMISES 8: no silent stop. What hands slots on is the map of a generation, and it is over."""
+        lease = await held(store)
+        abandoned = [replace(member(number, is_parked=number > 2), on_close="abandon") for number in (2, 3, 4)]
+        await start(store, *abandoned, member(5, is_parked=True, group="other"))
+
+        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+
+        runs = [await the_run(store, number) for number in (2, 3, 4)]
+        assert [run.ready_at for run in runs] == [START, START, START]
+        assert (await the_run(store, 5)).state is RunState.CANCELLED
+        for number in (2, 3, 4):
+            details = await store.get(an_id(number))
+            assert details is not None
+            assert details.waits == ()
