@@ -12,6 +12,7 @@ that is open, empty, and reads its time from the fixture `clock`.
             await store.close()
 
 Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
+A store that is also a database for tables of users is put to `DatabaseContract` as well.
 A store without hints leaves `HintContract` out by subclassing the other parts itself.
 """
 
@@ -19,7 +20,10 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("child", "checkpoint", "claim", "control", "event", "hint", "message", "read", "renew", "repeat", "start")
+_PARTS = (
+    *("child", "checkpoint", "claim", "control", "database", "event", "hint", "message", "read", "renew", "repeat"),
+    "start",
+)
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
 pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for part in _PARTS))
@@ -29,6 +33,7 @@ from holdfast.testing.contract.child import ChildContract  # noqa: E402
 from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
+from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
@@ -47,6 +52,7 @@ __all__ = [
     "ChildContract",
     "ClaimContract",
     "ControlContract",
+    "DatabaseContract",
     "EventContract",
     "GenerationContract",
     "GroupContract",
