@@ -21,6 +21,9 @@ from holdfast.testing.harness import Harness
 KINDS = ("memory", "replay", "sqlite")
 """A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file."""
 
+DATABASE_KINDS = ("sqlite", "sqlite replay")
+"""Those in which users can keep tables of their own."""
+
 PATIENCE_SECONDS = 5.0
 """How long a body may take in a test that knows it will end, on a machine that is busy with other things."""
 
@@ -37,9 +40,14 @@ class Stage:
         self._folder = folder
         self._memory = MemoryStore(clock=self.clock)
 
+    @property
+    def is_replaying(self) -> bool:
+        """Whether every run is replayed after each of its checkpoints."""
+        return self.kind.endswith("replay")
+
     def store(self) -> Store:
         """The store, as a process that begins has it: not open yet."""
-        if self.kind != "sqlite":
+        if not self.kind.startswith("sqlite"):
             return self._memory
         from holdfast.stores.sqlite import SqliteStore
 
@@ -56,7 +64,7 @@ class Stage:
         store = self.store()
         return Harness(
             source,
-            always_replay=self.kind == "replay",
+            always_replay=self.is_replaying,
             clock=self.clock,
             store=store if wrap is None else wrap(store),
             patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else PATIENCE_SECONDS,

@@ -66,7 +66,7 @@ async def play(
         store.fail(number, when=when)
     app, ledger, outcome = Registry(), Ledger(), Outcome()
     script.build(app, ledger)
-    async with Harness(app, always_replay=kind == "replay", clock=stage.clock, store=store, patience_seconds=5) as h:
+    async with Harness(app, always_replay=stage.is_replaying, clock=stage.clock, store=store, patience_seconds=5) as h:
         acting = asyncio.create_task(script.act(h))
         while not acting.done():
             crash = asyncio.create_task(store.crashed.wait())

@@ -16,6 +16,7 @@ LAST_WORDS = {
     "approval": "the holidays: refused by grace",
     "auction": "the painting goes to ada for 150.00, 4 bids",
     "checkout": "parcel='parcel-large-",
+    "exactly_once": "ada has 200, bob has 300",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
     "polling": "job-cats.mp4 after 7 rounds",

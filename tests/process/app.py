@@ -17,9 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
+import apsw
 import msgspec
 
-from holdfast import Context, Holdfast, Registry, Retry
+from holdfast import Context, Holdfast, Registry, Retry, step_info
 from tests.process.ledger import Ledger
 
 POLL_SECONDS = 0.01
@@ -170,6 +171,31 @@ async def errand(ctx: Context, book: str, number: int) -> int:
     await ctx.step("there", work, book, retry=STUBBORN)
     await ctx.step("back", work, book, retry=STUBBORN)
     return number * 2
+
+
+def deposit(connection: apsw.Connection, number: int) -> int:
+    """Write to tables of the test's own, in the transaction of the store."""
+    connection.execute("insert into deposit values (?, ?)", (step_info().run_id, number))
+    connection.execute("update total set count = count + 1")
+    return number
+
+
+@workflows.workflow("tellers", crash_limit=30)
+async def tellers(ctx: Context, count: int) -> list[int]:
+    """Transactions, each of which counts one."""
+    return [await ctx.tx("deposit", deposit, number, retry=STUBBORN) for number in range(count)]
+
+
+def die_in_transaction(connection: apsw.Connection) -> None:
+    """Take the worker along, in the midst of a transaction."""
+    connection.execute("create table trace (x)")
+    os._exit(13)
+
+
+@workflows.workflow("deadly.transaction")
+async def deadly_transaction(ctx: Context) -> None:
+    """Kill its worker twice."""
+    await ctx.tx("die", die_in_transaction, retry=Retry(max_attempts=2))
 
 
 @workflows.workflow("spawning")

@@ -15,6 +15,7 @@ _FOLD_SECONDS = 10.0
 """Shorter stretches are never folded."""
 
 _NOTHING = timedelta(0)
+_BUSY_KINDS = (EntryKind.STEP, EntryKind.TX)
 _SILENT_KINDS = (EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD)
 
 
@@ -69,7 +70,7 @@ def timeline(
     end = max(info.finished_at or now, info.created_at)
     items = [*_items(info, entries, audit, end), *_marks(audit, workers)]
     items.sort(key=lambda item: (item.kind is not None and item.is_open, item.end))
-    busy = sorted((item.begin, item.end) for item in items if item.kind is EntryKind.STEP and not item.is_open)
+    busy = sorted((item.begin, item.end) for item in items if item.kind in _BUSY_KINDS and not item.is_open)
     folds = _stretches(busy, info.created_at, end)
     total = sum((last - first for first, last in busy), _NOTHING)
     threshold = max(timedelta(seconds=_FOLD_SECONDS), 2 * total)

@@ -105,7 +105,7 @@ def _label(item: Item) -> str:
 def _bar(item: Item, drawn: Timeline, scale: Scale) -> list[Cell]:
     first, last = scale.columns(item.begin, item.end)
     _, style = GLYPHS[item.state]
-    if item.kind is EntryKind.STEP:
+    if item.kind in (EntryKind.STEP, EntryKind.TX):
         bar = "█" * (last - first)
     elif item.kind is EntryKind.CHILD:
         bar = "▒" * (last - first)

@@ -134,6 +134,7 @@ class EntryKind(StrEnum):
     """What kind of operation an entry records."""
 
     STEP = "step"
+    TX = "tx"
     TIMER = "timer"
     MESSAGE = "message"
     EVENT = "event"

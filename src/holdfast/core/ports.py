@@ -15,9 +15,20 @@ S8  claim cost does not grow with runs that sleep, wait, are held or have ended,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import (
+    Checkpoint,
+    Claimed,
+    ClaimRequest,
+    Control,
+    Created,
+    LeaseRequest,
+    Verdict,
+    Verdicts,
+)
 from holdfast.core.clock import Micros
 from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
@@ -127,8 +138,51 @@ class Reader(Protocol):
         ...
 
 
+Transaction = Callable[[Any, Micros], Entry]
+"""A user's function in a transaction of the store: given a connection and the time, the entry that records it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transacted:
+    """What became of a checkpoint with a transaction.
+
+    `entry` is set if the transaction is committed, be it by an earlier call; `error` if its function raised, and then
+    nothing of it is left. Neither is if the run was lost, and then nothing at all was written.
+    """
+
+    verdict: Verdict
+    now: Micros
+    entry: Entry | None = None
+    error: BaseException | None = None
+
+
+class Database(Protocol):
+    """A store that is a database in which users keep tables of their own. Connections are those of its driver."""
+
+    async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
+        """Write a checkpoint and carry out a transaction, with its entry, in one commit.
+
+        If the run is no longer the caller's nothing is left of either. If the transaction raises, only the checkpoint
+        is written. If an entry is settled at `location` it is given back, and the transaction not carried out.
+        """
+        ...
+
+    def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
+        """A connection with a transaction open, which is committed at the end, or rolled back if that is an error."""
+        ...
+
+    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        """Make runs in the transaction that is open on a connection. `InvalidRequest` if that cannot be."""
+        ...
+
+
 class Store(Reader, Protocol):
     """Keeps runs safely. Each operation is plural and atomic, and may be repeated after a lost answer."""
+
+    @property
+    def database(self) -> Database | None:
+        """The same store as a database for users' own tables, if it is one."""
+        ...
 
     async def open(self, *, migrate: bool = True) -> None:
         """Make ready for use. An empty store gets its schema; an older one is migrated if allowed."""

@@ -430,7 +430,7 @@ def _patched(entry: Entry, value: str) -> Entry:
     """An entry with another result, as if it had succeeded with it."""
     if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and _is_done(entry):
         return replace(entry, result=received.patched(entry, value))
-    if entry.kind in (EntryKind.STEP, EntryKind.CHILD, EntryKind.VERSION):
+    if entry.kind in (EntryKind.STEP, EntryKind.TX, EntryKind.CHILD, EntryKind.VERSION):
         return replace(entry, state=EntryState.DONE, result=value, error=None)
     raise InvalidRequest(
         f"{entry.location!r} is a {entry.kind.value} in state {entry.state.value}; it has no result to patch"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
@@ -26,7 +27,7 @@ from holdfast.core.intent import (
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
-from holdfast.core.ports import PAGE_LIMIT, Query
+from holdfast.core.ports import PAGE_LIMIT, Database, Query
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
@@ -111,6 +112,71 @@ class Engine(Controls):
         created = await self._create_one(intent)
         (run,) = created.runs
         return RunHandle(self, run.run_id, codec, created=run.created)
+
+    @overload
+    async def start_in(
+        self,
+        connection: object,
+        workflow: Callable[[Context, *Ts], Awaitable[R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start_in(
+        self,
+        connection: object,
+        workflow: Callable[[SyncContext, *Ts], R],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start_in(
+        self,
+        connection: object,
+        workflow: Callable[[*Ts], Awaitable[R]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start_in(
+        self, connection: object, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> RunHandle[R]: ...
+    @overload
+    async def start_in(
+        self,
+        connection: object,
+        workflow: str,
+        payload: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[StartOptions],
+    ) -> RunHandle[Any]: ...
+    async def start_in(  # type: ignore[misc]  # as above
+        self, connection: object, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
+    ) -> RunHandle[Any]:
+        """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
+        intent, codec = self._intent(workflow, args, options)
+        await self.opened()
+        (run,) = self._database("start_in").create_in(connection, [intent]).runs
+        return RunHandle(self, run.run_id, codec, created=run.created)
+
+    def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
+        """A transaction in the store's database, for tables of yours: `with hf.connection() as connection: …`.
+
+        It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
+        keep it short; one that is `readonly` keeps nobody waiting. Needs an open store: `async with hf`.
+        """
+        return self._database("connection").connection(readonly=readonly)
+
+    def _database(self, what: str) -> Database:
+        database = self.store.database
+        if database is None:
+            raise InvalidRequest(
+                f"hf.{what}: this store is no database that tables of yours could be in; use sqlite:///file.db"
+            )
+        return database
 
     async def _create_one(self, intent: Intent) -> Created:
         """Create a run; if a worker of this process has nothing better to do, it gets the lease in the same commit."""

@@ -8,6 +8,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import EntryKind, Wait
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall
+from holdfast.runner.transaction import TxCall
 
 
 class Asked:
@@ -81,14 +82,15 @@ class Asked:
     def has_steps(self) -> bool:
         return bool(self._idle) or self._executing > 0
 
-    def startable(self, now: Micros, committed: int) -> list[StepCall]:
-        """The steps whose time has come, and whose reasons are all written."""
+    def startable(self, now: Micros, committed: int, *, may_carry: bool = True) -> list[StepCall]:
+        """The steps whose time has come, and whose reasons are all written; a transaction may carry its own."""
         if not self._idle:
             return []
         return [
             call
             for call in self._idle.values()
-            if call.after <= committed and (call.retry_at is None or call.retry_at <= now)
+            if (call.retry_at is None or call.retry_at <= now)
+            and (call.after <= committed or (may_carry and isinstance(call, TxCall)))
         ]
 
     def is_waiting(self, now: Micros) -> bool:

@@ -45,9 +45,10 @@ class Undo:
 class Asking:
     """What a run has asked for, and how its code asks."""
 
-    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox) -> None:
+    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
         self.run = lease.run
         self.token = lease.run.token
+        self.has_database = has_database
         self.definition = definition
         self.stamp: Micros = lease.run.first_claimed_at or lease.run.created_at
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)

@@ -39,6 +39,7 @@ from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
 from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions, checked_undo
 from holdfast.runner.run_view import RunLogger, RunView
+from holdfast.runner.transaction import TxCall, check_function, declared_options
 from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
@@ -139,6 +140,32 @@ class Context:
     ) -> Coroutine[Any, Any, Any]:
         """What `step` and decorated steps come down to."""
         return self._perform(StepCall(self._turn.loop.scope.locate(name), function, args, codec, options))
+
+    def tx(
+        self,
+        name: str,
+        function: Callable[[Any, *Ts], R],
+        /,
+        *args: *Ts,
+        retry: Retry | None = None,
+        undo: Callable[[R], Any] | None = None,
+    ) -> Coroutine[Any, Any, R]:
+        """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
+
+        What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
+        like that of a step. It is sync, has 5 seconds, and all others wait for it: it should do nothing else.
+        """
+        self._turn.loop.check_inside()
+        check_name(name, "name of a transaction")
+        if not self._turn.has_database:
+            raise InvalidRequest(
+                f"ctx.tx({name!r}): this store is no database that tables of yours could be in; use sqlite:///file.db, "
+                "or a step with an idempotency key"
+            )
+        plain, declared = check_function(name, function), declared_options(name, function)
+        options = StepOptions(retry=retry or declared.retry, undo=checked_undo(undo) or declared.undo)
+        codec = self._turn.definition.codec_of(plain)
+        return self._perform(TxCall(self._turn.loop.scope.locate(name), plain, args, codec, options))
 
     # Waiting
 

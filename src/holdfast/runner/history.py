@@ -76,6 +76,11 @@ class History:
         """The place of the last fact the code has been told."""
         return self._reached if self.is_behind else self._position
 
+    @property
+    def upcoming(self) -> int:
+        """The place that the next new fact will have."""
+        return self._position + 1
+
     def next_position(self) -> int:
         """The place of a new fact in commit order."""
         self._position += 1

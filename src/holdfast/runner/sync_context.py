@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
+from holdfast.core.retry import Retry
 from holdfast.runner.child import ChildOptions
 from holdfast.runner.context import Context, StepKeywords
 from holdfast.runner.looping import Break, Continue
@@ -70,6 +71,23 @@ class SyncContext:
         `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
         return self._wait(self._context.step(name, function, *args, **options))
+
+    def tx(
+        self,
+        name: str,
+        function: Callable[[Any, *Ts], R],
+        /,
+        *args: *Ts,
+        retry: Retry | None = None,
+        undo: Callable[[R], Any] | None = None,
+    ) -> R:
+        """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
+
+        What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
+        like that of a step. It is sync, has 5 seconds, and all others wait for it: it should do nothing else.
+        """
+        result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
+        return result
 
     # Waiting
 

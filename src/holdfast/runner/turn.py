@@ -37,6 +37,8 @@ from holdfast.runner.operation import (
 from holdfast.runner.outcome import error_of
 from holdfast.runner.registration import Registration
 from holdfast.runner.registry import Definition
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.transaction import Attempt, TxCall
 from holdfast.runner.violation import explain_foreign
 
 Outcome = Finish | TurnAround | Renew | Block
@@ -48,8 +50,11 @@ CHILDREN_AT_ONCE = 1_000
 class Turn(Asking):
     """The live side of one held run, as its driver sees it."""
 
-    def __init__(self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None) -> None:
-        super().__init__(lease, definition, inbox or Inbox(lease.arrivals, lease.run.arrivals))
+    def __init__(
+        self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None, has_database: bool = True
+    ) -> None:
+        inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
+        super().__init__(lease, definition, inbox, has_database=has_database)
         self.outcome: Outcome | None = None
 
         self._root: asyncio.Task[Any] | None = None
@@ -141,6 +146,17 @@ class Turn(Asking):
             may_retry = call.options.retry_timeout and call.attempts < call.options.retry.max_attempts
             record = ErrorRecord(type="StepTimeout", message=message, types=("TimeoutError",), attempts=call.attempts)
             self._fail(call, record, now, may_retry=may_retry)
+
+    def feed_committed(self, call: TxCall, entry: Entry, now: Micros) -> None:
+        """A transaction is committed, and its entry with it. Nothing was fed since it began: it has the next place."""
+        if self._is_open(call):
+            position = self._history.next_position()
+            assert position == entry.position, f"{call.location} was recorded at {entry.position}, not {position}"
+            self._is_new = True
+            self._has_undo = self._has_undo or entry.has_undo
+            self._stamp(entry.finished_at or now)
+            self._feed(call, entry)
+            self.settle(now)
 
     def _fail(self, call: StepCall, record: ErrorRecord, now: Micros, *, may_retry: bool) -> None:
         if not may_retry:
@@ -322,12 +338,18 @@ class Turn(Asking):
         """The steps to execute now: at the frontier, not before their time, and only when what led to them is safe."""
         if self.outcome is not None or self._history.has_replay:
             return []
-        return self._asked.startable(now, self._committed)
+        is_one_checkpoint = len(self._gains.children) <= CHILDREN_AT_ONCE
+        return self._asked.startable(now, self._committed, may_carry=is_one_checkpoint)
 
     def started(self, call: StepCall, now: Micros) -> None:
         """A step that was startable is being executed."""
         self._asked.started(call)
         call.started_at = call.started_at or now
+
+    def attempt(self, call: TxCall) -> Attempt:
+        """What the store is to carry out for a transaction, together with the checkpoint taken last."""
+        info = StepInfo(self.run.id, self.run.generation, call.location, call.attempts + 1)
+        return Attempt(call, info, self._history.upcoming, self.stamp)
 
     def next_deadline(self) -> Micros | None:
         """When something of this run is due by itself: a timer, a time-out, a retry, its own end."""

@@ -4,9 +4,9 @@
     store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
     async with Harness(app, store=store, clock=clock) as h: ...
 
-Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `look`, `renew`, `retire`); the engine's
-own calls go through, as those of a process that lives on. It changes nothing and invents nothing: whatever a call
-answers is the real store's answer.
+Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `renew`, `retire`);
+the engine's own calls go through, as those of a process that lives on. It changes nothing and invents nothing:
+whatever a call answers is the real store's answer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Literal, TypeVar
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
-from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent, Store
+from holdfast.core.ports import (
+    Database,
+    Details,
+    Finding,
+    Query,
+    SchemaStatus,
+    Sent,
+    Store,
+    Transacted,
+    Transaction,
+)
 from holdfast.core.states import RunState
 
 _FROZEN_SECONDS = 10.0
@@ -159,6 +170,11 @@ class FaultyStore:
     def schema(self) -> SchemaStatus:
         return self.inner.schema()
 
+    @property
+    def database(self) -> FaultyDatabase | None:
+        inner = self.inner.database
+        return None if inner is None else FaultyDatabase(inner, self._through)
+
     async def now(self) -> Micros:
         return await self.inner.now()
 
@@ -206,6 +222,27 @@ class FaultyStore:
 
     async def check(self) -> Sequence[Finding]:
         return await self.inner.check()
+
+
+class FaultyDatabase:
+    """The database of a faulty store: the transactions of workers are disturbed and counted as `transact`."""
+
+    def __init__(
+        self,
+        database: Database,
+        through: Callable[[str, Callable[[], Awaitable[Transacted]]], Awaitable[Transacted]],
+    ) -> None:
+        self.inner = database
+        self._through = through
+
+    async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
+        return await self._through("transact", lambda: self.inner.transact(checkpoint, location, transaction))
+
+    def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
+        return self.inner.connection(readonly=readonly)
+
+    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        return self.inner.create_in(connection, intents)
 
 
 def _lost(name: str) -> StoreUnavailable:

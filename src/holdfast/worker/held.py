@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from asyncio import Future
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -26,15 +27,18 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Holding, Lease
+from holdfast.core.model import Entry, Holding, Lease
+from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Definition
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
+from holdfast.worker.transactor import Transactor
 
 LINGER: Micros = SECOND
 """A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
@@ -54,6 +58,7 @@ class Holder(Protocol):
 
     committer: Committer
     executor: Executor
+    transactor: Transactor | None
     is_draining: bool
     always_replay: bool
     body_of: Callable[[StepCall], Callable[..., Any]] | None
@@ -84,8 +89,10 @@ class HeldRun:
         self._lease = lease
         self._definition = definition
         self._holder = holder
-        self._turn = Turn(lease, definition)
+        self._turn = Turn(lease, definition, has_database=holder.transactor is not None)
         self._bodies: dict[str, Body] = {}
+        self._transaction: tuple[TxCall, Future[Any]] | None = None
+        self._ended: list[Body] = []
         self._sent: tuple[Checkpoint, int] | None = None
         self._wanted: Next | None = None
         self._refusal: Block | None = None
@@ -102,7 +109,7 @@ class HeldRun:
 
     @property
     def is_executing(self) -> bool:
-        return bool(self._bodies)
+        return bool(self._bodies) or self._transaction is not None
 
     def begin(self) -> None:
         """Start or resume the workflow."""
@@ -111,7 +118,7 @@ class HeldRun:
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
-        if not self._is_gone and not self._is_leaving():
+        if not self._is_gone and not self._is_leaving() and self._transaction is None:
             self._drive(self._turn.settle)
             self._go_on()
 
@@ -122,7 +129,10 @@ class HeldRun:
             self._abandon(self._turn.abandoned)
         if not self._is_giving_back() and self._refusal is None:
             for call in self._turn.startable(now):
-                self._execute(call, now)
+                if isinstance(call, TxCall):
+                    self._transact(call, now)
+                else:
+                    self._execute(call, now)
         if self._sent is None:
             self._wanted = self._next(now)
             if self._wanted is not None:
@@ -172,6 +182,9 @@ class HeldRun:
             self._bodies[call.location] = executor.start(call, self.id, self._lease.run.generation, self._step_done)
 
     def _step_done(self, body: Body) -> None:
+        if self._transaction is not None:
+            self._ended.append(body)
+            return
         call = body.call
         if self._is_gone or self._bodies.pop(call.location, None) is None:
             return
@@ -189,6 +202,49 @@ class HeldRun:
             if body is not None:
                 body.abandon()
         self._turn.abandoned.clear()
+
+    # Transactions
+
+    def _transact(self, call: TxCall, now: Micros) -> None:
+        """Have the store carry out a transaction, as the checkpoint of this run that is in flight.
+
+        Until it has answered nothing is fed: the entry that it writes has the next place.
+        """
+        transactor = self._holder.transactor
+        if self._sent is not None or self._ended or transactor is None:
+            return  # it is offered again when that is done
+        self._turn.started(call, now)
+        if self._holder.body_of is not None:
+            call.function = self._holder.body_of(call)
+        checkpoint = self._turn.take_checkpoint(_HOLD, now)
+        self._sent = (checkpoint, self._turn.fed)
+        attempt = self._turn.attempt(call)
+        self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
+
+    def _transacted(self, answer: Transacted | Exception) -> None:
+        """What became of the transaction; then what had to wait for it is fed."""
+        if self._is_gone or self._transaction is None:
+            return
+        (call, _), self._transaction = self._transaction, None
+        if isinstance(answer, Exception):
+            self.refused(answer)
+        else:
+            if answer.entry is not None:
+                self._sent = self._with_entry(answer.entry)
+                self._drive(self._turn.feed_committed, call, answer.entry)
+            elif answer.error is not None:
+                self._drive(self._turn.feed_error, call, answer.error)
+            self.written(answer.verdict)
+        ended, self._ended = self._ended, []
+        for body in ended:
+            self._step_done(body)
+
+    def _with_entry(self, entry: Entry) -> tuple[Checkpoint, int] | None:
+        """What was sent, with what the store has added to it."""
+        if self._sent is None:
+            return None
+        checkpoint, fed = self._sent
+        return replace(checkpoint, entries=(*checkpoint.entries, entry)), fed
 
     # Checkpoints
 
@@ -279,7 +335,8 @@ class HeldRun:
         run = replace(old.run, token=max(2, old.run.token))
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
-        self._turn = Turn(self._lease, self._definition, inbox=Inbox(self._lease.arrivals, old.inbox.seen))
+        inbox = Inbox(self._lease.arrivals, old.inbox.seen)
+        self._turn = Turn(self._lease, self._definition, inbox=inbox, has_database=old.has_database)
         self._turn.inherit(old)
         self._drive(self._turn.begin)
 
@@ -344,6 +401,8 @@ class HeldRun:
             self._linger(is_lingering=False)
         self._disarm()
         self._abandon(list(self._bodies))
+        if self._transaction is not None:
+            self._transaction[1].cancel()
         if end is not None and (left := len(self._turn.loop.unfinished)):
             _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()

@@ -32,6 +32,7 @@ from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, Heart
 from holdfast.worker.held import HeldRun
+from holdfast.worker.transactor import Transactor
 
 _LOOK_PAUSE_SECONDS = 0.02
 _RELEASE_SECONDS = 5.0
@@ -87,6 +88,7 @@ class Worker:
         self.body_of = body_of
         self.committer: Committer
         self.executor: Executor
+        self.transactor: Transactor | None = None
         self._store = store
         self._registry = registry
         self._patterns = None if types is None else tuple(types)
@@ -143,6 +145,8 @@ class Worker:
             raise
         self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle)
         self.executor = Executor(steps=self._steps, threads=self._threads)
+        if (database := self._store.database) is not None:
+            self.transactor = Transactor(database, self.clock.told)
         self._claimer = Claimer(
             self._store,
             self,
@@ -259,6 +263,8 @@ class Worker:
             self._looks.cancel()
         await self._claimer.stop()
         await self.committer.close()
+        if self.transactor is not None:
+            await self.transactor.close()
         for held in list(self._held.values()):
             held.drop()
         self.executor.close()

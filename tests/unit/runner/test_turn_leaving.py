@@ -205,7 +205,7 @@ def test_a_run_turns_around_only_when_its_last_children_are_written(monkeypatch:
     monkeypatch.setattr("holdfast.runner.turn.CHILDREN_AT_ONCE", 3)
 
     async def shop(ctx: Context) -> None:
-        await ctx.step("charge", nothing, undo=nothing)
+        await ctx.step("charge", nothing, undo=lambda _: None)
         for _ in range(5):
             ctx.start("child.v1")
         ctx.emit("news")

@@ -60,6 +60,10 @@ class MemoryStore:
     def schema(self) -> SchemaStatus:
         return SchemaStatus(current=1, wanted=1)
 
+    @property
+    def database(self) -> None:
+        """None: users keep no tables in it."""
+
     async def now(self) -> Micros:
         return self._clock.now()
 

@@ -21,6 +21,7 @@ def open_for_writing(path: Path, *, may_create: bool = True) -> apsw.Connection:
     try:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
+        connection.execute("pragma foreign_keys = on")  # of users' tables; ours have none
         connection.execute("pragma wal_autocheckpoint = 0")
         connection.execute(f"pragma journal_size_limit = {_WAL_KEPT_BYTES}")
         # SQLite's own 2 MB hold a few thousand runs; beyond that each of them cost several reads of the file.

@@ -61,6 +61,14 @@ _UPDATE_COUNTS = """
     where id = ?
 """  # by the primary key; touches no index
 
+_SETTLED = f"""
+    select {rows.ENTRY_COLUMNS}
+    from entry
+    where run_id = ?
+      and location = ?
+      and position > 0
+"""  # by the primary key
+
 # `rules.supersedes` in the words of SQL: what is settled never changes again.
 _RECORD = f"""
     insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
@@ -230,6 +238,12 @@ class Desk:
         if run.arrivals <= seen:
             return ()
         return tuple(map(rows.arrival_of, self.connection.execute(_NEWER, (run.id, seen))))
+
+    def settled(self, run_id: str, location: str) -> Entry | None:
+        """What is recorded at a location for good."""
+        self._flush_entries()
+        row = self.one(_SETTLED, run_id, location)
+        return rows.entry_of(row) if row is not None else None
 
     def has_undo(self, run_id: str) -> bool:
         """Whether a run has done something that can be undone."""

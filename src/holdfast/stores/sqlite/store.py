@@ -38,6 +38,7 @@ from holdfast.stores.sqlite import (
     starts,
 )
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
+from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.liveness import WorkerLocks
@@ -176,6 +177,12 @@ class SqliteStore:
     async def check(self) -> Sequence[Finding]:
         return await self._readers.run(lambda connection: checkup.findings(connection, self._files, self._clock.now()))
 
+    # For tables of users
+
+    @property
+    def database(self) -> SqliteDatabase:
+        return SqliteDatabase(self._files, self._clock, lambda: self._running()[0])
+
     # Telling
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
@@ -188,6 +195,7 @@ class SqliteStore:
 
     @property
     def _writer(self) -> Writer:
+        check_not_writing(self._files.database)
         return self._running()[0]
 
     @property

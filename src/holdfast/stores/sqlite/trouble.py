@@ -27,6 +27,11 @@ _ADVICE: dict[type[apsw.Error], str] = {
 }
 
 _REOPENING = (apsw.IOError, apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError, apsw.ReadOnlyError)
+_OF_FILE = (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.CorruptError, apsw.NotADBError, apsw.NoMemError)
+
+
+class TransactionEnded(Exception):
+    """A user's function has ended the transaction it was part of, and everything in it is undone."""
 
 
 def unavailable(path: Path, error: Exception) -> Exception:
@@ -50,4 +55,9 @@ def concerns_everybody(error: Exception) -> bool:
 
 def needs_reopening(error: Exception) -> bool:
     """Whether a connection that met this error had better be closed."""
-    return isinstance(error, _REOPENING)
+    return isinstance(error, (*_REOPENING, TransactionEnded))
+
+
+def is_of_file(error: BaseException) -> bool:
+    """Whether an error says that the file can be neither read nor written, whoever tries."""
+    return isinstance(error, _OF_FILE)

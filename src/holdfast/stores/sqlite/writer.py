@@ -353,8 +353,8 @@ class Writer:
 
 def _roll_back(connection: apsw.Connection) -> None:
     """Undo a transaction that failed. After some errors, a full disk for one, SQLite has done so already."""
-    if connection.in_transaction:
-        with suppress(apsw.Error):  # the error that led here is the one to tell
+    with suppress(apsw.Error):  # the error that led here is the one to tell
+        if connection.in_transaction:
             connection.execute("rollback")
 
 

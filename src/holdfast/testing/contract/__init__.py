@@ -12,6 +12,7 @@ that is open, empty, and reads its time from the fixture `clock`.
             await store.close()
 
 Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
+A store that is also a database for tables of users is put to `DatabaseContract` as well.
 A store without hints leaves `HintContract` out by subclassing the other parts itself.
 """
 
@@ -24,6 +25,7 @@ _PARTS = (
     "checkpoint",
     "claim",
     "control",
+    "database",
     "event",
     "fork",
     "generation",
@@ -48,6 +50,7 @@ from holdfast.testing.contract.child import ChildContract  # noqa: E402
 from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
+from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
@@ -70,6 +73,7 @@ __all__ = [
     "ChildContract",
     "ClaimContract",
     "ControlContract",
+    "DatabaseContract",
     "EventContract",
     "ForkContract",
     "GenerationContract",

@@ -1,0 +1,171 @@
+"""The file as a database for tables of users: their transactions, inside of runs and outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+import apsw
+
+from holdfast.core.checkpoint import Checkpoint, Created
+from holdfast.core.clock import Clock
+from holdfast.core.errors import Fatal, InvalidRequest
+from holdfast.core.model import Intent
+from holdfast.core.ports import Transacted, Transaction
+from holdfast.stores.sqlite import checkpoints, starts, transactions
+from holdfast.stores.sqlite.connections import open_for_reading, open_for_writing
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.guard import Guard, guard_of
+from holdfast.stores.sqlite.trouble import TransactionEnded, unavailable
+from holdfast.stores.sqlite.turns import TurnLock
+from holdfast.stores.sqlite.writer import Writer
+
+
+class SqliteDatabase:
+    """What `SqliteStore` offers to those who keep tables of their own in its file. `writer` gives the open one's."""
+
+    def __init__(self, files: Files, clock: Clock, writer: Callable[[], Writer]) -> None:
+        self._files = files
+        self._clock = clock
+        self._writer = writer
+
+    # Inside of runs
+
+    async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
+        writer = self._writer()
+        try:
+            return await writer.run(lambda desk: transactions.transact(desk, checkpoint, location, transaction))
+        except TransactionEnded as ended:
+            # It has undone the checkpoint, too, which is not to blame.
+            error = Fatal(str(ended))
+            error.__cause__ = ended
+        answer = await writer.run(lambda desk: checkpoints.write(desk, [checkpoint]))
+        return Transacted(verdict=answer.verdicts[0], now=answer.now, error=error)
+
+    # Outside of runs
+
+    def connection(self, *, readonly: bool = False) -> AbstractContextManager[apsw.Connection]:
+        self._writer()  # refuses if the store is not open here
+        return self._reading() if readonly else self._writing()
+
+    @contextmanager
+    def _reading(self) -> Iterator[apsw.Connection]:
+        with self._translating():
+            connection = open_for_reading(self._files.database)
+        try:
+            connection.execute("begin")
+            yield connection
+        finally:
+            connection.close(force=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[apsw.Connection]:
+        """On a connection of its own, which takes its turn among all that write, those of this process too."""
+        check_not_writing(self._files.database)
+        turn = TurnLock(self._files.turn)
+        with self._translating():
+            turn.open()
+        try:
+            with self._translating():
+                turn.acquire()
+                connection = open_for_writing(self._files.database, may_create=False)
+            try:
+                yield from self._transaction(connection)
+            finally:
+                connection.close(force=True)
+        finally:
+            turn.close()
+        self._touch()
+
+    def _transaction(self, connection: apsw.Connection) -> Iterator[apsw.Connection]:
+        with self._translating():
+            connection.execute("begin immediate")
+        with _writing_here(self._files.database):
+            try:
+                with guard_of(connection, InvalidRequest, may_read=True).on():
+                    yield connection
+            except BaseException:
+                with suppress(apsw.Error):  # some errors, a full disk for one, have done so already
+                    connection.execute("rollback")
+                raise
+            with self._translating():
+                connection.execute("commit")
+
+    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        ours = self._checked(connection)
+        guard = ours.authorizer
+        lifted = guard.off() if isinstance(guard, Guard) else nullcontext()
+        with self._translating(), lifted, ours:  # a savepoint: what is refused leaves nothing behind
+            desk = Desk(ours, self._clock)
+            created = starts.create(desk, intents, None)
+            desk.flush()
+        return created
+
+    def _checked(self, connection: object) -> apsw.Connection:
+        if type(connection).__module__.partition(".")[0] == "sqlite3":
+            raise InvalidRequest(
+                "this is a connection of the sqlite3 module: two SQLite libraries that have one file open in one "
+                "process destroy each other's locks, and with them the file; use `with hf.connection() as connection:`"
+            )
+        if not isinstance(connection, apsw.Connection):
+            raise InvalidRequest(
+                f"start_in takes an apsw.Connection, such as hf.connection() gives, not {connection!r}"
+            )
+        if not self._is_ours(Path(connection.filename)):
+            raise InvalidRequest(
+                f"this connection is to {connection.filename or 'a database in memory'}, and runs are kept in "
+                f"{self._files.database}; use `with hf.connection() as connection:`"
+            )
+        if not connection.in_transaction:
+            raise InvalidRequest("no transaction is open on this connection; begin one, and commit it to start the run")
+        return connection
+
+    def _is_ours(self, path: Path) -> bool:
+        try:
+            return path.samefile(self._files.database)
+        except OSError:
+            return False
+
+    def _touch(self) -> None:
+        """Have all processes, this one too, look at what is new; at the latest they do so after a second."""
+        with suppress(OSError):
+            file = os.open(self._files.hint, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, b"!", 0)
+            finally:
+                os.close(file)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.Error, OSError) as error:
+            raise unavailable(self._files.database, error) from error
+
+
+# The file that this task or thread has its turn to write, so that it does not wait for itself.
+_WRITING: ContextVar[list[Path]] = ContextVar("holdfast_writing")
+
+
+@contextmanager
+def _writing_here(path: Path) -> Iterator[None]:
+    mine = [path]
+    token = _WRITING.set(mine)
+    try:
+        yield
+    finally:
+        mine.clear()  # also for tasks that were begun meanwhile, which have a copy of the variable
+        _WRITING.reset(token)
+
+
+def check_not_writing(path: Path) -> None:
+    """Refuse to wait for a turn that the caller has himself."""
+    if path in _WRITING.get([]):
+        raise InvalidRequest(
+            f"inside `with hf.connection()` nobody else can write to {path}, holdfast neither: leave the block first, "
+            "or use hf.start_in(connection, …)"
+        )

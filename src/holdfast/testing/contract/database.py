@@ -1,0 +1,237 @@
+"""Transactions of users in the store's own database: exactly once, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.core.checkpoint import Cancel, Verdict
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import InvalidRequest, KeyConflict
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease
+from holdfast.core.ports import Database, Store, Transacted
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    LEASE,
+    OTHER_WORKER,
+    WORKER,
+    a_message,
+    a_retry,
+    a_step,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    claim_one,
+    held,
+    picture_of,
+    start,
+    succeed,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+
+def a_tx(location: str = "book", position: int = 1, result: str | None = "1", **options: Any) -> Entry:
+    return a_step(location, position, result, kind=EntryKind.TX, **options)
+
+
+class Book:
+    """A table of a user's, with one row for each time a transaction was carried out and committed."""
+
+    def __init__(self, store: Store) -> None:
+        database = store.database
+        assert database is not None, "this contract is for stores that are databases"
+        self.database: Database = database
+        self.calls = 0
+        with self.database.connection() as connection:
+            connection.execute("create table book (line text)")
+
+    async def transact(
+        self, lease: Lease, entry: Entry | None = None, *, error: BaseException | None = None, **parts: Any
+    ) -> Transacted:
+        """Write a line, and an entry with it; or raise after writing the line."""
+        entry = entry or a_tx()
+
+        def transaction(connection: Any, _now: Micros) -> Entry:
+            self.calls += 1
+            connection.execute("insert into book values ('line')")
+            if error is not None:
+                raise error
+            return entry
+
+        return await self.database.transact(checkpoint_for(lease, **parts), entry.location, transaction)
+
+    def lines(self) -> int:
+        with self.database.connection(readonly=True) as connection:
+            (row,) = connection.execute("select count(*) from book").fetchall()
+        return int(row[0])
+
+
+def history_of(entries: Sequence[Entry]) -> list[tuple[str, EntryKind, EntryState, str | None]]:
+    return [(entry.location, entry.kind, entry.state, entry.result) for entry in entries]
+
+
+class DatabaseContract(Contract):
+    """What a store promises that is also a database for tables of users."""
+
+    @pytest.fixture
+    def book(self, store: Store) -> Book:
+        return Book(store)
+
+    # Transactions of runs
+
+    async def test_a_transaction_and_its_entry_are_committed_together(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        entry = a_tx(result='"page 1"')
+        answer = await book.transact(lease, entry)
+        assert answer.entry == entry
+        assert answer.error is None
+        assert answer.verdict == Verdict(run_id=an_id(1))
+        assert answer.now == START
+        assert book.lines() == 1
+        assert list(await store.history(an_id(1))) == [entry]
+
+    async def test_what_the_run_gained_before_goes_with_it(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        await book.transact(lease, a_tx(position=2), entries=(a_step("first", 1),), values={"at": "2"})
+        assert [entry.location for entry in await store.history(an_id(1))] == ["first", "book"]
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert details.values == {"at": "2"}
+
+    async def test_a_repeated_transaction_is_not_carried_out_again(self, store: Store, book: Book) -> None:
+        """S6: after a lost answer the entry is read back."""
+        lease = await held(store)
+        parts: dict[str, Any] = {"entries": (a_step("first", 1),)}
+        first = await book.transact(lease, a_tx(position=2, result='"once"'), **parts)
+        again = await book.transact(lease, a_tx(position=2, result='"twice"'), **parts)
+        assert again.entry == first.entry
+        assert book.calls == 1
+        assert book.lines() == 1
+
+    async def test_a_transaction_that_raises_leaves_nothing_but_the_checkpoint(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        error = LookupError("no such page")
+        answer = await book.transact(lease, a_tx(position=2), error=error, entries=(a_step("first", 1),))
+        assert answer.error is error
+        assert answer.entry is None
+        assert answer.verdict.is_held
+        assert book.lines() == 0
+        assert [entry.location for entry in await store.history(an_id(1))] == ["first"]
+
+    async def test_a_transaction_may_raise_what_is_no_exception(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        answer = await book.transact(lease, error=SystemExit(3))
+        assert isinstance(answer.error, SystemExit)
+        assert book.lines() == 0
+        assert (await book.transact(lease)).entry is not None
+
+    async def test_a_transaction_replaces_the_record_of_a_failed_attempt(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(a_retry("book"),)))
+        await book.transact(lease, a_tx(attempts=2))
+        assert history_of(await store.history(an_id(1))) == [("book", EntryKind.TX, EntryState.DONE, "1")]
+
+    async def test_a_holder_that_lost_the_run_leaves_no_trace(
+        self, store: Store, clock: SettableClock, book: Book
+    ) -> None:
+        """S2, T8: under an old token nothing is written, of the checkpoint neither."""
+        old = await held(store, worker=WORKER)
+        clock.advance(LEASE + SECOND)
+        await claim_one(store, worker=OTHER_WORKER)
+        before = await picture_of(store, 1)
+        answer = await book.transact(old, entries=(a_step("first", 1),))
+        assert answer.verdict.is_lost
+        assert answer.entry is None
+        assert answer.error is None
+        assert book.lines() == 0
+        assert await picture_of(store, 1) == before
+
+    async def test_a_cancelled_run_transacts_no_more(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        await store.control(an_id(1), Cancel(id="c1"))
+        assert (await book.transact(lease)).verdict.is_lost
+        assert book.lines() == 0
+
+    async def test_an_ended_run_transacts_no_more(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, succeed()))
+        answer = await book.transact(lease)
+        assert not answer.verdict.is_held
+        assert book.lines() == 0
+        assert await store.history(an_id(1)) == ()
+
+    async def test_an_unknown_run_transacts_nothing(self, store: Store, book: Book) -> None:
+        lease = Lease(run=(await held(store)).run)
+        answer = await book.transact(lease, run_id=an_id(9))
+        assert answer.verdict.is_lost
+        assert book.lines() == 0
+
+    async def test_the_answer_brings_what_arrived(self, store: Store, book: Book) -> None:
+        lease = await held(store)
+        await store.send([a_message()])
+        answer = await book.transact(lease)
+        assert [arrival.name for arrival in answer.verdict.arrivals] == ["go"]
+
+    # Transactions outside of runs
+
+    async def test_a_block_is_committed_at_its_end(self, store: Store, book: Book) -> None:
+        with book.database.connection() as connection:
+            connection.execute("insert into book values ('mine')")
+        assert book.lines() == 1
+
+    async def test_a_block_that_raises_is_rolled_back(self, store: Store, book: Book) -> None:
+        def fail() -> None:
+            with book.database.connection() as connection:
+                connection.execute("insert into book values ('mine')")
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            fail()
+        assert book.lines() == 0
+
+    # Starting in a transaction
+
+    async def test_a_run_started_in_a_transaction_exists_once_that_is_committed(self, store: Store, book: Book) -> None:
+        with book.database.connection() as connection:
+            (run,) = book.database.create_in(connection, [an_intent(1, tags={"a": "b"})]).runs
+            assert run.created
+            assert await store.get(an_id(1)) is None
+        assert (await the_run(store)).state is RunState.PENDING
+        assert (await the_run(store)).tags == {"a": "b"}
+        assert (await claim_one(store)).run.id == an_id(1)
+
+    async def test_a_run_started_in_a_transaction_that_is_rolled_back_never_was(self, store: Store, book: Book) -> None:
+        def fail() -> None:
+            with book.database.connection() as connection:
+                book.database.create_in(connection, [an_intent(1, key="k")])
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            fail()
+        assert await store.get(an_id(1)) is None
+        assert await store.find("k") is None
+
+    async def test_a_key_finds_the_run_that_has_it_also_in_a_transaction(self, store: Store, book: Book) -> None:
+        """S1."""
+        await start(store, an_intent(1, key="k"))
+        with book.database.connection() as connection:
+            (run,) = book.database.create_in(connection, [an_intent(2, key="k")]).runs
+        assert (run.run_id, run.created) == (an_id(1), False)
+
+    async def test_a_refused_start_leaves_the_rest_of_the_transaction_alone(self, store: Store, book: Book) -> None:
+        await start(store, an_intent(1, key="k"))
+        with book.database.connection() as connection:
+            connection.execute("insert into book values ('mine')")
+            with pytest.raises(KeyConflict):
+                book.database.create_in(connection, [an_intent(2), an_intent(3, key="k", payload='{"a":1}')])
+        assert book.lines() == 1
+        assert await store.get(an_id(2)) is None
+
+    async def test_what_is_no_connection_is_refused(self, book: Book) -> None:
+        with pytest.raises(InvalidRequest):
+            book.database.create_in(object(), [an_intent(1)])

@@ -1,0 +1,104 @@
+"""A fault at every call that a worker makes, in runs with transactions: what those write is there exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import Context, Registry, Retry, step_info
+from holdfast.testing.faults import When
+from holdfast.testing.harness import Harness
+from tests.crash.rehearsal import Ledger, Outcome, Script, compare, play
+from tests.stage import DATABASE_KINDS
+
+either = pytest.mark.parametrize("when", ["before", "after"])
+kinds = pytest.mark.parametrize("kind", DATABASE_KINDS)
+
+STUBBORN = Retry(max_attempts=9, initial=0.1, jitter=0)
+
+
+@pytest.fixture(autouse=True)
+def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers try again at once: they wait in real time."""
+    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.transactor._FIRST_PAUSE_SECONDS", 0.0)
+
+
+def transfers(app: Registry, ledger: Ledger) -> None:
+    """Two counters: each transaction moves one from the one to the other, and tells how much has been moved."""
+
+    def move(connection: apsw.Connection) -> int:
+        ledger.note()
+        connection.execute("update counter set count = count - 1 where name = 'here'")
+        connection.execute("update counter set count = count + 1 where name = 'there'")
+        if step_info().location == "flaky" and step_info().attempt < 2:
+            raise OSError("busy")
+        return int(connection.execute("select count from counter where name = 'there'").get)
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.tx("move", move)]
+        found.append(await ctx.step("a", ledger.note, 1))
+        found.append(await ctx.tx("move", move))
+        found.append(await ctx.step("cheap", ledger.note, 2, ephemeral=True))
+        found.append(await ctx.tx("flaky", move, retry=STUBBORN))
+        await ctx.sleep(3600)
+        both = await asyncio.gather(ctx.tx("left", move), ctx.tx("right", move), ctx.step("b", ledger.note, 3))
+        found.append(sorted(both))
+        return found
+
+
+async def run_main(h: Harness) -> None:
+    with h.connection() as connection:
+        connection.execute("create table counter (name text, count integer)")
+        connection.execute("insert into counter values ('here', 0), ('there', 0)")
+    await (await h.start("main", id="main")).result()
+    with h.connection(readonly=True) as connection:
+        counted = connection.execute("select count from counter").fetchall()
+    assert counted == [(-5,), (5,)]
+
+
+FLAKY = ("main", "flaky")
+TRANSFERS = Script("transfers", transfers, run_main)
+
+
+async def rehearse(folder: Path, kind: str, **faults: Any) -> Outcome:
+    folder.mkdir()
+    return await play(TRANSFERS, kind, folder, **faults)
+
+
+def without_order(outcome: Outcome) -> Outcome:
+    """What the last two moves found depends on which of them came first."""
+    state, result, error, history, *rest = outcome.runs["main"]
+    kept = [one if one[0] not in ("left", "right") else (*one[:3], None, None) for one in history]
+    outcome.runs["main"] = (state, result, error, kept, *rest)
+    return outcome
+
+
+@kinds
+@either
+async def test_a_crash_at_any_call_moves_nothing_twice(when: When, kind: str, tmp_path: Path) -> None:
+    """Promise 7; after a call it is carried out and its answer lost."""
+    undisturbed = without_order(await rehearse(tmp_path / "0", kind))
+    assert undisturbed.calls.count("transact") == 6
+    for number in range(2, len(undisturbed.calls) + 1):
+        crashes = ((number, when),)
+        disturbed = await rehearse(tmp_path / str(number), kind, crashes=crashes)
+        compare(undisturbed, without_order(disturbed))
+
+
+@either
+async def test_a_call_that_fails_once_moves_nothing_twice(when: When, tmp_path: Path) -> None:
+    """S6: the answer that got lost is read back, and nothing is begun again."""
+    undisturbed = without_order(await rehearse(tmp_path / "0", "sqlite"))
+    flaky = undisturbed.begun.pop(FLAKY)
+    for number in range(2, len(undisturbed.calls) + 1):
+        disturbed = without_order(await rehearse(tmp_path / str(number), "sqlite", failures=((number, when),)))
+        # An attempt that failed, and of which that got lost, is made again: nothing of it was left.
+        assert disturbed.begun.pop(FLAKY) in (flaky, flaky + 1)
+        compare(undisturbed, disturbed)
+        assert disturbed.begun == undisturbed.begun

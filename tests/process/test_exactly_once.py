@@ -1,0 +1,65 @@
+"""Workers are killed while their runs write to tables of their own: each write is there exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from holdfast import RunState
+from tests.process.app import deadly_transaction, tellers
+from tests.process.crew import Crew, step
+
+RUNS = 12
+DEPOSITS = 25
+KILLS = 6
+
+
+async def test_what_transactions_write_is_there_exactly_once_whoever_dies(crew: Crew) -> None:
+    with crew.hf.connection() as connection:
+        connection.execute("create table deposit (run_id text, number integer)")
+        connection.execute("create table total (count integer)")
+        connection.execute("insert into total values (0)")
+    runs = [await crew.hf.start(tellers, DEPOSITS) for _ in range(RUNS)]
+    hand = await crew.hire()
+    for _ in range(KILLS):
+        await asyncio.sleep(random.uniform(0.02, 0.3))
+        hand.kill()
+        hand = await crew.hire()
+
+    results = await crew.results(runs)
+
+    assert all(result == list(range(DEPOSITS)) for result in results)
+    with crew.hf.connection(readonly=True) as connection:
+        assert connection.execute("select count from total").get == RUNS * DEPOSITS
+        found = connection.execute("select run_id, number from deposit").fetchall()
+    assert sorted(found) == sorted((run.id, number) for run in runs for number in range(DEPOSITS))
+
+
+async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew: Crew) -> None:
+    await crew.hire()
+    await asyncio.sleep(1.2)  # so that whatever backs off has done so
+    with crew.hf.connection() as connection:
+        connection.execute("create table deposit (run_id text, number integer)")
+        connection.execute("create table total (count integer)")
+        connection.execute("insert into total values (0)")
+        run = await crew.hf.start_in(connection, tellers, 3)
+
+    assert await crew.result(run) == [0, 1, 2]
+
+
+async def test_a_transaction_that_kills_its_worker_uses_up_its_attempts(crew: Crew) -> None:
+    run = await crew.hf.start(deadly_transaction)
+    for _ in range(2):
+        await crew.exited(await crew.hire())
+    await crew.hire()
+    await crew.until("the run ends", lambda: _has_ended(crew, run.id))
+
+    assert (await run.info()).state is RunState.FAILED
+    entry = await step(run, "die")
+    assert (entry.kind.value, entry.state.value, entry.attempts) == ("tx", "failed", 2)
+    with crew.hf.connection(readonly=True) as connection:
+        assert connection.execute("select name from sqlite_master where name = 'trace'").fetchall() == []
+
+
+async def _has_ended(crew: Crew, run_id: str) -> bool:
+    return (await crew.hf.run(run_id).info()).state.is_end

@@ -1,0 +1,192 @@
+"""Transactions of users outside of runs: `hf.connection()`, and runs that exist exactly if they are committed."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import apsw
+import pytest
+import pytest_asyncio
+
+from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, RunNotFound, RunState, StoreUnavailable
+
+SOON_SECONDS = 0.5
+"""Sooner than anybody looks who was not told."""
+
+
+@pytest_asyncio.fixture
+async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
+    hf = Holdfast(f"sqlite:///{tmp_path}/shop.db")
+
+    @hf.workflow("ship")
+    async def ship(_ctx: Context, order: int) -> str:
+        return f"order {order} is on its way"
+
+    async with hf:
+        with hf.connection() as connection:
+            connection.execute("create table orders (id integer primary key, item text not null)")
+        yield hf
+
+
+def place(connection: apsw.Connection, item: str = "tea") -> int:
+    connection.execute("insert into orders (item) values (?)", (item,))
+    return connection.last_insert_rowid()
+
+
+def orders(hf: Holdfast) -> int:
+    with hf.connection(readonly=True) as connection:
+        return int(connection.execute("select count(*) from orders").get)
+
+
+async def test_a_run_exists_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
+    with hf.connection() as connection:
+        run = await hf.start_in(connection, "ship", {"order": place(connection)}, key="order-1", tags={"shop": "x"})
+        with pytest.raises(RunNotFound):
+            await run.info()
+    assert run.created
+    assert (await run.info()).state is RunState.PENDING
+    assert [info.id async for info in hf.list(tags={"shop": "x"})] == [run.id]
+    assert await hf.run(key="order-1").info() == await run.info()
+
+
+async def test_a_run_of_a_transaction_that_raised_never_was(hf: Holdfast) -> None:
+    async def fail() -> None:
+        with hf.connection() as connection:
+            await hf.start_in(connection, "ship", {"order": place(connection)}, id="the-run")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await fail()
+    assert orders(hf) == 0
+    with pytest.raises(RunNotFound):
+        await hf.run("the-run").info()
+
+
+async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast) -> None:
+    async with hf.worker() as worker:
+        await worker.run_until_idle()
+        with hf.connection() as connection:
+            run = await hf.start_in(connection, "ship", {"order": place(connection)})
+        assert await run.result(timeout=SOON_SECONDS) == "order 1 is on its way"
+
+
+async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(hf: Holdfast, tmp_path: Path) -> None:
+    connection = apsw.Connection(f"{tmp_path}/shop.db")
+    async with hf.worker():
+        connection.execute("begin immediate")
+        run = await hf.start_in(connection, "ship", {"order": place(connection)})
+        connection.execute("commit")
+        assert await run.result(timeout=5) == "order 1 is on its way"
+    connection.close()
+
+
+async def test_a_key_that_is_taken_is_refused_without_harm(hf: Holdfast) -> None:
+    await hf.start("ship", {"order": 1}, key="k")
+    with hf.connection() as connection:
+        place(connection)
+        same = await hf.start_in(connection, "ship", {"order": 1}, key="k")
+        with pytest.raises(KeyConflict):
+            await hf.start_in(connection, "ship", {"order": 2}, key="k")
+    assert not same.created
+    assert orders(hf) == 1
+
+
+async def test_the_arguments_are_checked_before_anything_is_written(hf: Holdfast) -> None:
+    with hf.connection() as connection:
+        place(connection)
+        with pytest.raises(InvalidRequest, match="payload of 'ship'"):
+            await hf.start_in(connection, "ship", {"order": "many"})
+    assert orders(hf) == 1
+
+
+async def test_a_connection_of_the_sqlite3_module_is_refused_with_the_reason(hf: Holdfast) -> None:
+    with pytest.raises(InvalidRequest, match="two SQLite libraries"):
+        await hf.start_in(sqlite3.connect(":memory:"), "ship", {"order": 1})
+
+
+@pytest.mark.parametrize("name", [":memory:", "other.db"])
+async def test_a_connection_to_another_file_is_refused(hf: Holdfast, tmp_path: Path, name: str) -> None:
+    other = apsw.Connection(name if name == ":memory:" else f"{tmp_path}/{name}")
+    other.execute("begin")
+    with pytest.raises(InvalidRequest, match=r"runs are kept in .*shop\.db"):
+        await hf.start_in(other, "ship", {"order": 1})
+    other.close()
+
+
+async def test_a_connection_without_a_transaction_is_refused(hf: Holdfast, tmp_path: Path) -> None:
+    connection = apsw.Connection(f"{tmp_path}/shop.db")
+    with pytest.raises(InvalidRequest, match="no transaction is open"):
+        await hf.start_in(connection, "ship", {"order": 1})
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("update run set state = 'failed'", "'run' is holdfast's own"),
+        ("drop table entry", "'entry' is holdfast's own"),
+        ("commit", "COMMIT is not for you"),
+        ("rollback", "ROLLBACK is not for you"),
+        ("pragma journal_mode = delete", "pragma journal_mode"),
+    ],
+)
+async def test_what_would_break_the_store_is_refused(hf: Holdfast, statement: str, words: str) -> None:
+    with hf.connection() as connection:
+        place(connection)
+        with pytest.raises(InvalidRequest, match=words):
+            connection.execute(statement)
+    assert orders(hf) == 1
+
+
+async def test_runs_can_be_read_where_they_cannot_be_written(hf: Holdfast) -> None:
+    run = await hf.start("ship", {"order": 1})
+    with hf.connection() as connection:
+        assert connection.execute("select id from run").get == run.id
+    with hf.connection(readonly=True) as connection:
+        assert connection.execute("select id from run").get == run.id
+        with pytest.raises(apsw.ReadOnlyError):
+            connection.execute("delete from orders")
+
+
+async def test_to_write_otherwise_inside_the_block_is_refused_instead_of_waiting_for_oneself(hf: Holdfast) -> None:
+    with hf.connection() as connection:
+        place(connection)
+        with pytest.raises(InvalidRequest, match="leave the block first"):
+            await hf.start("ship", {"order": 1})
+        with pytest.raises(InvalidRequest, match="leave the block first"), hf.connection():
+            pass
+        later = asyncio.create_task(hf.start("ship", {"order": 1}))  # it begins when the block is over
+    assert (await later).created
+    assert orders(hf) == 1
+
+
+async def test_threads_take_turns_with_each_other_and_with_the_store(hf: Holdfast) -> None:
+    def place_many() -> None:
+        for _ in range(20):
+            with hf.connection() as connection:
+                place(connection)
+
+    async with hf.worker():
+        threads = [asyncio.to_thread(place_many) for _ in range(4)]
+        runs = [hf.execute("ship", {"order": number}) for number in range(50)]
+        await asyncio.gather(*threads, *runs)
+    assert orders(hf) == 80
+
+
+async def test_a_store_that_is_not_open_has_no_connection(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path}/closed.db")
+    with pytest.raises(StoreUnavailable, match="not open"):
+        hf.connection()
+
+
+async def test_foreign_keys_of_users_are_enforced(hf: Holdfast) -> None:
+    def insert_orphan() -> None:
+        with hf.connection() as connection:
+            connection.execute("create table parcel (order_id references orders (id))")
+            connection.execute("insert into parcel values (7)")
+
+    with pytest.raises(apsw.ConstraintError):
+        insert_orphan()
