@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
@@ -93,6 +95,26 @@ async def test_the_ends_of_children_nobody_awaits_go_with_their_iterations(stage
         await h.advance(60)
         await h.start_worker()
         assert await run.result() == 1
+
+
+async def test_a_loop_does_not_keep_the_chance_of_every_iteration(stage: Stage) -> None:
+    app = Registry()
+    seen: list[weakref.ref[Random]] = []
+    alive: list[int] = []
+
+    @app.workflow
+    async def draw(ctx: Context) -> None:
+        async def body(ctx: Context, n: int) -> Continue[int] | Break[None]:
+            seen.append(weakref.ref(ctx.random))
+            alive.append(sum(one() is not None for one in seen))
+            await ctx.step("s", ctx.random.random)
+            return Break() if n == 50 else Continue(n + 1)
+
+        await ctx.loop("l", body, 0)
+
+    async with stage.harness(app) as h:
+        await h.execute(draw)
+        assert max(alive) < 10
 
 
 async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:
