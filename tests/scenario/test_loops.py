@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
 
 from holdfast import Break, ChildFailed, Context, Continue, InvalidRequest, Registry, RunFailed, RunState
+from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core.clock import SECOND
+from holdfast.core.model import WaitKind
 from tests.stage import Stage, facts
 
 nothing: list[int] = []
@@ -54,6 +59,62 @@ async def test_a_loop_inside_a_loop_is_pruned_with_it(stage: Stage) -> None:
         run = await h.start(nested)
         assert await run.result() == 35
         assert not any(fact.startswith("outer/~1/") for fact in await facts(run))
+
+
+async def test_the_ends_of_children_nobody_awaits_go_with_their_iterations(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.sleep(100)
+
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        handle = await ctx.start(child, name="first")
+
+        async def body(ctx: Context, n: int) -> Continue[int] | Break[None]:
+            await ctx.start(child)
+            await ctx.sleep(10)
+            return Break() if n == 59 else Continue(n + 1)
+
+        await ctx.loop("l", body, 0, keep=2, every=2)
+        await ctx.receive("end")
+        await handle
+        return 1
+
+    async with stage.harness(app) as h:
+        run = await h.start(parent)
+        await h.advance(600)
+        await h.stop_worker()
+        await run.send("end")
+        request = ClaimRequest(id="c", worker="w", types=(parent.type,), limit=1, lease=SECOND, python="3")
+        (lease,) = (await h.store.claim(request)).leases
+        ends = [arrival.name for arrival in lease.arrivals if arrival.kind is WaitKind.CHILD]
+        assert len(ends) < 10
+
+        await h.advance(60)
+        await h.start_worker()
+        assert await run.result() == 1
+
+
+async def test_a_loop_does_not_keep_the_chance_of_every_iteration(stage: Stage) -> None:
+    app = Registry()
+    seen: list[weakref.ref[Random]] = []
+    alive: list[int] = []
+
+    @app.workflow
+    async def draw(ctx: Context) -> None:
+        async def body(ctx: Context, n: int) -> Continue[int] | Break[None]:
+            seen.append(weakref.ref(ctx.random))
+            alive.append(sum(one() is not None for one in seen))
+            await ctx.step("s", ctx.random.random)
+            return Break() if n == 50 else Continue(n + 1)
+
+        await ctx.loop("l", body, 0)
+
+    async with stage.harness(app) as h:
+        await h.execute(draw)
+        assert max(alive) < 10
 
 
 async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:

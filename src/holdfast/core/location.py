@@ -8,6 +8,7 @@ to start can never renumber them.
 from __future__ import annotations
 
 import re
+from random import Random
 from zlib import crc32
 
 from holdfast.core.errors import InvalidRequest
@@ -41,14 +42,16 @@ class Scope:
     """A place in a run's code that counts its own names: the workflow itself, a task, a branch, a loop's iteration.
 
     It also numbers the tasks and futures made in it, for their hashes. `iteration` is the path of the innermost
-    iteration it is part of: what a run draws by chance begins anew in each, as its resumption does.
+    iteration it is part of: what a run draws by chance begins anew in each, as its resumption does. `chances` are the
+    sources it draws from, which live as long as anything in that iteration.
     """
 
-    __slots__ = ("_made", "_names", "_spawned", "iteration", "path")
+    __slots__ = ("_made", "_names", "_spawned", "chances", "iteration", "path")
 
-    def __init__(self, path: str = "", iteration: str = "") -> None:
+    def __init__(self, path: str = "", iteration: str = "", chances: dict[str, Random] | None = None) -> None:
         self.path = path
         self.iteration = iteration
+        self.chances: dict[str, Random] = {} if chances is None else chances
         self._names: dict[str, int] = {}
         self._spawned = 0
         # From the path alone, so that a number does not depend on what else the run has made: a loop that is resumed
@@ -64,11 +67,11 @@ class Scope:
     def spawn(self) -> Scope:
         """The scope of the next task that is spawned here."""
         self._spawned += 1
-        return Scope(f"{self.path}+{self._spawned}/", self.iteration)
+        return Scope(f"{self.path}+{self._spawned}/", self.iteration, self.chances)
 
     def branch(self, location: str, key: str) -> Scope:
         """The scope of a branch of an operation of this scope."""
-        return Scope(f"{location}/{key}/", self.iteration)
+        return Scope(f"{location}/{key}/", self.iteration, self.chances)
 
     def next_number(self) -> int:
         """A number for the next task or future that is made here."""

@@ -220,6 +220,10 @@ class Asking:
         """Let go of what is recorded in iterations of a loop."""
         self._gains.pruned += iterations
         self._history.forget(iterations)
+        for end in self.inbox.unasked_ends():
+            if not self._history.has_child(end.name):  # it was started in an iteration that is gone
+                self.inbox.consume(end)
+                self._gains.consumed.append(end.number)
 
     def keep_cursors(self) -> None:
         """Record which events the run has had, for when the entries that tell it are gone or not replayed."""

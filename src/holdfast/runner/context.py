@@ -70,7 +70,6 @@ class Context:
 
     def __init__(self, turn: Asking) -> None:
         self._turn = turn
-        self._chances: dict[str, Random] = {}
 
     @cached_property
     def run(self) -> RunView:
@@ -88,11 +87,11 @@ class Context:
         return RunLogger(self._turn)
 
     def _chance(self, purpose: str) -> Random:
-        run, iteration = self._turn.run, self._turn.loop.scope.iteration
-        seed = f"{run.options.seed or run.id}:{run.generation}:{purpose}{iteration and ':'}{iteration}"
-        if seed not in self._chances:
-            self._chances[seed] = Random(seed)
-        return self._chances[seed]
+        run, scope = self._turn.run, self._turn.loop.scope
+        if purpose not in scope.chances:
+            inside = f":{scope.iteration}" if scope.iteration else ""
+            scope.chances[purpose] = Random(f"{run.options.seed or run.id}:{run.generation}:{purpose}{inside}")
+        return scope.chances[purpose]
 
     @property
     def turn(self) -> Asking:

@@ -37,6 +37,7 @@ class History:
         self._asked = asked
         self._entries = {entry.location: entry for entry in entries}
         self.iterations = Iterations(self._entries)
+        self._children = {entry.ref for entry in entries if entry.kind is EntryKind.CHILD}
         self._unreached = {
             e.location
             for e in entries
@@ -91,13 +92,15 @@ class History:
         for entry in entries:
             self._entries[entry.location] = entry
             self.iterations.add(entry.location)
+            if entry.kind is EntryKind.CHILD:
+                self._children.add(entry.ref)
 
     def forget(self, iterations: Iterable[str]) -> None:
         """Drop what happened in iterations of loops, but for what would have to be undone."""
         for path in iterations:
             for location in self.iterations.pop(path):
                 if not self._entries[location].has_undo:
-                    del self._entries[location]
+                    self._children.discard(self._entries.pop(location).ref)
                 else:
                     self.iterations.add(location)
 
@@ -106,6 +109,10 @@ class History:
     def get(self, location: str) -> Entry | None:
         """What is recorded at a location, whether or not the code has come there."""
         return self._entries.get(location)
+
+    def has_child(self, child_id: str) -> bool:
+        """Whether a child is recorded whose end the code may still ask for."""
+        return child_id in self._children
 
     def skip(self, locations: Iterable[str]) -> None:
         """The code does not come to these any more."""

@@ -67,8 +67,14 @@ class Inbox:
                 self._children.pop(child_id, None)
 
     def consume(self, arrival: Arrival) -> None:
-        """An arrival was fed to an operation."""
+        """An arrival was fed to an operation, or will never be."""
         del self._arrivals[arrival.number]
+        if arrival.kind is WaitKind.CHILD:
+            self._child_ends.pop(arrival.name, None)
+
+    def unasked_ends(self) -> list[Arrival]:
+        """The ends of children that nobody waits for now."""
+        return [end for child_id, end in self._child_ends.items() if child_id not in self._children]
 
     def had(self, topic: str) -> int:
         """The number of the last event of a topic that the run has had."""
