@@ -482,3 +482,51 @@ async def test_a_limit_that_is_no_time_is_refused(stage: Stage, options: Any) ->
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match="greater than zero"):
             await h.start(nothing, **options)
+
+
+# Other code
+
+
+def looping_to_sixty(body_step: str = "work", **options: int) -> Registry:
+    """A deploy of a loop whose iterations each do one step and wait for a message now and then."""
+    app = Registry()
+
+    @app.workflow("sixty")
+    async def sixty(ctx: Context) -> int:
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            await ctx.step(body_step, lambda: state)
+            if state == 34:
+                await ctx.receive("go")
+            return Break(state) if state == 60 else Continue(state + 1)
+
+        return await ctx.loop("l", body, 1, **options)
+
+    return app
+
+
+@pytest.mark.parametrize("before", [(10, 10), (1, 1), (3, 2)])
+@pytest.mark.parametrize("after", [(7, 7), (1, 1), (20, 5), (5, 20), (10, 3)])
+async def test_how_much_of_a_loop_is_kept_may_change_while_it_goes_on(
+    stage: Stage, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    async with stage.harness(looping_to_sixty(keep=before[0], every=before[1])) as h:
+        run_id = (await h.start("sixty")).id
+        await h.settle()
+    async with stage.harness(looping_to_sixty(keep=after[0], every=after[1])) as h:
+        await h.run(run_id).send("go")
+        assert await h.run(run_id).result() == 60
+
+
+async def test_what_the_code_passes_by_in_a_loop_is_noticed_before_it_is_pruned(stage: Stage) -> None:
+    async with stage.harness(looping_to_sixty(keep=2, every=2)) as h:
+        run_id = (await h.start("sixty")).id
+        await h.settle()
+        kept = await facts(h.run(run_id))
+    async with stage.harness(looping_to_sixty("other work", keep=2, every=2)) as h:
+        await h.run(run_id).send("go")
+        await h.settle()
+        info = await h.run(run_id).info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert "never reached: l/~" in info.error.message
+        assert set(kept) <= set(await facts(h.run(run_id)))

@@ -99,6 +99,8 @@ class History:
         """Drop what happened in iterations of loops, but for what would have to be undone."""
         for path in iterations:
             for location in self.iterations.pop(path):
+                if location in self._unreached:
+                    self.diverge(f"iteration {path} is to be pruned, but the code passed something by in it")
                 if not self._entries[location].has_undo:
                     self._children.discard(self._entries.pop(location).ref)
                 else:

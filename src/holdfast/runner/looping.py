@@ -75,7 +75,8 @@ class Looping:
                 return await self._end(step.value)
             number += 1
             text, state = self._states.store(step.state, f"state of loop {self._location!r}")
-            if (number - 1) % self._every == 0:
+            # A mark of code with another `every` is part of the history and has to be met as well.
+            if (number - 1) % self._every == 0 or self._turn.recorded(iteration_of(self._location, number)) is not None:
                 await self._mark(number, text)
 
     async def _iterate(self, number: int, state: Any) -> Continue[Any] | Break[Any]:
@@ -95,8 +96,8 @@ class Looping:
         recorded = self._turn.marks(self._location)
         if not recorded:
             return 1, self._first[1]
-        number, latest = min(recorded), recorded[max(recorded)]
-        self._oldest = number if latest.ref == PRUNED else 1
+        number = min(recorded)
+        self._oldest = number if any(mark.ref == PRUNED for mark in recorded.values()) else 1
         self._marks = [number]
         self._turn.skip_iterations(self._location, number)
         entry = await self._turn.perform(Mark(iteration_of(self._location, number), ""))
@@ -105,15 +106,18 @@ class Looping:
     async def _mark(self, number: int, text: str) -> None:
         """Record the state with which an iteration begins, and let go of what is too old."""
         location = iteration_of(self._location, number)
-        is_new = self._turn.recorded(location) is None
         self._marks.append(number)
+        if self._turn.recorded(location) is not None:
+            # What is old by now goes with the next new mark. It must be all of it: the oldest mark that is left is
+            # where the run resumes, and everything after that is expected to be there.
+            await self._turn.perform(Mark(location, text))
+            return
         floor = max((mark for mark in self._marks if mark <= number - self._keep), default=1)
         stale = range(self._oldest, floor)
         self._oldest = max(self._oldest, floor)
         self._marks = [mark for mark in self._marks if mark >= floor]
         await self._turn.perform(Mark(location, text, ref=self._pruned_ref()))
-        if is_new:
-            self._turn.prune([iteration_of(self._location, old) for old in stale])
+        self._turn.prune([iteration_of(self._location, old) for old in stale])
 
     async def _end(self, value: Any) -> Any:
         text, value = self._values.store(value, f"value of loop {self._location!r}")
