@@ -22,7 +22,6 @@ from holdfast import (
     RunState,
     step_info,
 )
-from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
 
 once = Retry(max_attempts=1)
@@ -433,12 +432,12 @@ async def test_a_result_that_cannot_be_stored_fails_the_step_that_has_an_undo(st
 
 async def test_a_crash_in_the_middle_of_undoing_repeats_only_what_was_not_recorded(stage: Stage, world: World) -> None:
     app = Registry()
-    crashing: list[Harness] = []
+    reached = asyncio.Event()
 
     async def undo(name: str) -> None:
         world.undo(name)
-        if name == "b" and crashing:
-            await crashing.pop().crash_worker()
+        if name == "b" and not reached.is_set():
+            reached.set()
             await asyncio.Event().wait()
 
     @app.workflow
@@ -448,9 +447,9 @@ async def test_a_crash_in_the_middle_of_undoing_repeats_only_what_was_not_record
         raise ValueError("oh")
 
     async with stage.harness(app, has_endless_bodies=True) as h:
-        crashing.append(h)
         run = await h.start(saga)
-        await h.settle()
+        await reached.wait()
+        await h.crash_worker()
         await h.start_worker()
         with pytest.raises(RunFailed, match="oh"):
             await run.result()
