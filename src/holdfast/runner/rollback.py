@@ -27,7 +27,7 @@ from holdfast.runner.context import Context
 from holdfast.runner.operation import UndoCall
 from holdfast.runner.outcome import error_of
 from holdfast.runner.registry import Definition
-from holdfast.runner.turn import Turn
+from holdfast.runner.rehearsal import Fit, before_turning_around, rehearse
 
 _ANY: Codec[Any] = Codec(Any)
 
@@ -40,7 +40,7 @@ class Undoing(Definition):
         self._definition = definition
         self._run = lease.run
         (self._around,) = (entry for entry in lease.entries if entry.kind is EntryKind.ROLLBACK)
-        self._before = tuple(entry for entry in lease.entries if not _is_later(entry, self._around.position))
+        self._entries = lease.entries
         self._later = tuple(entry for entry in lease.entries if entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK))
 
     @property
@@ -68,7 +68,8 @@ class Undoing(Definition):
 
     def _undo_functions(self) -> list[tuple[Entry, Undo]]:
         """What is to be undone, last first, each with how. Raises if the code does not tell for all of it."""
-        done = [entry for entry in self._before if entry.has_undo and entry.state is EntryState.DONE]
+        before = before_turning_around(self._entries)
+        done = [entry for entry in before if entry.has_undo and entry.state is EntryState.DONE]
         undos = self._replayed_undos()
         found: list[tuple[Entry, Undo]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
@@ -82,12 +83,11 @@ class Undoing(Definition):
         return found
 
     def _replayed_undos(self) -> dict[str, Undo]:
-        turn = Turn(Lease(run=replace(self._run, rollback=None, crashes=0), entries=self._before), self._definition)
-        try:
-            turn.replay()
-            return turn.undos
-        finally:
-            turn.evict()
+        undos: dict[str, Undo] = {}
+        rehearsal = rehearse(self._definition, self._run, self._entries, inspect=lambda turn: undos.update(turn.undos))
+        if rehearsal.fit in (Fit.DIVERGES, Fit.VIOLATES, Fit.REFUSES):
+            raise HistoryDiverged(rehearsal.summary)
+        return undos
 
     async def _undo_all(self, context: Context, undos: Sequence[tuple[Entry, Undo]]) -> None:
         turn = context.turn
@@ -96,7 +96,3 @@ class Undoing(Definition):
             value = await turn.recall(undo.codec, entry.result, f"result of step {entry.location!r}")
             location = f"{UNDO_PREFIX}{entry.location}"
             await turn.perform(UndoCall(location, undo.function, (value,), _ANY, undo.options))
-
-
-def _is_later(entry: Entry, position: int) -> bool:
-    return entry.position >= position if entry.is_settled else entry.since >= position

@@ -88,15 +88,6 @@ class Turn(Asking):
         self.loop.drive()
         self.settle(now)
 
-    def replay(self) -> None:
-        """Start the workflow and replay what is recorded, and nothing more; to see what its code would ask for."""
-        self._root = self.loop.spawn(self.definition.begin(self.context, self.run.input))
-        self.loop.drive()
-        while not self._is_over() and self._history.has_replay:
-            self._replay_next()
-        if self._history.diverged is not None:
-            raise self._history.diverged
-
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
