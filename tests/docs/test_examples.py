@@ -53,3 +53,4 @@ def test_every_example_is_run() -> None:
 @pytest.mark.parametrize("name", LAST_WORDS)
 def test_the_list_of_examples_tells_what_each_shows(name: str) -> None:
     assert f"| [{name}]({name}.py) | " in (PROJECT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert f"](examples/{name}.py)" in (PROJECT / "README.md").read_text(encoding="utf-8")
