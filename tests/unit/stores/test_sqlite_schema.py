@@ -116,3 +116,15 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(path: Pat
     connection = apsw.Connection(str(path))
     assert connection.execute("select name from sqlite_master").fetchall() == [("customers",)]
     connection.close()
+
+
+async def test_a_store_that_is_being_made_never_looks_like_an_older_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All steps are one transaction: if the last one fails, none of them was taken."""
+    with_one_more(monkeypatch, "insert into nowhere values (1)")
+
+    with pytest.raises(StoreUnavailable, match="no such table: nowhere"):
+        await SqliteStore(path).open()
+
+    assert SqliteStore(path).schema().current == 0

@@ -1,7 +1,8 @@
-"""The schema: numbered SQL files, applied forward only, each in one transaction."""
+"""The schema: numbered SQL files, applied forward only, all that are missing in one transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -76,16 +77,18 @@ def prepare(connection: apsw.Connection, path: Path, *, may_migrate: bool) -> No
         raise SchemaOutOfDate(
             f"{path} has schema version {found.current}, this holdfast needs {found.wanted}; run `holdfast migrate`"
         )
-    for migration in migrations():
-        if migration.version > found.current:
-            _apply(connection, migration)
+    pending = [migration for migration in migrations() if migration.version > found.current]
+    if pending:
+        _apply(connection, pending)
 
 
-def _apply(connection: apsw.Connection, migration: Migration) -> None:
+def _apply(connection: apsw.Connection, pending: Sequence[Migration]) -> None:
+    """Take all steps at once: whoever looks meanwhile must not find a store that seems to be of an older version."""
     connection.execute("begin immediate")
     try:
-        connection.execute(migration.script).fetchall()  # to the end: a script has many statements
-        connection.execute(_SET_VERSION, (str(migration.version),))
+        for migration in pending:
+            connection.execute(migration.script).fetchall()  # to the end: a script has many statements
+        connection.execute(_SET_VERSION, (str(pending[-1].version),))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")
     except BaseException:
