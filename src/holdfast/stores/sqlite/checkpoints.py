@@ -10,7 +10,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Renew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
-from holdfast.stores.sqlite import arrivals, moves, starts
+from holdfast.stores.sqlite import arrivals, moves, queues, starts
 from holdfast.stores.sqlite.desk import Desk
 
 _SET_VALUE = """
@@ -55,6 +55,8 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     arrivals.consume(desk, run.id, checkpoint.consumed, now)
     if checkpoint.waits is not None:
         desk.wait(run.id, checkpoint.waits)
+        if run.arrivals:
+            queues.give_back(desk, run.id, checkpoint.waits, now)
         arrivals.collect_missed(desk, run, checkpoint.waits, now)
     _send_out(desk, checkpoint, now)
     if checkpoint.values:
@@ -89,6 +91,7 @@ def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
     if checkpoint.replies:
         replies = [(checkpoint.run_id, reply.message_id, reply.payload, now) for reply in checkpoint.replies]
         desk.connection.executemany(_REPLY, replies)
+        desk.news.replied.add(checkpoint.run_id)
 
 
 def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
