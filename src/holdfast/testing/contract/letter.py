@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Renew, Suspend
+from holdfast.core.checkpoint import Cancel, Renew
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.model import DeadLetter, Reply, RunOptions, Topic
 from holdfast.core.ports import LetterQuery, Pruned, Store
 from holdfast.testing.contract.arrange import (
-    Listening,
     a_message,
     an_event,
     an_id,
@@ -17,7 +16,6 @@ from holdfast.testing.contract.arrange import (
     claim_one,
     fail,
     for_event,
-    for_message,
     held,
     succeed,
     suspended,
@@ -335,17 +333,3 @@ class LetterContract(Contract):
 
         assert await store.replies(asked) == {asked[0]: "1", asked[1]: "null"}
         assert await store.replies([]) == {}
-
-    async def test_a_reply_is_told_of(self, store: Store) -> None:
-        """Hints: whoever waits for a reply looks for it."""
-        lease = await held(store)
-        listening = Listening(store)
-
-        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message(),), replies=(_reply("m1"),)))
-
-        await listening.until("replied", an_id(1))
-        listening.stop()
-
-
-def _reply(message_id: str) -> Reply:
-    return Reply(message_id=message_id, payload="1")
