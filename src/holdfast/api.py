@@ -32,10 +32,11 @@ from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
+from holdfast.runner.message import Message
 from holdfast.runner.registry import Registry, Step, SyncWorkflow, Task, Workflow
 from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
@@ -50,6 +51,7 @@ __all__ = [
     "ChildFailed",
     "Context",
     "Continue",
+    "DeadLetterInfo",
     "EntryInfo",
     "ErrorRecord",
     "Fatal",
@@ -61,6 +63,7 @@ __all__ = [
     "JoinFailed",
     "KeyConflict",
     "LeaseLost",
+    "Message",
     "NotSerializable",
     "PayloadTooLarge",
     "RaceFailed",
@@ -86,6 +89,7 @@ __all__ = [
     "SyncContext",
     "SyncWorkflow",
     "Task",
+    "TopicInfo",
     "UnknownWorkflow",
     "WaitInfo",
     "WaitTimeout",

@@ -15,6 +15,7 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
+from holdfast.engine.replies import Replies
 from holdfast.runner.registry import Registry
 from holdfast.worker.worker import Worker
 
@@ -33,6 +34,7 @@ class Holdfast(Engine):
         self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
         self._store = store or store_for(self.url)
         self._ends: Ends | None = None
+        self._replies: Replies | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._pid: int | None = None
@@ -65,12 +67,13 @@ class Holdfast(Engine):
                     "this Holdfast is in use on another event loop that still runs; make one for each loop"
                 )
             # The loop it was used on is gone, as after asyncio.run(): begin anew on this one.
-            self._loop, self._ends, self._opening = loop, None, asyncio.Lock()
+            self._loop, self._ends, self._replies, self._opening = loop, None, None, asyncio.Lock()
             self.neighbours.clear()
         assert self._opening is not None
         async with self._opening:
             if self._ends is None:
                 await self._store.open()
+                self._replies = self._make_replies()
                 self._ends = self._make_ends()
                 self._pid = os.getpid()
 
@@ -89,6 +92,9 @@ class Holdfast(Engine):
     def _make_ends(self) -> Ends:
         return Ends(self._store)
 
+    def _make_replies(self) -> Replies:
+        return Replies(self._store)
+
     async def close(self) -> None:
         """Stop the workers of this object and let go of the store. It may be used again afterwards."""
         if self._is_forked:
@@ -97,7 +103,8 @@ class Holdfast(Engine):
             await worker.stop()
         if self._ends is not None and self._loop is asyncio.get_running_loop():
             await self._ends.close()
-        self._ends = self._loop = None
+            await self.replies.close()
+        self._ends = self._replies = self._loop = None
         await self._store.close()
         self._pid = None
 
@@ -109,6 +116,11 @@ class Holdfast(Engine):
     def ends(self) -> Ends:
         assert self._ends is not None, "used before opened()"
         return self._ends
+
+    @property
+    def replies(self) -> Replies:
+        assert self._replies is not None, "used before opened()"
+        return self._replies
 
     # Working
 

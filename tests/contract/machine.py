@@ -33,8 +33,21 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import DAY, SECOND, Micros
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
-from holdfast.core.model import Arrival, Entry, Event, Holding, Intent, Lease, Message, Wait, WaitKind
-from holdfast.core.ports import Details, Query, Store
+from holdfast.core.model import (
+    Arrival,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Lease,
+    Message,
+    Reply,
+    RunOptions,
+    Topic,
+    Wait,
+    WaitKind,
+)
+from holdfast.core.ports import Details, LetterQuery, Query, Store
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract import SettableClock
@@ -49,6 +62,7 @@ from holdfast.testing.contract.arrange import (
     an_error,
     an_id,
     block,
+    checkpoint_for,
     fail,
     for_child,
     for_event,
@@ -72,6 +86,12 @@ STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
 """Locations and attempts of entries; one without attempts is settled."""
 TURN = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
 WORKERS = ("worker-a", "worker-b", "worker-c")
+RULES = tuple(
+    Topic(name=name, **rules)
+    for name in ("paid", "it's*", "*")
+    for rules in ({"mode": "queue"}, {"mode": "queue", "max_pending": 1}, {"mode": "queue", "retention": SECOND}, {})
+)
+MANY = 1_000
 
 
 def often(usual: Any, rare: Sequence[Any]) -> st.SearchStrategy[Any]:
@@ -98,6 +118,7 @@ INTENTS = st.tuples(
         {"delay": 1},
         {"delay": SECOND},
         {"tags": {"it's": "%"}},
+        {"options": RunOptions(undelivered="dead_letter")},
         *({"parent": number, "on_close": "cancel"} for number in range(3)),
         *({"parent": number} for number in range(3)),
     ),
@@ -142,6 +163,7 @@ CHECKPOINTS = st.fixed_dictionaries(
             *({"message": (number, None, "go")} for number in range(RUNS)),
             {"message": (0, "k", "stop")},
             *({"event": topic} for topic in TOPICS),
+            *({"reply": number} for number in range(2)),
             *({"cancel": number} for number in range(RUNS)),
         ),
     }
@@ -186,9 +208,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Doing
 
-    @initialize(plans=st.lists(INTENTS, min_size=2, max_size=4))
-    def begin(self, plans: list[tuple[int, Plan]]) -> None:
+    @initialize(plans=st.lists(INTENTS, min_size=2, max_size=4), topic=st.sampled_from(RULES))
+    def begin(self, plans: list[tuple[int, Plan]], topic: Topic) -> None:
         """Have some runs to do things to, and some of them held."""
+        self.rule_topic(topic)
         self.create(plans, WORKERS[0])
 
     @rule(plans=st.lists(INTENTS, min_size=1, max_size=3), worker=often(None, WORKERS))
@@ -242,6 +265,18 @@ class StoreMachine(RuleBasedStateMachine):
         if (checkpoint := self._checkpoint(plan | {"right": "current"})) is not None:
             self._write([checkpoint])
 
+    @rule(topic=st.sampled_from(TOPICS), next=st.sampled_from([Hold(), Suspend(), succeed()]))
+    def let_go(self, topic: str, next: Next) -> None:
+        """Have runs wait for what is emitted, and one of them not want it any more: chance alone seldom does."""
+        leases = [lease for lease in self.leases if self._is_current(lease)][:2]
+        wait = for_event(topic)
+        for lease in leases:
+            self._write([checkpoint_for(lease, waits=(replace(wait, since=self.clock.now()),))])
+        event = self._event(topic)
+        self._both(lambda store: store.emit([event]), list)
+        if leases:
+            self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
+
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:
         if len(self.batches) > index:
@@ -290,6 +325,23 @@ class StoreMachine(RuleBasedStateMachine):
                 pass
             case WaitKind.TIME | WaitKind.RETRY:
                 self.clock.advance(max(0, (wait.deadline or 0) - self.clock.now()))
+
+    @rule(topic=st.sampled_from(RULES))
+    def rule_topic(self, topic: Topic) -> None:
+        self._both(lambda store: store.put_topics([topic]))
+
+    @rule(kind=st.sampled_from(["prune", "dry run", "replay", "purge"]), number=st.integers(0, 2))
+    def tidy(self, kind: str, number: int) -> None:
+        letters = [*self.model._state.letters, 99][number:][:2]
+        match kind:
+            case "prune":
+                self._both(lambda store: store.prune(MANY))
+            case "dry run":
+                self._both(lambda store: store.prune(MANY, is_dry_run=True))
+            case "replay":
+                self._both(lambda store: store.replay_letters(letters))
+            case _:
+                self._both(lambda store: store.purge_letters(letters))
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
@@ -427,6 +479,7 @@ class StoreMachine(RuleBasedStateMachine):
             ),
             messages=tuple(self._message(*address) for address in _some(more, "message")),
             events=tuple(self._event(topic) for topic in _some(more, "event")),
+            replies=tuple(Reply(message_id=f"{number}", payload=run.id) for number in _some(more, "reply")),
             # Only of younger runs: cancelling one's own ancestor would be cancelling oneself.
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             values=more.get("values", {}),
@@ -514,5 +567,9 @@ async def _picture(store: Store, number: int) -> Plan:
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),
         "orphans": sorted(await store.orphans(RUNS)),
         "workers": list(await store.workers()),
+        "topics": list(await store.topics()),
+        "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
+        "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),
+        "replies": await store.replies([(run_id, f"{message}") for run_id in ids for message in range(2)]),
         "now": await store.now(),
     }

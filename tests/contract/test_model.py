@@ -20,7 +20,7 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseReq
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Entry, Lease, Message, Run
 from holdfast.core.ports import Sent, Store
-from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, moves
+from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, moves, queues
 from holdfast.stores.memory.state import Record, State
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
@@ -133,6 +133,10 @@ def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
     return right(state, record, after, request, now)
 
 
+def keeps_what_it_was_handed(right: Callable[..., None], state: State, record: Record, now: Micros) -> None:
+    """Not to give anything back."""
+
+
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "_write_one"),
     parks_without_looking: (checkpoints, "_write_one"),
@@ -140,10 +144,11 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     forgets_crashes: (claims, "lease"),
     forgets_receipts: (checkpoints, "_send_out"),
     sends_to_the_dead: (arrivals, "send_one"),
-    wakes_nobody: (moves, "deliver"),
+    wakes_nobody: (inboxes, "deliver"),
     leaves_children_alone: (moves, "_bury"),
     keeps_what_a_rewind_waited_for: (controls, "_revise"),
     pauses_without_asking: (controls, "_change"),
+    keeps_what_it_was_handed: (queues, "give_back"),
 }
 
 

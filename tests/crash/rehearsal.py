@@ -105,7 +105,7 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
 
 def _result(entry: Entry) -> str | None:
     """The result of an entry. Of what was received name and payload only: ids and instants differ from play to play."""
-    if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT):
+    if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and entry.is_settled:
         return str([(one.name, one.payload) for one in received_in(entry)])
     return entry.result
 

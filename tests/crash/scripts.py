@@ -85,6 +85,65 @@ def waits(app: Registry, ledger: Ledger) -> None:
         return found
 
 
+def queues(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("consumer")
+    async def consumer(ctx: Context) -> int:
+        found: int = await ctx.wait_event("jobs")
+        await ctx.step("work", ledger.note)
+        return found
+
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        """Withdraws its wait for a job, which may have been handed to it, and wants another one later."""
+        job = asyncio.create_task(ctx.wait_event("jobs"))
+        found: list[Any] = [await ctx.receive("stop")]
+        job.cancel()
+        await ctx.step("think", ledger.note)
+        await ctx.sleep(3600)
+        try:
+            async with asyncio.timeout(60):
+                await ctx.wait_event("jobless")
+        except TimeoutError:
+            found.append("jobless")
+        return [*found, await ctx.wait_event("jobs")]
+
+
+async def work_off(h: Harness) -> None:
+    await h.topic("jo*", mode="queue")
+    run = await h.start("main", id="main")
+    await h.settle()
+    await run.send("stop", "stopped", id="stop")
+    await h.emit("jobs", 1)
+    assert await (await h.start("consumer", id="consumer")).result() == 1
+    await h.emit("jobs", 2)
+    assert await run.result() == ["stopped", "jobless", 2]
+
+
+def conversation(app: Registry, ledger: Ledger) -> None:
+    @app.workflow("main")
+    async def main(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.receive_message("first")]
+        first = found.pop()
+        first.reply([await ctx.step("answer", ledger.note, first.payload), first.id])
+        while batch := await ctx.receive_batch(["x", "y"], 2, 60):
+            found.append(batch)
+            await ctx.step("work", ledger.note)
+        second = await ctx.receive_message()
+        await second.reply(len(found))
+        return found
+
+
+async def converse(h: Harness) -> None:
+    run = await h.start("main", id="main", undelivered="dead_letter", delay=1)
+    for number in range(5):
+        await run.send("xy"[number % 2], number, id=f"m{number}")
+    assert await run.request("first", 17, id="first") == [17, "first"]
+    assert await run.request("second", id="second") == 3
+    assert await run.request("first", 18, id="first") == [17, "first"]
+    await run.result()
+    assert [letter.name async for letter in h.dead_letters()] == []
+
+
 async def send_everything(h: Harness) -> None:
     run = await h.start("main", id="main")
     for name, payload in [("x", 1), ("z", 2), ("x", 3), ("other", 4)]:
@@ -390,6 +449,8 @@ SCRIPTS = [
     Script("steps", steps, run_main),
     Script("versions", versions, run_main),
     Script("waits", waits, send_everything),
+    Script("queues", queues, work_off),
+    Script("conversation", conversation, converse),
     Script("branches", branches, run_main),
     Script("children", children, run_main),
     Script("failing", failing, fail_main),

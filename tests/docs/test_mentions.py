@@ -34,7 +34,7 @@ def test_every_error_has_its_place_on_the_page_of_errors(name: str) -> None:
     assert not is_error or name.startswith("_") or name in Page(DOCS / "errors.md").text
 
 
-@pytest.mark.parametrize("method", [name for name in vars(holdfast.Context) if not name.startswith("_")])
+@pytest.mark.parametrize("method", [name for name in dir(holdfast.Context) if not name.startswith("_")])
 def test_every_operation_of_the_context_is_mentioned(method: str) -> None:
     internal = {"of", "run_step", "turn"}
 
@@ -62,7 +62,8 @@ def _options(name: str) -> Iterator[str]:
     context = click.Context(cli)
     command = cli.get_command(context, name)
     assert command is not None
-    for parameter in [*command.params, *cli.params]:
+    verbs = command.commands.values() if isinstance(command, click.Group) else ()
+    for parameter in [*command.params, *cli.params, *(one for verb in verbs for one in verb.params)]:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             yield from (option for option in parameter.opts if option.startswith("--"))
 

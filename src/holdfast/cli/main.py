@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Act": {
         "send": "Send a message to a run.",
         "emit": "Publish an event to all runs that wait for it.",
+        "topics": "Set how events are delivered; replay what could not be.",
         "cancel": "End runs as cancelled.",
         "pause": "Keep runs from going on until they are resumed.",
         "resume": "Let paused runs go on.",
@@ -43,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Operate": {
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
+        "prune": "Remove what nobody needs any more.",
         "migrate": "Bring the store to the schema of this version.",
         "version": "Print the version.",
     },

@@ -13,9 +13,9 @@ from holdfast.cli.view import Snapshot
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
-from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
 
 Json = dict[str, Any]
 
@@ -105,6 +105,39 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
         "started_at": micros_json(worker.started_at),
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
+    }
+
+
+def topic_json(topic: TopicInfo) -> Json:
+    return {
+        "name": topic.name,
+        "mode": topic.mode,
+        "retention_seconds": topic.retention.total_seconds(),
+        "max_pending": topic.max_pending,
+    }
+
+
+def letter_json(letter: DeadLetterInfo) -> Json:
+    return {
+        "number": letter.number,
+        "id": letter.id,
+        "topic": letter.topic,
+        "run_id": letter.run_id,
+        "name": letter.name,
+        "payload": letter.payload,
+        "at": time_json(letter.at),
+        "reason": letter.reason,
+    }
+
+
+def pruned_json(pruned: Pruned) -> Json:
+    return {
+        "events": pruned.events,
+        "dead_letters": pruned.dead_letters,
+        "taken": pruned.taken,
+        "receipts": pruned.receipts,
+        "replies": pruned.replies,
+        "has_more": pruned.has_more,
     }
 
 

@@ -85,6 +85,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 class Verdict(Value, frozen=True, kw_only=True):
     """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen.
 
+    `seen` is the number of the last arrival there was, which may be one that went on to another run since.
     `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill.
     """
 
@@ -93,6 +94,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     is_held: bool = True
     is_pausing: bool = False
     arrivals: tuple[Arrival, ...] = ()
+    seen: int = 0
 
 
 class Verdicts(Value, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """Types of which runs became ready, and runs: held ones that got arrivals, ended ones, ones taken from a holder.
+    """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
 
     `is_elsewhere`: something was written by another process; look for yourself.
     """
@@ -15,22 +15,30 @@ class Hint(msgspec.Struct, frozen=True):
     arrived: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     taken: frozenset[str] = frozenset()
+    replied: frozenset[str] = frozenset()
     is_elsewhere: bool = False
 
 
 class News:
     """What a transaction will have to tell, gathered while it goes on."""
 
-    __slots__ = ("arrived", "ended", "ready", "taken")
+    __slots__ = ("arrived", "ended", "ready", "replied", "taken")
 
     def __init__(self) -> None:
         self.ready: set[str] = set()
         self.arrived: set[str] = set()
         self.ended: set[str] = set()
         self.taken: set[str] = set()
+        self.replied: set[str] = set()
 
     def hint(self) -> Hint | None:
         """The hint to give when it is committed, if there is anything to tell."""
-        if not (self.ready or self.arrived or self.ended or self.taken):
+        if not (self.ready or self.arrived or self.ended or self.taken or self.replied):
             return None
-        return Hint(frozenset(self.ready), frozenset(self.arrived), frozenset(self.ended), frozenset(self.taken))
+        return Hint(
+            ready=frozenset(self.ready),
+            arrived=frozenset(self.arrived),
+            ended=frozenset(self.ended),
+            taken=frozenset(self.taken),
+            replied=frozenset(self.replied),
+        )

@@ -24,6 +24,7 @@ OnClose = Literal["cancel", "abandon"]
 Reuse = Literal["never", "after_failure", "after_end"]
 Undelivered = Literal["discard", "dead_letter"]
 TopicMode = Literal["fanout", "queue"]
+DeadReason = Literal["expired", "overflow", "undelivered"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -272,14 +273,15 @@ class Topic(Value, frozen=True, kw_only=True):
 class DeadLetter(Value, frozen=True, kw_only=True):
     """What could not be delivered: a queue event that expired or overflowed, or a message to a run that ended.
 
-    `topic` is set for an event, `run_id` and `name` for a message; `id` is the event's or message's own.
+    `topic` is set for an event, `run_id` and `name` for a message; `id` is the event's or message's own. `at` is when
+    it was given up, `reason` is `expired`, `overflow` or `undelivered`.
     """
 
     number: int
     id: str
     payload: str
     at: Micros
-    reason: str
+    reason: DeadReason
     topic: str | None = None
     run_id: str | None = None
     name: str | None = None

@@ -32,7 +32,20 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import Micros
 from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, Value, Wait, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    Value,
+    Wait,
+    WorkerInfo,
+)
 from holdfast.core.states import RunState
 
 PAGE_LIMIT = 1_000
@@ -82,6 +95,39 @@ class Sent(Value, frozen=True, kw_only=True):
     refused: str | None = None
 
 
+class LetterQuery(Value, frozen=True, kw_only=True):
+    """Which dead letters to list, oldest first. `topic` may end in `*`; `after` is the last one of the page before."""
+
+    topic: str | None = None
+    after: int = 0
+    limit: int = 100
+
+
+class Pruned(Value, frozen=True, kw_only=True):
+    """How much a pruning removed. `has_more`: there is more to be done.
+
+    `events` went because nobody may get them any more, `dead_letters` are those of a queue that were given up.
+    """
+
+    events: int = 0
+    dead_letters: int = 0
+    taken: int = 0
+    receipts: int = 0
+    replies: int = 0
+    has_more: bool = False
+
+    def plus(self, other: Pruned) -> Pruned:
+        """Both together; whether there is more is for the other to say."""
+        return Pruned(
+            events=self.events + other.events,
+            dead_letters=self.dead_letters + other.dead_letters,
+            taken=self.taken + other.taken,
+            receipts=self.receipts + other.receipts,
+            replies=self.replies + other.replies,
+            has_more=other.has_more,
+        )
+
+
 class SchemaStatus(Value, frozen=True, kw_only=True):
     """The version a store has, the one this code needs, and the migrations in between."""
 
@@ -122,6 +168,16 @@ class Reader(Protocol):
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         """What a renewal would answer, without renewing."""
         ...
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """What was replied to messages, by the run's and the message's id; of those without a reply nothing."""
+        ...
+
+    async def topics(self) -> Sequence[Topic]:
+        """The rules that were set for topics, by name."""
+        ...
+
+    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         """How many runs there are, by type and state."""
@@ -215,7 +271,23 @@ class Store(Reader, Protocol):
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]: ...
 
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        """Publish; the answer is how many waiting runs each event reached."""
+        """Publish; the answer is how many waiting runs each event reached: at most one on a topic that is a queue."""
+        ...
+
+    async def put_topics(self, topics: Sequence[Topic]) -> None:
+        """Set the rules for topics. The mode counts for events emitted from now on, the limits for all."""
+        ...
+
+    async def replay_letters(self, numbers: Sequence[int]) -> int:
+        """Deliver dead letters after all; how many. A message to a run that takes none stays a dead letter."""
+        ...
+
+    async def purge_letters(self, numbers: Sequence[int]) -> int:
+        """Forget dead letters; how many there were."""
+        ...
+
+    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be."""
         ...
 
     async def control(self, run_id: str, request: Control) -> bool:

@@ -9,29 +9,14 @@ from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resu
 from holdfast.core.codec import decode_any, encode_any
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id
-from holdfast.core.ports import Store
-from holdfast.engine.ends import Ends
+from holdfast.engine.door import Door
 
 if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
 
 
-class Controls:
+class Controls(Door):
     """The controls of runs in one store. Each is written to the run's audit; True means that something changed."""
-
-    @property
-    def store(self) -> Store:
-        """The store, once it is open."""
-        raise NotImplementedError
-
-    @property
-    def ends(self) -> Ends:
-        """Everybody who waits for an end."""
-        raise NotImplementedError
-
-    async def opened(self) -> None:
-        """Open the store, if that has not been done."""
-        raise NotImplementedError
 
     def run(self, run_id: str, /) -> RunHandle[Any]:
         """A handle on a run."""

@@ -1,21 +1,19 @@
-"""Waiting for ends: runs that end in this process are answered from memory, others by one shared watcher."""
+"""Waiting for ends: runs that end in this process are answered from memory, others by one shared lookout."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 
 import msgspec
 
 from holdfast.core.checkpoint import Finish
-from holdfast.core.errors import ErrorRecord, StoreUnavailable
+from holdfast.core.errors import ErrorRecord
 from holdfast.core.hint import Hint
 from holdfast.core.model import Run
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
+from holdfast.engine.lookout import Lookout
 
-POLL_SECONDS = 1.0
 _SOON_SECONDS = 0.005
 _REMEMBERED = 1_000
 _REMEMBERED_BYTES = 64 * 1024
@@ -33,23 +31,12 @@ class End(msgspec.Struct, frozen=True):
         return cls(RunState(ended.state), ended.result, ended.error)
 
 
-class Ends:
-    """Everybody in this process who waits for a run to end. Hints make it quick, a slow poll makes it sure."""
+class Ends(Lookout[str, End]):
+    """Everybody in this process who waits for a run to end."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._loop = asyncio.get_running_loop()
-        self._waiters: dict[str, set[asyncio.Future[End]]] = {}
         self._recent: OrderedDict[str, End] = OrderedDict()
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_behind = False
-        self._unlisten: Callable[[], None] = store.listen(self._hear)
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiters)
+        super().__init__(store)
 
     def note(self, run_id: str, finish: Finish) -> None:
         """A run has ended in this process, and the commit is done."""
@@ -64,29 +51,7 @@ class Ends:
         """The end of a run, when it comes. `is_fresh`: just started here, so most likely to be noted soon."""
         if (known := self._recent.get(run_id)) is not None:
             return known
-        waiter: asyncio.Future[End] = self._loop.create_future()
-        self._waiters.setdefault(run_id, set()).add(waiter)
-        self._check_in(_SOON_SECONDS if is_fresh else 0)
-        try:
-            return await waiter
-        finally:
-            waiting = self._waiters.get(run_id)
-            if waiting is not None:
-                waiting.discard(waiter)
-                if not waiting:
-                    del self._waiters[run_id]
-
-    async def close(self) -> None:
-        """Stop watching; whoever still waits is cancelled."""
-        self._unlisten()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        for waiting in list(self._waiters.values()):
-            for waiter in list(waiting):
-                waiter.cancel()
+        return await self._await(run_id, _SOON_SECONDS if is_fresh else 0)
 
     def forget(self, run_id: str) -> None:
         """A run that ended was reopened."""
@@ -96,48 +61,10 @@ class Ends:
         if hint.is_elsewhere:
             self._recent.clear()  # another process may have reopened what ended here
         if hint.is_elsewhere and self._waiters:
-            self._check_in(0)
+            self._look_in(0)
         elif any(run_id in self._waiters for run_id in hint.ended):
-            self._check_in(_SOON_SECONDS)  # most likely noted by then
+            self._look_in(_SOON_SECONDS)  # most likely noted by then
 
-    def _check_in(self, seconds: float) -> None:
-        """Look for ends within so many seconds."""
-        when = self._loop.time() + seconds
-        if self._task is not None:
-            self._is_behind = True  # a look is under way that may have missed what we were told of
-        elif self._timer is None or self._timer.when() > when:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(when, self._check)
-
-    def _check(self) -> None:
-        self._timer = None
-        if self._waiters and self._task is None:
-            self._task = self._loop.create_task(self._ask())
-            self._task.add_done_callback(self._asked)
-
-    async def _ask(self) -> None:
-        try:
-            for run in await self._store.ends(list(self._waiters)):
-                self._resolve(run.id, End.of(run))
-        except StoreUnavailable:
-            pass  # whoever waits has a time-out of their own; the next look may work
-
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            for waiting in self._waiters.values():
-                for waiter in waiting:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-            return
-        if self._waiters:
-            is_behind, self._is_behind = self._is_behind, False
-            self._check_in(0 if is_behind else POLL_SECONDS)
-
-    def _resolve(self, run_id: str, end: End) -> None:
-        for waiter in self._waiters.get(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(end)
+    async def _look(self) -> None:
+        for run in await self._store.ends(list(self._waiters)):
+            self._resolve(run.id, End.of(run))

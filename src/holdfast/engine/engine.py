@@ -26,11 +26,12 @@ from holdfast.core.intent import (
     described,
     run_options,
 )
-from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse
+from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse, Undelivered
 from holdfast.core.ports import PAGE_LIMIT, Database, Query
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
+from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.runner.context import Context
@@ -46,7 +47,8 @@ class StartOptions(TypedDict, total=False):
 
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
     255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
-    whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it.
+    whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
+    what becomes of messages it never received: `discard`, or `dead_letter`.
     """
 
     key: str | None
@@ -58,6 +60,7 @@ class StartOptions(TypedDict, total=False):
     id: str | None
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
+    undelivered: Undelivered
 
 
 class Neighbour(Protocol):
@@ -70,7 +73,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls):
+class Engine(Controls, Delivery):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -314,7 +317,11 @@ class Engine(Controls):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
-            options=run_options(max_run=options.get("max_run"), max_suspend=options.get("max_suspend")),
+            options=run_options(
+                max_run=options.get("max_run"),
+                max_suspend=options.get("max_suspend"),
+                undelivered=options.get("undelivered", "discard"),
+            ),
         )
         return intent, codec
 
@@ -379,7 +386,10 @@ class Engine(Controls):
     # Telling
 
     async def emit(self, topic: str, payload: Any = None) -> int:
-        """Publish an event; the answer is how many waiting runs it reached. When it returns it is durable."""
+        """Publish an event; the answer is how many waiting runs it reached (of a queue, one at most).
+
+        When it returns the event is durable.
+        """
         event = Event(id=new_id(), topic=check_topic(topic), payload=encode_any(payload, f"payload of event {topic!r}"))
         await self.opened()
         (reached,) = await self.store.emit([event])

@@ -152,6 +152,27 @@ class RunHandle(Generic[R]):
         if sent.refused == "finished":
             raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
 
+    async def request(
+        self, name: str, payload: Any = None, *, timeout: float | None = None, id: str | None = None
+    ) -> Any:
+        """Send the run a message and wait for its reply. `RunFinished` if the run ends without one.
+
+        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it. A request with the same `id` is
+        the same request and gets the same reply, for a day.
+        """
+        message_id = new_id() if id is None else check_text(id, "message id")
+        async with asyncio.timeout(timeout):
+            run_id = await self._resolve()
+            try:
+                await self.send(name, payload, id=message_id)
+            except RunFinished:
+                if not await self._engine.store.replies([(run_id, message_id)]):
+                    raise
+            text = await self._engine.replies.wait(run_id, message_id)
+        if text is None:
+            raise RunFinished(f"run {run_id} has ended without a reply to {name!r}")
+        return decode_any(text, f"reply to {name!r}")
+
     async def value(self, name: str, default: Any = None) -> Any:
         """A value the run has published with `ctx.set_value`, or `default`."""
         text = (await self._details()).values.get(name)

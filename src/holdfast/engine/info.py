@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,7 +10,19 @@ import msgspec
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import AuditFact, Entry, EntryKind, EntryState, Run, Wait, WaitKind
+from holdfast.core.model import (
+    AuditFact,
+    DeadLetter,
+    DeadReason,
+    Entry,
+    EntryKind,
+    EntryState,
+    Run,
+    Topic,
+    TopicMode,
+    Wait,
+    WaitKind,
+)
 from holdfast.core.ports import Details
 from holdfast.core.received import received_in
 from holdfast.core.states import RunState
@@ -122,6 +134,53 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
         return cls(event=fact.event, at=moment(fact.at), data=fact.data)
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How events of a topic, or of a family of topics, are delivered and kept."""
+
+    name: str
+    mode: TopicMode
+    retention: timedelta
+    max_pending: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> TopicInfo:
+        return cls(
+            name=topic.name,
+            mode=topic.mode,
+            retention=timedelta(microseconds=topic.retention),
+            max_pending=topic.max_pending,
+        )
+
+
+class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What could not be delivered: an event of `topic`, or a message to `run_id` of this `name`.
+
+    `at` is when it was given up, `reason` is `expired`, `overflow` or `undelivered`.
+    """
+
+    number: int
+    id: str
+    topic: str | None
+    run_id: str | None
+    name: str | None
+    payload: Any
+    at: datetime
+    reason: DeadReason
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> DeadLetterInfo:
+        return cls(
+            number=letter.number,
+            id=letter.id,
+            topic=letter.topic,
+            run_id=letter.run_id,
+            name=letter.name,
+            payload=decode_any(letter.payload),
+            at=moment(letter.at),
+            reason=letter.reason,
+        )
 
 
 def _wait_info(wait: Wait) -> WaitInfo:

@@ -16,7 +16,7 @@ from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of, without_iterations
-from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message
+from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
 from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
@@ -164,6 +164,7 @@ class Asking:
         message: Message | None = None,
         event: Event | None = None,
         cancels: Sequence[str] = (),
+        reply: Reply | None = None,
     ) -> Entry | None:
         """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
         if self.loop.is_evicting or self._history.diverged is not None:
@@ -188,7 +189,7 @@ class Asking:
         )
         self._history.remember([entry])
         self._gains.add(entry)
-        self._gains.command(child=child, message=message, event=event, cancels=cancels)
+        self._gains.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
         return None
 
     def renew(self, payload: str) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import run_options
 from holdfast.core.location import name_from
-from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions
+from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelivered
 from holdfast.runner.operation import ChildEnd
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class ChildOptions(TypedDict, total=False):
     on_close: OnClose
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
+    undelivered: Undelivered
 
 
 def check_options(options: ChildOptions) -> None:
@@ -55,7 +56,11 @@ def check_limit(limit: object) -> None:
 
 def child_options(options: ChildOptions) -> RunOptions:
     """What was said about a child that stays as it is for its whole life."""
-    return run_options(max_run=options.get("max_run"), max_suspend=options.get("max_suspend"))
+    return run_options(
+        max_run=options.get("max_run"),
+        max_suspend=options.get("max_suspend"),
+        undelivered=options.get("undelivered", "discard"),
+    )
 
 
 class Done:

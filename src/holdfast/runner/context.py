@@ -6,7 +6,7 @@ functions that return coroutines.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
@@ -21,7 +21,7 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_delay, check_priority, check_tags, check_topic, described
 from holdfast.core.location import check_name, name_from
-from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message, WaitKind
+from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message
 from holdfast.core.retry import Retry
 from holdfast.runner.branches import Branches, check_some
 from holdfast.runner.child import (
@@ -37,7 +37,8 @@ from holdfast.runner.child import (
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
-from holdfast.runner.operation import Operation, Pause, Reception, StepCall, StepOptions, checked_undo
+from holdfast.runner.operation import Operation, Pause, StepCall, StepOptions, checked_undo
+from holdfast.runner.receiving import Receiving
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.transaction import TxCall, check_function, declared_options
 from holdfast.runner.version import Version, check_latest, check_removed
@@ -52,8 +53,6 @@ S = TypeVar("S")
 V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
 
-_ANY: Codec[Any] = Codec(Any)
-
 
 class StepKeywords(TypedDict, total=False):
     """How a step is executed: see `Context.step`."""
@@ -65,7 +64,7 @@ class StepKeywords(TypedDict, total=False):
     undo: Callable[[Any], Any] | None
 
 
-class Context:
+class Context(Receiving):
     """Given to a workflow as its first argument."""
 
     def __init__(self, turn: Asking) -> None:
@@ -178,61 +177,6 @@ class Context:
 
     def _pause(self, deadline: Micros) -> Coroutine[Any, Any, None]:
         return self._perform(Pause(self._locate("sleep"), deadline=deadline))
-
-    @overload
-    def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
-    @overload
-    def wait_event(
-        self, topic: str, *, type: type[T], timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, T]: ...
-    def wait_event(
-        self, topic: str, *, type: Any = Any, timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, Any]:
-        """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time."""
-        check_topic(topic)
-        location = self._locate(name_from("event", topic))
-        deadline = self._deadline(timeout)
-        return self._perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
-
-    @overload
-    def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
-    @overload
-    def receive(
-        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def receive(
-        self, name: Sequence[str] | None = None, *, timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, tuple[str, Any]]: ...
-    def receive(
-        self,
-        name: str | Sequence[str] | None = None,
-        *,
-        type: Any = Any,
-        timeout: float | timedelta | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        """The payload of the next message of this name; of several names, or any, `(name, payload)`.
-
-        Messages are kept, in order, also those sent before the run asked or even started.
-        """
-        if name is None:
-            names: tuple[str, ...] = ()
-        else:
-            names = (name,) if isinstance(name, str) else tuple(name)
-            if not names:
-                raise InvalidRequest("receive([]) could never return; give a name, several, or none for any")
-        for one in names:
-            check_name(one, "message name")
-        location = self._locate(name_from("receive", "|".join(names)) if names else "receive")
-        reception = Reception(
-            location,
-            WaitKind.MESSAGE,
-            names,
-            _codec(type),
-            deadline=self._deadline(timeout),
-            with_name=not isinstance(name, str),
-        )
-        return self._perform(reception)
 
     # Children
 
@@ -478,16 +422,5 @@ class Context:
         run = self._turn.run
         return f"{run.id}:{run.generation}:{location}"
 
-    def _locate(self, name: str) -> str:
-        self._turn.loop.check_inside()
-        return self._turn.loop.scope.locate(name)
-
-    def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
-        return None if timeout is None else self._turn.stamp + max(0, micros(timeout))
-
     def _perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         return self._turn.perform(operation)
-
-
-def _codec(hint: Any) -> Codec[Any]:
-    return _ANY if hint is Any else Codec(hint)

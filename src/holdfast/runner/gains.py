@@ -53,7 +53,13 @@ class Gains:
         self._is_urgent = self._is_urgent or not is_lazy
 
     def command(
-        self, *, child: Intent | None, message: Message | None, event: Event | None, cancels: Sequence[str]
+        self,
+        *,
+        child: Intent | None,
+        message: Message | None,
+        event: Event | None,
+        cancels: Sequence[str],
+        reply: Reply | None,
     ) -> None:
         """Take in something to be done to the world."""
         if child is not None:
@@ -62,6 +68,8 @@ class Gains:
             self.messages.append(message)
         if event is not None:
             self.events.append(event)
+        if reply is not None:
+            self.replies.append(reply)
         self.cancels += cancels
         self._is_urgent = True
 

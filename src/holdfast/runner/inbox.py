@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
+from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, WaitKind
-from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception
+from holdfast.core.model import Arrival, Wait, WaitKind
+from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception
 
 
 class Inbox:
@@ -25,6 +27,7 @@ class Inbox:
         self._due: list[tuple[Micros, bool, int, int, Arrival | None, Operation]] = []
         self._pushed = 0
         self._had: dict[str, int] = {}
+        self._waits: Sequence[Wait] | None = None
         for arrival in arrivals:
             self._keep(arrival)
 
@@ -33,13 +36,32 @@ class Inbox:
         """What is there and not consumed, in order."""
         return list(self._arrivals.values())
 
-    def add(self, arrivals: Iterable[Arrival]) -> None:
-        """Take in what a store told of. Hearing of the same arrival twice changes nothing."""
+    def add(self, arrivals: Iterable[Arrival], seen: int = 0) -> None:
+        """Take in what a store told of: all there is up to `seen`. Hearing of it twice changes nothing."""
         for arrival in arrivals:
             if arrival.number > self.seen:
                 self.seen = arrival.number
-                self._keep(arrival)
-                self._offer(arrival)
+                if self._is_ours(arrival):
+                    self._keep(arrival)
+                    self._offer(arrival)
+        self.seen = max(self.seen, seen)
+
+    def registered(self, waits: Sequence[Wait]) -> None:
+        """A checkpoint tells the store what the run waits for. What it has of a queue besides goes to other runs."""
+        self._waits = waits
+        for arrival in self.arrivals:
+            if not self._is_ours(arrival):
+                self.consume(arrival)
+
+    def inherit(self, old: Inbox) -> None:
+        """Take over from the inbox of an earlier turn of the same lease."""
+        self._waits = old._waits
+
+    def _is_ours(self, arrival: Arrival) -> bool:
+        """Whether the store leaves it with this run: also one that came while that checkpoint was on its way."""
+        if self._waits is None or not arrival.is_exclusive:
+            return True
+        return any(rules.accepts(wait, arrival) for wait in self._waits)
 
     def _keep(self, arrival: Arrival) -> None:
         self._arrivals[arrival.number] = arrival
@@ -65,6 +87,17 @@ class Inbox:
         elif isinstance(operation, ChildGroup):
             for child_id in operation.members:
                 self._children.pop(child_id, None)
+
+    def take(self, arrival: Arrival, operation: Operation) -> list[Arrival]:
+        """An arrival is fed to an operation, with as many more as that takes at once."""
+        taken = [arrival]
+        if isinstance(operation, Batch):
+            others = (one for one in self._arrivals.values() if one is not arrival and self._fits(one, operation))
+            taken += islice(others, operation.count - 1)
+            taken.sort(key=lambda one: one.number)
+        for one in taken:
+            self.consume(one)
+        return taken
 
     def consume(self, arrival: Arrival) -> None:
         """An arrival was fed to an operation, or will never be."""

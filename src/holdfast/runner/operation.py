@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import ChildFailed, ErrorRecord, InvalidRequest, StepFailed, StepTimeout, WaitTimeout
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
-from holdfast.core.received import received_in, record_of
+from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
 
@@ -210,8 +210,15 @@ class Reception(Operation):
             what = f"{self.wait_kind.value} {' or '.join(self.names) or 'of any name'}"
             raise WaitTimeout(f"no {what} came in time (waited at {self.location!r})", self.location)
         (received,) = received_in(entry)
-        value = self.codec.decode(received.payload, f"payload of {self.wait_kind.value} {received.name!r}")
+        return self.meaning(received)
+
+    def meaning(self, received: Received) -> Any:
+        """What one thing that was received is to the workflow."""
+        value = self.payload_of(received)
         return (received.name, value) if self.with_name else value
+
+    def payload_of(self, received: Received) -> Any:
+        return self.codec.decode(received.payload, f"payload of {self.wait_kind.value} {received.name!r}")
 
     def wait(self, after: int) -> Wait:
         return Wait(
@@ -222,6 +229,28 @@ class Reception(Operation):
             deadline=self.deadline,
             after=after,
         )
+
+
+class Batch(Reception):
+    """A wait for messages that takes all there are, up to `count`. That none came in time is no error."""
+
+    __slots__ = ("count",)
+
+    def __init__(
+        self,
+        location: str,
+        names: tuple[str, ...],
+        codec: Codec[Any],
+        count: int,
+        *,
+        deadline: Micros | None,
+        with_name: bool,
+    ) -> None:
+        super().__init__(location, WaitKind.MESSAGE, names, codec, deadline=deadline, with_name=with_name)
+        self.count = count
+
+    def outcome(self, entry: Entry) -> list[Any]:
+        return [self.meaning(received) for received in received_in(entry)]
 
 
 class ChildEnd(Operation):
@@ -299,8 +328,9 @@ class ChildGroup(Operation):
         )
 
 
-def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stamp: Micros) -> Entry:
-    """The record of an arrival that an operation consumed."""
+def entry_of_arrivals(operation: Operation, arrivals: Sequence[Arrival], position: int, stamp: Micros) -> Entry:
+    """The record of what an operation consumed: one arrival, if it is not a batch."""
+    arrival = arrivals[0]
     state = EntryState.DONE
     result = arrival.payload
     location, since = operation.location, operation.since
@@ -314,8 +344,8 @@ def entry_of_arrival(operation: Operation, arrival: Arrival, position: int, stam
         if arrival.state is not RunState.SUCCEEDED:
             state = EntryState.FAILED
     else:
-        result = record_of([arrival])
-        ref = arrival.ref
+        result = record_of(arrivals)
+        ref = None if isinstance(operation, Batch) else arrival.ref
         started_at = operation.asked_at
     return Entry(
         location=location,

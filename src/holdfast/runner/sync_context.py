@@ -17,6 +17,7 @@ from holdfast.core.retry import Retry
 from holdfast.runner.child import ChildOptions
 from holdfast.runner.context import Context, StepKeywords
 from holdfast.runner.looping import Break, Continue
+from holdfast.runner.message import Message
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.sync_child import SyncChild
 
@@ -128,6 +129,47 @@ class SyncContext:
         """
         receive: Any = self._context.receive  # one of its overloads, as one of ours was chosen
         return self._wait(receive(name, type=type, timeout=timeout))
+
+    @overload
+    def receive_batch(self, name: str, count: int, timeout: float | timedelta | None = None) -> list[Any]: ...
+    @overload
+    def receive_batch(
+        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T]
+    ) -> list[T]: ...
+    @overload
+    def receive_batch(
+        self, name: Sequence[str] | None, count: int, timeout: float | timedelta | None = None
+    ) -> list[tuple[str, Any]]: ...
+    def receive_batch(
+        self,
+        name: str | Sequence[str] | None,
+        count: int,
+        timeout: float | timedelta | None = None,
+        *,
+        type: Any = Any,
+    ) -> Any:
+        """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time."""
+        receive_batch: Any = self._context.receive_batch  # as above
+        return self._wait(receive_batch(name, count, timeout, type=type))
+
+    @overload
+    def receive_message(
+        self, name: str | Sequence[str] | None = None, *, timeout: float | timedelta | None = None
+    ) -> Message[Any]: ...
+    @overload
+    def receive_message(
+        self, name: str | Sequence[str] | None = None, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Message[T]: ...
+    def receive_message(
+        self,
+        name: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Message[Any]:
+        """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
+        message: Message[Any] = self._wait(self._context.receive_message(name, type=type, timeout=timeout))
+        return message
 
     # Children
 

@@ -31,7 +31,7 @@ from holdfast.runner.operation import (
     Pause,
     Reception,
     StepCall,
-    entry_of_arrival,
+    entry_of_arrivals,
     entry_of_deadline,
 )
 from holdfast.runner.outcome import error_of
@@ -195,9 +195,9 @@ class Turn(Asking):
         position = self._history.next_position()
         self._is_new = True
         if arrival is not None:
-            self.inbox.consume(arrival)
-            self._gains.consumed.append(arrival.number)
-            entry = entry_of_arrival(operation, arrival, position, stamp)
+            taken = self.inbox.take(arrival, operation)
+            self._gains.consumed += [one.number for one in taken]
+            entry = entry_of_arrivals(operation, taken, position, stamp)
         else:
             entry = entry_of_deadline(operation, position, stamp)
         is_mark = isinstance(operation, Mark)
@@ -382,12 +382,15 @@ class Turn(Asking):
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)
+        waits = self._registration.write(next, self._limits(now))
+        if waits is not None:
+            self.inbox.registered(waits)
         return gains.checkpoint(
             run_id=self.run.id,
             token=self.token,
             seen=self.inbox.seen,
             next=next,
-            waits=self._registration.write(next, self._limits(now)),
+            waits=waits,
             charged=charged,
         )
 
@@ -453,6 +456,7 @@ class Turn(Asking):
         """Take over from a turn of the same lease what it knows to be in the store besides the history."""
         self.token = old.token
         self._registration.inherit(old._registration)
+        self.inbox.inherit(old.inbox)
         self._published = old._published
 
     @property

@@ -21,11 +21,13 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control,
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
 from holdfast.core.ports import (
     Database,
     Details,
     Finding,
+    LetterQuery,
+    Pruned,
     Query,
     SchemaStatus,
     Sent,
@@ -187,6 +189,18 @@ class FaultyStore:
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         return await self.inner.emit(events)
 
+    async def put_topics(self, topics: Sequence[Topic]) -> None:
+        await self.inner.put_topics(topics)
+
+    async def replay_letters(self, numbers: Sequence[int]) -> int:
+        return await self.inner.replay_letters(numbers)
+
+    async def purge_letters(self, numbers: Sequence[int]) -> int:
+        return await self.inner.purge_letters(numbers)
+
+    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        return await self.inner.prune(limit, is_dry_run=is_dry_run)
+
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)
 
@@ -210,6 +224,15 @@ class FaultyStore:
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
         return await self.inner.ends(run_ids)
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        return await self.inner.replies(asked)
+
+    async def topics(self) -> Sequence[Topic]:
+        return await self.inner.topics()
+
+    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
+        return await self.inner.dead_letters(query)
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self.inner.counts()

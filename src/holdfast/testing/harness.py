@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.core.clock import micros, moment
@@ -22,11 +22,14 @@ from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.engine.ends import End, Ends
+from holdfast.engine.replies import Replies
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.worker.worker import Worker
+
+T = TypeVar("T")
 
 _QUIET_ROUNDS = 8
 _STUCK_SECONDS = 0.005
@@ -145,12 +148,41 @@ class Harness(Holdfast):
     def _make_ends(self) -> Ends:
         return _ImpatientEnds(self)
 
+    def _make_replies(self) -> Replies:
+        return _ImpatientReplies(self)
+
+    async def pass_until(self, waiting: asyncio.Future[T], run_id: str) -> T:
+        """Make time pass until something of a run has come that was waited for."""
+        blocked_before = await self._blocks(run_id)
+        try:
+            while not waiting.done():
+                await self.settle()
+                if not waiting.done() and await self._blocks(run_id) > blocked_before:
+                    raise HoldfastError(f"{await self.run(run_id).explain()} ({run_id})")
+                if not waiting.done() and not await self.skip():
+                    await asyncio.wait([waiting], timeout=_STUCK_SECONDS)
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def _blocks(self, run_id: str) -> int:
+        """How many times in a row the run was blocked: waiting for it to end would never end."""
+        details = await self.store.get(run_id)
+        if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
+            return 0
+        return max(1, details.run.error.attempts)
+
     # The worker
 
     async def start_worker(self) -> Worker:
         """Start a worker; entering the harness has done that once."""
         self._worker = self._hire(
-            clock=self.clock, poll=None, has_heart=False, always_replay=self._always_replay, body_of=self._body
+            clock=self.clock,
+            poll=None,
+            prune_every=None,
+            has_heart=False,
+            always_replay=self._always_replay,
+            body_of=self._body,
         )
         await self._worker.start()
         return self._worker
@@ -177,21 +209,16 @@ class _ImpatientEnds(Ends):
 
     async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
         waiting = asyncio.ensure_future(super().wait(run_id, is_fresh=is_fresh))
-        blocked_before = await self._blocks(run_id)
-        try:
-            while not waiting.done():
-                await self._harness.settle()
-                if not waiting.done() and await self._blocks(run_id) > blocked_before:
-                    raise HoldfastError(f"{await self._harness.run(run_id).explain()} ({run_id})")
-                if not waiting.done() and not await self._harness.skip():
-                    await asyncio.wait([waiting], timeout=_STUCK_SECONDS)
-            return waiting.result()
-        finally:
-            waiting.cancel()
+        return await self._harness.pass_until(waiting, run_id)
 
-    async def _blocks(self, run_id: str) -> int:
-        """How many times in a row the run was blocked: waiting for it to end would never end."""
-        details = await self._harness.store.get(run_id)
-        if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
-            return 0
-        return max(1, details.run.error.attempts)
+
+class _ImpatientReplies(Replies):
+    """Makes time pass while somebody waits for a reply."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness.store)
+        self._harness = harness
+
+    async def wait(self, run_id: str, message_id: str) -> str | None:
+        waiting = asyncio.ensure_future(super().wait(run_id, message_id))
+        return await self._harness.pass_until(waiting, run_id)

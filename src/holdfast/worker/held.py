@@ -157,7 +157,7 @@ class HeldRun:
                 self._leave()
             return
         self._is_pausing = verdict.is_pausing
-        self._turn.inbox.add(verdict.arrivals)
+        self._turn.inbox.add(verdict.arrivals, verdict.seen)
         self.advance()
 
     def stop(self) -> None:
@@ -301,7 +301,7 @@ class HeldRun:
                 self.crashes = 0  # it has got on since, so it is no suspect any more
             self._is_pausing = verdict.is_pausing
             self._turn.committed(fed)
-            self._turn.inbox.add(verdict.arrivals)
+            self._turn.inbox.add(verdict.arrivals, verdict.seen)
             if self._holder.always_replay:
                 self._forget(checkpoint)
             if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:

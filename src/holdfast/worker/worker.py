@@ -32,6 +32,7 @@ from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, Heart
 from holdfast.worker.held import HeldRun
+from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.transactor import Transactor
 
 _LOOK_PAUSE_SECONDS = 0.02
@@ -67,6 +68,7 @@ class Worker:
         name: str | None = None,
         clock: WorkerClock | None = None,
         poll: Micros | None = POLL,
+        prune_every: Micros | None = PRUNE_EVERY,
         has_heart: bool = True,
         always_replay: bool = False,
         body_of: Callable[[StepCall], Callable[..., Any]] | None = None,
@@ -100,6 +102,7 @@ class Worker:
         self._lease = micros(lease_seconds)
         self._grace_seconds = grace_seconds
         self._poll = poll
+        self._prune_every = prune_every
         self._has_heart = has_heart
         self._on_open = on_open or store.open
         self._on_start = on_start
@@ -110,6 +113,7 @@ class Worker:
         self._renewed_at: Micros = 0
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
+        self._pruner: Pruner | None = None
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
         self._looks: asyncio.Task[None] | None = None
@@ -160,6 +164,9 @@ class Worker:
         if self._has_heart:
             self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
+        if self._prune_every is not None:
+            self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
+            self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()
         if self._on_start is not None:
@@ -259,6 +266,8 @@ class Worker:
             self._unlisten()
         if self._heart is not None:
             await self._heart.stop()
+        if self._pruner is not None:
+            await self._pruner.stop()
         if self._looks is not None:
             self._looks.cancel()
         await self._claimer.stop()

@@ -43,6 +43,12 @@ async def event(ctx: Context, topic: str) -> Any:
     return await ctx.wait_event(topic)
 
 
+@registry.workflow("shop.desk.v1")
+async def desk(ctx: Context) -> None:
+    question = await ctx.receive_message("question")
+    question.reply({"answer": question.payload})
+
+
 class Shop:
     """A database in a directory of its own."""
 

@@ -84,7 +84,7 @@ async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
 async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     ends: Ends, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.ends.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.engine.lookout.POLL_SECONDS", 0.001)
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
     waiting = asyncio.create_task(ends.wait("a"))

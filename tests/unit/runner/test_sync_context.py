@@ -20,7 +20,7 @@ INTERNAL_OF_CHILD = {"create", "intent", "location", "codec"}
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for each in kind.__mro__[:-1] for name in vars(each) if not name.startswith("_")}
 
 
 def test_every_operation_of_the_context_also_blocks() -> None:

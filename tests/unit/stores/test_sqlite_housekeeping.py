@@ -76,13 +76,14 @@ async def test_of_wake_ups_the_last_hundred_are_kept_though_nobody_claims(
     assert await count(store, "audit") <= 100 + 50
 
 
-async def test_expired_events_go_away_as_new_ones_come(store: SqliteStore, clock: SettableClock) -> None:
+async def test_expired_events_go_away_in_small_bites(store: SqliteStore, clock: SettableClock) -> None:
     await store.emit([an_event(f"e{number}", topic=f"topic-{number % 7}") for number in range(250)])
     clock.advance(EVENT_RETENTION)
 
     left = []
     for number in range(4):
         await store.emit([an_event(f"new-{number}")])
+        await store.prune(100)
         left.append(await count(store, "event"))
 
     assert left == [151, 52, 3, 4]
@@ -96,9 +97,7 @@ async def test_an_event_that_expired_may_be_emitted_again(store: SqliteStore, cl
     assert await store.emit([an_event("e")]) == [1]
 
 
-async def test_receipts_of_a_run_go_away_with_the_first_message_after_a_day(
-    store: SqliteStore, clock: SettableClock
-) -> None:
+async def test_a_receipt_counts_for_a_day_and_is_then_pruned(store: SqliteStore, clock: SettableClock) -> None:
     lease = await held(store)
     await store.send([a_message(1, id=f"m{number}") for number in range(5)])
     await write(store, checkpoint_for(lease, Hold(), consumed=(1, 2, 3, 4, 5), seen=5))
@@ -106,6 +105,7 @@ async def test_receipts_of_a_run_go_away_with_the_first_message_after_a_day(
     clock.advance(DAY)
 
     await store.send([a_message(1, id="m0")])
+    await store.prune(100)
 
     assert (before, await count(store, "receipt"), await count(store, "inbox")) == (5, 0, 1)
 

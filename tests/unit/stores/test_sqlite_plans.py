@@ -18,19 +18,40 @@ from holdfast.stores.sqlite import (
     controls,
     desk,
     histories,
+    inboxes,
     leases,
+    letters,
     listing,
     moves,
+    pruning,
+    queues,
     reads,
     schema,
     starts,
+    topics,
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
-MODULES = (arrivals, checkpoints, claims, controls, desk, histories, leases, moves, reads, starts)
+MODULES = (
+    arrivals,
+    checkpoints,
+    claims,
+    controls,
+    desk,
+    histories,
+    inboxes,
+    leases,
+    letters,
+    moves,
+    pruning,
+    queues,
+    reads,
+    starts,
+    topics,
+)
 
 # What looks at everything there is, and says so.
-READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "REGISTERED"}
+READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "REGISTERED"}
 
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
@@ -76,6 +97,27 @@ def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -
     steps = plan(connection, STATEMENTS[name])
 
     assert steps[0].endswith(CLAIM_PLANS[name])
+    assert not any("TEMP B-TREE" in step for step in steps)
+
+
+QUEUE_PLANS = {
+    "queues._IN_LINE": "wait_turn (topic=?)",
+    "queues._EXCLUSIVE": "inbox_exclusive (run_id=?)",
+    "arrivals._PENDING": "event_pending (topic=?)",
+    "pruning._TO_LOOK_AT": "event_expiry (expires_at=?)",
+    "pruning._EXPIRED": "event_expiry (expires_at<?)",
+    "pruning._LAST_PENDING_TOO_MANY": "event_pending (topic=?)",
+    "pruning._PENDING_TOO_MANY": "event_pending (topic=? AND number<?)",
+    "pruning._LAST_OPEN_TOO_MANY": "event_topic (topic=?)",
+    "pruning._OPEN_TOO_MANY": "event_topic (topic=?)",
+}
+
+
+@pytest.mark.parametrize("name", QUEUE_PLANS)
+def test_a_queue_is_read_in_its_order(connection: apsw.Connection, name: str) -> None:
+    steps = plan(connection, STATEMENTS[name])
+
+    assert steps[0].endswith(QUEUE_PLANS[name])
     assert not any("TEMP B-TREE" in step for step in steps)
 
 

@@ -24,7 +24,7 @@ from holdfast.cli.session import in_session
 @click.argument("payload", nargs=-1)
 @pass_output
 def command(out: Output, topic: str, payload: Sequence[str]) -> None:
-    """Publish an event to all runs that wait for it.
+    """Publish an event to all runs that wait for it; on a topic that is a queue, to one.
 
     PAYLOAD is JSON, @file, - for stdin, or pairs such as name=text count:=3. Runs that exist and begin to
     wait later get the event too.

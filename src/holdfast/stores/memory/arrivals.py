@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Event, Message, WaitKind
+from holdfast.core.model import RECEIPT_RETENTION, Event, Message, TopicMode, Wait, WaitKind
 from holdfast.core.ports import Sent
-from holdfast.stores.memory import moves
+from holdfast.core.topics import topic_of
+from holdfast.stores.memory import inboxes, queues
 from holdfast.stores.memory.state import Published, Record, State
 
 
@@ -25,52 +26,74 @@ def send_one(state: State, message: Message, now: Micros) -> Sent:
     if record.run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
     if not _is_known(record, message.id, now):
-        moves.deliver(state, record, rules.message_arrival(message, record.run, now), now)
+        inboxes.deliver(state, record, rules.message_arrival(message, record.run, now), now)
     return Sent(run_id=run_id)
 
 
-def consume(record: Record, numbers: Sequence[int], now: Micros) -> None:
+def consume(state: State, record: Record, numbers: Sequence[int], now: Micros) -> None:
     """Take arrivals out of an inbox; the id of a message is remembered for a while."""
     for number in numbers:
         arrival = record.inbox.pop(number, None)
-        if arrival is not None and arrival.kind is WaitKind.MESSAGE and arrival.ref is not None:
+        if arrival is None:
+            continue
+        if arrival.kind is WaitKind.MESSAGE and arrival.ref is not None:
             record.receipts[arrival.ref] = now
+        elif arrival.is_exclusive:
+            queues.take(state, record.run.id, arrival, now)
 
 
 def emit(state: State, events: Sequence[Event], now: Micros) -> list[int]:
     return [publish(state, event, now) for event in events]
 
 
-def publish(state: State, event: Event, now: Micros) -> int:
-    """Keep an event and hand it to every run that waits for it now; the answer is their number."""
-    kept = [one for one in state.events[event.topic] if one.at > now - EVENT_RETENTION]
-    state.events[event.topic] = kept
-    for published in kept:
+def publish(state: State, event: Event, now: Micros, mode: TopicMode | None = None) -> int:
+    """Keep an event and hand it to every run that waits for it now, or to one; the answer is their number."""
+    topic = topic_of(event.topic, state.topics)
+    kept = state.events[event.topic]
+    for published in list(kept):
         if published.event.id == event.id:
-            return published.reached
+            if published.state != "open" or published.at > now - topic.retention:
+                return published.reached
+            kept.remove(published)
     state.event_count += 1
     published = Published(state.event_count, event, now)
     kept.append(published)
+    if (mode or topic.mode) == "queue":
+        published.state = "pending"
+        published.reached = int(queues.hand_on(state, published, now))
+        return published.reached
     for record in state.records.values():
         if any(rules.accepts(wait, published.arrival()) and not record.satisfies(wait) for wait in record.waits):
-            moves.deliver(state, record, published.arrival(record.run), now)
+            inboxes.deliver(state, record, published.arrival(record.run), now)
             published.reached += 1
     return published.reached
 
 
 def collect_missed(state: State, record: Record, now: Micros) -> None:
-    """Hand a run the first event it missed on each topic it has begun to wait for."""
+    """Hand a run, on each topic it has begun to wait for, the first event that it missed or that nobody took."""
     for wait in record.waits:
         if wait.kind is not WaitKind.EVENT or record.satisfies(wait):
             continue
-        for published in state.events[wait.names[0]]:
-            is_kept = record.run.created_at <= published.at and published.at > now - EVENT_RETENTION
-            if is_kept and published.number > wait.after:
-                moves.deliver(state, record, published.arrival(record.run), now)
-                break
+        published = _first_missed(state, record, wait, now)
+        if published is None:
+            continue
+        if published.state == "pending":
+            queues.hand(state, published, record, now)
+        else:
+            inboxes.deliver(state, record, published.arrival(record.run), now)
+
+
+def _first_missed(state: State, record: Record, wait: Wait, now: Micros) -> Published | None:
+    (name,) = wait.names
+    oldest = max(record.run.created_at, now - topic_of(name, state.topics).retention + 1)
+    for published in state.events[name]:
+        if published.state == "pending":
+            return published
+        if published.state == "open" and published.at >= oldest and published.number > wait.after:
+            return published
+    return None
 
 
 def _is_known(record: Record, message_id: str, now: Micros) -> bool:
-    record.receipts = {id: at for id, at in record.receipts.items() if at > now - RECEIPT_RETENTION}
     unread = {arrival.ref for arrival in record.inbox.values() if arrival.kind is WaitKind.MESSAGE}
-    return message_id in record.receipts or message_id in unread
+    return message_id in unread or record.receipts.get(message_id, 0) > now - RECEIPT_RETENTION

@@ -10,7 +10,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Renew, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Entry
-from holdfast.stores.memory import arrivals, leases, moves, starts
+from holdfast.stores.memory import arrivals, leases, moves, queues, starts
 from holdfast.stores.memory.state import Record, State
 
 
@@ -33,9 +33,10 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
         _record(state, record, entry, now)
     for scope in checkpoint.pruned:
         _prune(record, scope)
-    arrivals.consume(record, checkpoint.consumed, now)
+    arrivals.consume(state, record, checkpoint.consumed, now)
     if checkpoint.waits is not None:
         record.waits = checkpoint.waits
+        queues.give_back(state, record, now)
         arrivals.collect_missed(state, record, now)
     _send_out(state, record, checkpoint, now)
     record.values |= checkpoint.values
@@ -68,7 +69,8 @@ def _send_out(state: State, record: Record, checkpoint: Checkpoint, now: Micros)
     for run_id in checkpoint.cancels:
         moves.cancel(state, run_id, rules.BY_PARENT, now)
     for reply in checkpoint.replies:
-        record.replies.setdefault(reply.message_id, reply.payload)
+        record.replies.setdefault(reply.message_id, (reply.payload, now))
+        state.news.replied.add(checkpoint.run_id)
 
 
 def _advance(state: State, record: Record, checkpoint: Checkpoint, now: Micros) -> Verdict:

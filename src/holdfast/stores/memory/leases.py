@@ -35,7 +35,8 @@ def verdict(record: Record, seen: int) -> Verdict:
     if not record.run.is_held:
         return Verdict(run_id=record.run.id, is_held=False)
     newer = tuple(arrival for arrival in record.inbox.values() if arrival.number > seen)
-    return Verdict(run_id=record.run.id, arrivals=newer, is_pausing=record.run.is_pausing)
+    run = record.run
+    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
 
 
 def retire(state: State, worker_id: str) -> None:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, AuditFact, Run, WaitKind
-from holdfast.core.states import RunState
+from holdfast.core.model import AuditFact, Run, WaitKind
+from holdfast.stores.memory import inboxes, letters, queues
 from holdfast.stores.memory.state import Record, State
 
 
@@ -48,28 +48,11 @@ def cancel(state: State, run_id: str, request: Cancel, now: Micros) -> bool:
     return True
 
 
-def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None:
-    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
-    before = record.run
-    if before.state.is_end:
-        return
-    record.inbox[arrival.number] = arrival
-    is_awaited = False
-    if before.state is RunState.SUSPENDED and not before.is_held:
-        waits, is_awaited = rules.counted_down(record.waits, arrival)
-        record.waits = tuple(waits)
-    record.run = rules.delivered(before, now, is_awaited=is_awaited)
-    if record.run.is_held:
-        state.news.arrived.add(record.run.id)
-    elif record.run.ready_at != before.ready_at:
-        state.note(record, audit.of_wake(record.run, arrival, now))
-        state.news.ready.add(record.run.type)
-
-
 def _bury(state: State, record: Record, now: Micros) -> None:
     run = record.run
     had_slot = not rules.is_parked(record.waits)
     _close(state, record, now)
+    letters.give_up_messages(state, record, now)
     record.inbox.clear()
     state.news.ended.add(run.id)
     if had_slot:
@@ -78,12 +61,13 @@ def _bury(state: State, record: Record, now: Micros) -> None:
     if run.parent_id is not None and run.parent_location is not None:
         parent = state.records.get(run.parent_id)
         if parent is not None:
-            deliver(state, parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
+            inboxes.deliver(state, parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
 
 
 def _close(state: State, record: Record, now: Micros) -> None:
     """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
     record.waits = ()
+    queues.give_back(state, record, now)
     for child_id in state.children.get(record.run.id, ()):
         if state.records[child_id].run.on_close == "cancel":
             cancel(state, child_id, rules.CLOSING, now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core import rules
-from holdfast.core.model import AuditFact, Entry, Run, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Query
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
@@ -43,6 +43,17 @@ def ends(state: State, run_ids: Sequence[str]) -> list[Run]:
     """Those of the runs that have ended."""
     known = [state.records[run_id].run for run_id in run_ids if run_id in state.records]
     return [run for run in known if run.state.is_end]
+
+
+def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """What runs have replied to messages."""
+    known = [(run_id, message_id) for run_id, message_id in asked if run_id in state.records]
+    found = {pair: state.records[pair[0]].replies.get(pair[1]) for pair in known}
+    return {pair: reply[0] for pair, reply in found.items() if reply is not None}
+
+
+def topics(state: State) -> list[Topic]:
+    return sorted(state.topics.values(), key=lambda topic: topic.name)
 
 
 def counts(state: State) -> dict[str, dict[RunState, int]]:

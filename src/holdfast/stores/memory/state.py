@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, AuditFact, Entry, Event, Run, Wait, WorkerInfo
+from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, Wait, WorkerInfo
 from holdfast.core.ports import Details
+from holdfast.core.topics import EventState
 
 AUDIT_KEPT = 100
 AUDIT_ROUTINE = frozenset({"claimed", "suspended", "woken"})
@@ -25,7 +26,7 @@ class Record:
     waits: tuple[Wait, ...] = ()
     values: dict[str, str] = field(default_factory=dict)
     receipts: dict[str, Micros] = field(default_factory=dict)
-    replies: dict[str, str] = field(default_factory=dict)
+    replies: dict[str, tuple[str, Micros]] = field(default_factory=dict)
     audit: list[AuditFact] = field(default_factory=list)
 
     def satisfies(self, wait: Wait) -> bool:
@@ -56,14 +57,18 @@ class Published:
     event: Event
     at: Micros
     reached: int = 0
+    state: EventState = "open"
+    holder: str | None = None
+    taken_at: Micros = 0
 
     def arrival(self, run: Run | None = None) -> Arrival:
-        return rules.event_arrival(self.number, self.event.topic, self.event.payload, self.at, run)
+        event, is_exclusive = self.event, self.state != "open"
+        return rules.event_arrival(self.number, event.topic, event.payload, self.at, run, is_exclusive=is_exclusive)
 
 
 @dataclass
 class State:
-    """Runs by id, ids by key, by parent and by group, events by topic, workers by id, and what is to be told."""
+    """Runs by id, ids by key, by parent and by group, events by topic, topics, dead letters, workers, and news."""
 
     records: dict[str, Record] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -71,6 +76,9 @@ class State:
     parked: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     events: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
     event_count: int = 0
+    topics: dict[str, Topic] = field(default_factory=dict)
+    letters: dict[int, DeadLetter] = field(default_factory=dict)
+    letter_count: int = 0
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
     news: News = field(default_factory=News)
 

@@ -15,10 +15,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
-from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, reads, starts
+from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -98,6 +98,22 @@ class MemoryStore:
         return arrivals.emit(self._state, events, self._clock.now())
 
     @_atomic
+    def put_topics(self, topics: Sequence[Topic]) -> None:
+        self._state.topics |= {topic.name: topic for topic in topics}
+
+    @_atomic
+    def replay_letters(self, numbers: Sequence[int]) -> int:
+        return letters.replay(self._state, numbers, self._clock.now())
+
+    @_atomic
+    def purge_letters(self, numbers: Sequence[int]) -> int:
+        return letters.purge(self._state, numbers)
+
+    @_atomic
+    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+
+    @_atomic
     def control(self, run_id: str, request: Control) -> bool:
         return controls.control(self._state, run_id, request, self._clock.now())
 
@@ -125,6 +141,15 @@ class MemoryStore:
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         with self._lock:
             return leases.look(self._state, holdings, self._clock.now())
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        return reads.replies(self._state, asked)
+
+    async def topics(self) -> Sequence[Topic]:
+        return reads.topics(self._state)
+
+    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
+        return letters.list_letters(self._state, query)
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
+from msgspec.structs import replace
+
 from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, Arrival, Event, Message, Run, Wait, WaitKind
+from holdfast.core.model import RECEIPT_RETENTION, Arrival, Event, Message, Run, TopicMode, Wait, WaitKind
 from holdfast.core.ports import Sent
-from holdfast.stores.sqlite import rows
+from holdfast.core.topics import topic_of
+from holdfast.stores.sqlite import inboxes, queues, rows, topics
 from holdfast.stores.sqlite.desk import Desk
-from holdfast.stores.sqlite.moves import deliver
 
 _BY_KEY = """
     select id
@@ -24,21 +26,15 @@ _BY_KEY = """
 
 _IS_KNOWN = """
     select 1
-    where exists (select 1 from receipt where run_id = ?1 and message_id = ?2)
+    where exists (select 1 from receipt where run_id = ?1 and message_id = ?2 and at > ?3)
        or exists (select 1 from inbox where run_id = ?1 and ref = ?2 and kind = 'message')
 """  # the primary key of receipt, inbox_message
-
-_DROP_RECEIPTS = """
-    delete from receipt
-    where run_id = ?
-      and at <= ?
-"""  # receipt_age
 
 _CONSUME = """
     delete from inbox
     where run_id = ?
       and number = ?
-    returning kind, ref
+    returning kind, ref, is_exclusive
 """  # by the primary key
 
 _KEEP_RECEIPT = """
@@ -49,7 +45,7 @@ _KEEP_RECEIPT = """
 """
 
 _PUBLISHED = """
-    select number, at, reached
+    select number, at, reached, state
     from event
     where topic = ?
       and id = ?
@@ -60,19 +56,6 @@ _DROP_EVENT = """
     where number = ?
 """  # by the primary key
 
-_EXPIRED_AT_ONCE = 100
-
-_DROP_EXPIRED = f"""
-    delete from event
-    where number in (
-        select number
-        from event
-        where at <= ?
-        order by at
-        limit {_EXPIRED_AT_ONCE}
-    )
-"""  # event_age
-
 _LATEST = """
     select at
     from event
@@ -80,8 +63,8 @@ _LATEST = """
 """  # by the primary key, twice
 
 _PUBLISH = """
-    insert into event (topic, id, payload, at, reached)
-    values (?, ?, ?, ?, 0)
+    insert into event (topic, id, payload, at, reached, state)
+    values (?, ?, ?, ?, 0, ?)
     returning number
 """
 
@@ -98,14 +81,6 @@ _WAITERS = f"""
     order by run_id, place
 """  # wait_topic
 
-_UNREAD_EVENTS = f"""
-    select {rows.ARRIVAL_COLUMNS}
-    from inbox indexed by inbox_event
-    where run_id = ?
-      and name = ?
-      and kind = 'event'
-"""
-
 # Later in number is never earlier in time. So the search begins at the instant of the last event the run has had,
 # not at the first one there is.
 _MISSED = """
@@ -114,9 +89,19 @@ _MISSED = """
     where topic = ?1
       and at >= max(?2, ifnull((select at from event where number = ?3), ?2))
       and number > ?3
+      and state = 'open'
     order by at, number
     limit 1
 """  # event_topic
+
+_PENDING = """
+    select number, payload, at
+    from event indexed by event_pending
+    where topic = ?
+      and state = 'pending'
+    order by number
+    limit 1
+"""
 
 
 def send(desk: Desk, messages: Sequence[Message]) -> list[Sent]:
@@ -134,7 +119,7 @@ def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
         return Sent(run_id=run_id, refused="finished")
     if run.arrivals and _is_known(desk, run.id, message.id, now):
         return Sent(run_id=run_id)
-    deliver(desk, run, rules.message_arrival(message, run, now), now)
+    inboxes.deliver(desk, run, rules.message_arrival(message, run, now), now)
     return Sent(run_id=run_id)
 
 
@@ -144,9 +129,11 @@ def consume(desk: Desk, run_id: str, numbers: Sequence[int], now: Micros) -> Non
         taken = desk.one(_CONSUME, run_id, number)
         if taken is None:
             continue
-        kind, ref = taken
+        kind, ref, is_exclusive = taken
         if kind == WaitKind.MESSAGE and ref is not None:
             desk.connection.execute(_KEEP_RECEIPT, (run_id, ref, now))
+        elif is_exclusive:
+            queues.take(desk, run_id, ref, now)
 
 
 def emit(desk: Desk, events: Sequence[Event]) -> list[int]:
@@ -154,42 +141,55 @@ def emit(desk: Desk, events: Sequence[Event]) -> list[int]:
     return [publish(desk, event, now) for event in events]
 
 
-def publish(desk: Desk, event: Event, now: Micros) -> int:
-    """Keep an event and hand it to every run that waits for it now; the answer is their number."""
-    expired_at = now - EVENT_RETENTION
+def publish(desk: Desk, event: Event, now: Micros, mode: TopicMode | None = None) -> int:
+    """Keep an event and hand it to every run that waits for it now, or to one; the answer is their number."""
+    topic = topic_of(event.topic, topics.known(desk))
     known = desk.one(_PUBLISHED, event.topic, event.id)
     if known is not None:
-        number, at, reached = known
-        if at > expired_at:
+        number, at, reached, state = known
+        if state != "open" or at > now - topic.retention:
             return int(reached)
         desk.connection.execute(_DROP_EVENT, (number,))
-    desk.connection.execute(_DROP_EXPIRED, (expired_at,))
     # Whatever the clocks of two processes say: `_MISSED` relies on the order of events being that of their times.
     latest = desk.one(_LATEST)
     at = now if latest is None else max(now, latest[0])
-    number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, at)).get
-    reached = 0
-    for run in _waiters(desk, rules.event_arrival(number, event.topic, event.payload, at)):
-        deliver(desk, run, rules.event_arrival(number, event.topic, event.payload, at, run), now)
-        reached += 1
+    is_queue = (mode or topic.mode) == "queue"
+    state = "pending" if is_queue else "open"
+    number = desk.connection.execute(_PUBLISH, (event.topic, event.id, event.payload, at, state)).get
+    arrival = rules.event_arrival(number, event.topic, event.payload, at, is_exclusive=is_queue)
+    reached = int(queues.hand_on(desk, arrival, now)) if is_queue else _spread(desk, arrival, now)
     if reached:
         desk.connection.execute(_REACHED, (reached, number))
     return reached
 
 
+def _spread(desk: Desk, arrival: Arrival, now: Micros) -> int:
+    """Hand an event to every run that waits for it; how many."""
+    reached = 0
+    for run in _waiters(desk, arrival):
+        inboxes.deliver(desk, run, replace(arrival, number=run.arrivals + 1), now)
+        reached += 1
+    return reached
+
+
 def collect_missed(desk: Desk, run: Run, waits: Sequence[Wait], now: Micros) -> None:
-    """Hand a run the first event it missed on each topic it has begun to wait for."""
+    """Hand a run, on each topic it has begun to wait for, the first event that it missed or that nobody took."""
     for wait in waits:
         if wait.kind is not WaitKind.EVENT:
             continue
         run = desk.run(run.id) or run
-        if _is_satisfied(desk, run, wait):
+        if inboxes.is_satisfied(desk, run, wait):
             continue
-        topic, oldest = wait.names[0], max(run.created_at, now - EVENT_RETENTION + 1)
-        missed = desk.one(_MISSED, topic, oldest, wait.after)
-        if missed is not None:
+        (name,) = wait.names
+        oldest = max(run.created_at, now - topic_of(name, topics.known(desk)).retention + 1)
+        missed = desk.one(_MISSED, name, oldest, wait.after)
+        pending = desk.one(_PENDING, name)
+        if pending is not None and (missed is None or pending[0] < missed[0]):
+            number, payload, at = pending
+            queues.hand(desk, run, rules.event_arrival(number, name, payload, at, is_exclusive=True), now)
+        elif missed is not None:
             number, payload, at = missed
-            deliver(desk, run, rules.event_arrival(number, topic, payload, at, run), now)
+            inboxes.deliver(desk, run, rules.event_arrival(number, name, payload, at, run), now)
 
 
 def _id_of_key(desk: Desk, key: str) -> str | None:
@@ -198,8 +198,7 @@ def _id_of_key(desk: Desk, key: str) -> str | None:
 
 
 def _is_known(desk: Desk, run_id: str, message_id: str, now: Micros) -> bool:
-    desk.connection.execute(_DROP_RECEIPTS, (run_id, now - RECEIPT_RETENTION))
-    return desk.one(_IS_KNOWN, run_id, message_id) is not None
+    return desk.one(_IS_KNOWN, run_id, message_id, now - RECEIPT_RETENTION) is not None
 
 
 def _waiters(desk: Desk, arrival: Arrival) -> Iterator[Run]:
@@ -210,13 +209,5 @@ def _waiters(desk: Desk, arrival: Arrival) -> Iterator[Run]:
         waits = (rows.wait_of(row[1:]) for row in of_run)
         accepting = [wait for wait in waits if rules.accepts(wait, arrival)]
         run = desk.run(run_id) if accepting else None
-        if run is not None and not all(_is_satisfied(desk, run, wait) for wait in accepting):
+        if run is not None and not all(inboxes.is_satisfied(desk, run, wait) for wait in accepting):
             yield run
-
-
-def _is_satisfied(desk: Desk, run: Run, wait: Wait) -> bool:
-    """Whether what an event wait waits for is in the inbox already."""
-    if not run.arrivals:
-        return False
-    unread = map(rows.arrival_of, desk.all(_UNREAD_EVENTS, run.id, wait.names[0]))
-    return any(rules.accepts(wait, arrival) for arrival in unread)

@@ -10,7 +10,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Renew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
-from holdfast.stores.sqlite import arrivals, moves, starts
+from holdfast.stores.sqlite import arrivals, leases, moves, queues, starts
 from holdfast.stores.sqlite.desk import Desk
 
 _SET_VALUE = """
@@ -48,13 +48,15 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     for entry in checkpoint.entries:
         desk.record(run.id, run.token, entry, now)
     if is_plain:
-        return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen), is_pausing=run.is_pausing)
+        return leases.verdict(desk, run, checkpoint.seen)
     for scope in checkpoint.pruned:
         desk.prune(run.id, scope)
 
     arrivals.consume(desk, run.id, checkpoint.consumed, now)
     if checkpoint.waits is not None:
         desk.wait(run.id, checkpoint.waits)
+        if run.arrivals:
+            queues.give_back(desk, run.id, checkpoint.waits, now)
         arrivals.collect_missed(desk, run, checkpoint.waits, now)
     _send_out(desk, checkpoint, now)
     if checkpoint.values:
@@ -89,6 +91,7 @@ def _send_out(desk: Desk, checkpoint: Checkpoint, now: Micros) -> None:
     if checkpoint.replies:
         replies = [(checkpoint.run_id, reply.message_id, reply.payload, now) for reply in checkpoint.replies]
         desk.connection.executemany(_REPLY, replies)
+        desk.news.replied.add(checkpoint.run_id)
 
 
 def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
@@ -103,7 +106,7 @@ def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     run = _loaded(desk, checkpoint.run_id)
     if not run.is_held:
         return Verdict(run_id=run.id, is_held=False)
-    return Verdict(run_id=run.id, arrivals=desk.newer(run, checkpoint.seen), is_pausing=run.is_pausing)
+    return leases.verdict(desk, run, checkpoint.seen)
 
 
 def _loaded(desk: Desk, run_id: str) -> Run:

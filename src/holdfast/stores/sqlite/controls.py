@@ -13,7 +13,7 @@ from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resu
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
-from holdfast.stores.sqlite import moves, rows
+from holdfast.stores.sqlite import inboxes, moves, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 
@@ -99,7 +99,7 @@ def _revise(desk: Desk, run: Run, request: Rewind | Recover, now: Micros) -> boo
     if inbox:
         desk.connection.execute(_DROP_INBOX, (run.id,))
     if revised.inbox:
-        desk.connection.executemany(moves.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
+        desk.connection.executemany(inboxes.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
     desk.wait(run.id, ())
     if run.is_held:
         desk.news.taken.add(run.id)

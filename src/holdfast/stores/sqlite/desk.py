@@ -15,7 +15,7 @@ import apsw
 from holdfast.core import audit
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, AuditFact, Entry, Run, Wait
+from holdfast.core.model import Arrival, AuditFact, Entry, Run, Topic, Wait
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
@@ -174,6 +174,7 @@ class Desk:
         self.connection = connection
         self.now = clock.now
         self.news = News()
+        self.topics: dict[str, Topic] | None = None
         self.after_commit: list[Callable[[], None]] = []
         self._runs: dict[str, Run] = {}
         self._stored: dict[str, Run] = {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.model import Holding, Run, WorkerInfo
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
 
@@ -52,6 +52,12 @@ def look(desk: Desk, holdings: Sequence[Holding], now: Micros) -> Verdicts:
     return Verdicts(verdicts=tuple(_look_at(desk, holding) for holding in holdings), now=now)
 
 
+def verdict(desk: Desk, run: Run, seen: int) -> Verdict:
+    """What a holder is told of a run that is its own."""
+    newer = desk.newer(run, seen)
+    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
+
+
 def retire(desk: Desk, worker_id: str) -> None:
     desk.connection.execute(_RETIRE, (worker_id,))
 
@@ -60,4 +66,4 @@ def _look_at(desk: Desk, holding: Holding) -> Verdict:
     run = desk.fence(holding.run_id)
     if run is None or run.token != holding.token or not run.is_held:
         return Verdict(run_id=holding.run_id, is_lost=True, is_held=False)
-    return Verdict(run_id=run.id, arrivals=desk.newer(run, holding.seen), is_pausing=run.is_pausing)
+    return verdict(desk, run, holding.seen)

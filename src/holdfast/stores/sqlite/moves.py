@@ -1,15 +1,12 @@
 """Moves: a run gets its next state, and all that an end entails happens in the same transaction."""
 
-# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
-
 from __future__ import annotations
 
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, AuditFact, Run
-from holdfast.core.states import RunState
-from holdfast.stores.sqlite import rows
+from holdfast.core.model import AuditFact, Run
+from holdfast.stores.sqlite import inboxes, letters, queues
 from holdfast.stores.sqlite.desk import Desk
 
 _OPEN_CHILDREN = """
@@ -64,11 +61,6 @@ _DROP_INBOX = """
     where run_id = ?
 """  # by the primary key
 
-ARRIVE = f"""
-    insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
-    values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
-"""
-
 
 def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
     """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
@@ -103,30 +95,11 @@ def cancel(desk: Desk, run_id: str, request: Cancel, now: Micros) -> bool:
     return True
 
 
-def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
-    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
-    if run.state.is_end:
-        return
-    desk.connection.execute(ARRIVE, rows.arrival_row(run.id, arrival))
-    is_awaited = False
-    if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
-        before = desk.waits(run.id)
-        waits, is_awaited = rules.counted_down(before, arrival)
-        if waits is not before:
-            desk.wait(run.id, waits)
-    after = rules.delivered(run, now, is_awaited=is_awaited)
-    desk.put(after)
-    if after.is_held:
-        desk.news.arrived.add(run.id)
-    elif after.ready_at != run.ready_at:
-        desk.note_often(audit.of_wake(after, arrival, now), after.arrivals)
-        desk.news.ready.add(after.type)
-
-
 def _bury(desk: Desk, run: Run, now: Micros) -> None:
     has_slot = run.group is not None and not rules.is_parked(desk.waits(run.id))
     _close(desk, run, now)
     if run.arrivals:
+        letters.give_up_messages(desk, run, now)
         desk.connection.execute(_DROP_INBOX, (run.id,))
     desk.news.ended.add(run.id)
     if has_slot:
@@ -135,12 +108,14 @@ def _bury(desk: Desk, run: Run, now: Micros) -> None:
     if run.parent_id is not None and run.parent_location is not None:
         parent = desk.run(run.parent_id)
         if parent is not None:
-            deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
+            inboxes.deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
 
 
 def _close(desk: Desk, run: Run, now: Micros) -> None:
     """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
     desk.wait(run.id, ())
+    if run.arrivals:
+        queues.give_back(desk, run.id, (), now)
     # Read before the first of them is cancelled; none of these statements looks at what is still to be flushed.
     for (child_id,) in desk.all(_OPEN_CHILDREN, run.id):
         cancel(desk, child_id, rules.CLOSING, now)

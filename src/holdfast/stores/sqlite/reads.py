@@ -62,6 +62,12 @@ _ENDED = f"""
     order by wanted.id
 """  # by the primary keys
 
+_REPLIES = """
+    select reply.run_id, reply.message_id, reply.payload
+    from json_each(?) as asked
+    join reply on reply.run_id = asked.value ->> 0 and reply.message_id = asked.value ->> 1
+"""  # by the primary key
+
 _COUNTS = """
     select type, state, count(*)
     from run not indexed
@@ -124,6 +130,14 @@ def ends(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Run]:
     for start in range(0, len(run_ids), _IDS_AT_ONCE):
         some = rows.json_of(run_ids[start : start + _IDS_AT_ONCE])
         found += map(rows.whole_run_of, connection.execute(_ENDED, (some,)))
+    return found
+
+
+def replies(connection: apsw.Connection, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for start in range(0, len(asked), _IDS_AT_ONCE):
+        some = rows.json_of(asked[start : start + _IDS_AT_ONCE])
+        found |= {(run_id, id): payload for run_id, id, payload in connection.execute(_REPLIES, (some,))}
     return found
 
 

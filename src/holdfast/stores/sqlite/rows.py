@@ -115,8 +115,12 @@ def run_of(
         is_pausing=bool(is_pausing),
         suspended_at=suspended_at,
         continued=continued,
-        options=_decode_options(options) if options is not None else DEFAULT_OPTIONS,
+        options=options_of(options),
     )
+
+
+def options_of(text: str | None) -> RunOptions:
+    return _decode_options(text) if text is not None else DEFAULT_OPTIONS
 
 
 def whole_run_of(row: Row) -> Run:

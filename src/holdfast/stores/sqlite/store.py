@@ -22,8 +22,8 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Run, WorkerInfo
-from holdfast.core.ports import Details, Finding, Query, SchemaStatus, Sent
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
@@ -32,11 +32,14 @@ from holdfast.stores.sqlite import (
     controls,
     histories,
     leases,
+    letters,
     listing,
+    pruning,
     reads,
     schema,
     starts,
 )
+from holdfast.stores.sqlite import topics as topic_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
@@ -137,6 +140,18 @@ class SqliteStore:
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         return await self._writer.run(lambda desk: arrivals.emit(desk, events))
 
+    async def put_topics(self, topics: Sequence[Topic]) -> None:
+        await self._writer.run(lambda desk: topic_rules.put(desk, topics))
+
+    async def replay_letters(self, numbers: Sequence[int]) -> int:
+        return await self._writer.run(lambda desk: letters.replay(desk, numbers))
+
+    async def purge_letters(self, numbers: Sequence[int]) -> int:
+        return await self._writer.run(lambda desk: letters.purge(desk, numbers))
+
+    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
+
     async def control(self, run_id: str, request: Control) -> bool:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
 
@@ -164,6 +179,15 @@ class SqliteStore:
         return await self._readers.run(
             lambda connection: leases.look(Desk(connection, self._clock), holdings, self._clock.now())
         )
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        return await self._readers.run(lambda connection: reads.replies(connection, asked))
+
+    async def topics(self) -> Sequence[Topic]:
+        return await self._readers.run(topic_rules.list_topics)
+
+    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
+        return await self._readers.run(lambda connection: letters.list_letters(connection, query))
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)

@@ -31,8 +31,10 @@ _PARTS = (
     "generation",
     "group",
     "hint",
+    "letter",
     "message",
     "pause",
+    "queue",
     "read",
     "recover",
     "renew",
@@ -56,8 +58,10 @@ from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
+from holdfast.testing.contract.letter import LetterContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
+from holdfast.testing.contract.queue import QueueContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
@@ -79,8 +83,10 @@ __all__ = [
     "GenerationContract",
     "GroupContract",
     "HintContract",
+    "LetterContract",
     "MessageContract",
     "PauseContract",
+    "QueueContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
@@ -93,7 +99,7 @@ __all__ = [
 ]
 
 
-class ArrivalContract(MessageContract, EventContract, ChildContract):
+class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContract, ChildContract):
     """What reaches a run from outside: messages, events, the ends of children."""
 
 

@@ -328,7 +328,7 @@ class Listening:
     def heard(self) -> Sequence[Hint]:
         return self._heard
 
-    async def until(self, kind: Literal["ready", "arrived", "ended", "taken"], name: str) -> None:
+    async def until(self, kind: Literal["ready", "arrived", "ended", "taken", "replied"], name: str) -> None:
         """Return once a hint of this kind has named this run or type. Its order and company do not matter."""
         async with asyncio.timeout(10):
             while not any(name in getattr(hint, kind) for hint in self._heard):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.core.checkpoint import Cancel, Release
+from holdfast.core.model import Reply
 from holdfast.core.ports import Store
 from holdfast.testing.contract.arrange import (
     TYPE,
@@ -97,6 +98,15 @@ class HintContract(Contract):
         await first.until("ready", TYPE)
         await second.until("ready", TYPE)
         assert set(loops) == {here}
+
+    async def test_a_reply_is_told_of(self, store: Store) -> None:
+        """The port: whoever waits for a reply looks for it."""
+        lease = await held(store)
+        listening = Listening(store)
+
+        await write(store, checkpoint_for(lease, replies=(Reply(message_id="m1", payload="1"),)))
+
+        await listening.until("replied", an_id(1))
 
     async def test_who_stopped_listening_hears_nothing(self, store: Store) -> None:
         """The port: until the returned function is called, which may be called again."""

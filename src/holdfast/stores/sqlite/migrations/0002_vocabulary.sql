@@ -20,15 +20,31 @@ alter table inbox add column is_exclusive integer not null default 0;
 
 alter table wait add column count integer not null default 0;
 
--- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good.
+-- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good. `expires_at` is unknown until
+-- the pruner has looked at the event, and again when the rules of its topic have changed.
 alter table event add column state text not null default 'open';
 alter table event add column holder text;
+alter table event add column expires_at integer;
+
+drop index event_age;
+
+create index event_expiry on event (expires_at);
 
 create index event_pending on event (topic, number)
     where state = 'pending';
 
-create index event_holder on event (holder)
-    where state = 'handed';
+-- Who waits longest for an event.
+create index wait_turn on wait (topic, since, run_id)
+    where kind = 'event';
+
+-- Events of queues that a run has in its inbox.
+create index inbox_exclusive on inbox (run_id)
+    where is_exclusive = 1;
+
+-- Forgotten by age, whichever run they are of.
+drop index receipt_age;
+
+create index receipt_age on receipt (at);
 
 create table topic (
     name text primary key not null,
@@ -58,7 +74,7 @@ create table reply (
     primary key (run_id, message_id)
 ) without rowid;
 
-create index reply_age on reply (run_id, at);
+create index reply_age on reply (at);
 
 -- A message or event that was received is recorded with its instant and its id, as one of perhaps several.
 update entry

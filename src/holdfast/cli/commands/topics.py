@@ -1,0 +1,235 @@
+"""`holdfast topics`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.group import group
+from holdfast.cli.lookup import store_now
+from holdfast.cli.output import Output, cleaned, preview
+from holdfast.cli.render import letter_json, topic_json
+from holdfast.cli.session import in_session
+from holdfast.cli.table import Column, Table
+from holdfast.cli.times import LENGTH, ago, spoken
+from holdfast.engine.info import DeadLetterInfo, TopicInfo
+
+
+@group("topics")
+def command() -> None:
+    """How events of topics are delivered and kept, and what could not be delivered."""
+
+
+@holdfast_command("ls", "holdfast topics ls", "holdfast topics ls --json")
+@pass_output
+def ls(out: Output) -> None:
+    """List the topics that have rules of their own. All others go to every run that waits."""
+
+    async def work(hf: Holdfast) -> None:
+        topics = await hf.topics()
+        if out.is_json:
+            out.items([topic_json(topic) for topic in topics])
+        else:
+            out.table(_topic_table(topics))
+            if not topics:
+                out.talk("no topic has rules of its own; `holdfast topics set NAME` gives it some")
+
+    in_session(out.settings, work)
+
+
+@holdfast_command(
+    "set",
+    "holdfast topics set jobs --mode queue",
+    "holdfast topics set 'orders.*' --retention 30d --max-pending 100000",
+)
+@click.argument("name")
+@click.option("--mode", type=click.Choice(["fanout", "queue"]), help="To every run that waits, or to exactly one.")
+@click.option("--retention", type=LENGTH, help="How long an event is kept, such as 12h or 30d.")
+@click.option("--max-pending", type=int, metavar="N", help="How many are kept.")
+@pass_output
+def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None, max_pending: int | None) -> None:
+    """Set how events of a topic are delivered and kept; what is not said stays as it is.
+
+    NAME is a topic, or a family such as 'orders.*'. The mode counts for events emitted from now on, the limits for
+    all; they are applied when the store is pruned.
+    """
+    if mode is None and retention is None and max_pending is None:
+        raise Refusal("say what to set: --mode, --retention or --max-pending")
+
+    async def work(hf: Holdfast) -> None:
+        topic = await hf.topic(name, mode=mode, retention=retention, max_pending=max_pending)
+        if out.is_json:
+            out.item(topic_json(topic))
+        else:
+            kept = f"kept for {spoken(topic.retention)}, at most {topic.max_pending}"
+            out.line(f"{cleaned(topic.name)}: {topic.mode}, {kept}")
+
+    in_session(out.settings, work, may_create=True)
+
+
+@holdfast_command(
+    "dead-letters",
+    "holdfast topics dead-letters",
+    "holdfast topics dead-letters 'orders.*' --limit 10 --json",
+)
+@click.argument("topic", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@pass_output
+def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
+    """List what could not be delivered, oldest first: events of queues, and messages to runs that ended."""
+
+    async def work(hf: Holdfast) -> None:
+        letters = [letter async for letter in hf.dead_letters(topic, limit=limit)]
+        if out.is_json:
+            out.items([letter_json(letter) for letter in letters])
+        else:
+            await _show(out, hf, letters)
+            if not letters:
+                out.talk("there are no dead letters")
+
+    in_session(out.settings, work)
+
+
+@holdfast_command(
+    "replay",
+    "holdfast topics replay 17 18",
+    "holdfast topics replay --topic jobs --dry-run",
+    "holdfast topics replay --topic 'orders.*' --yes",
+)
+@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
+@click.option("--topic", help="All of this topic, or of a family such as 'orders.*'.")
+@click.option("--dry-run", is_flag=True, help="Only show which they would be.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_output
+def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
+    """Deliver dead letters after all, by their numbers or by topic.
+
+    An event goes to a run that waits, or is pending again. A message is sent again if its run is alive, else it stays.
+    On a terminal it asks once; elsewhere it needs --yes. The exit code is 6 if one that was named stays.
+    """
+
+    async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
+        return await hf.replay_dead_letters(chosen)
+
+    return _act(out, "replay", numbers, topic, dry_run=dry_run, yes=yes, act=act)
+
+
+@holdfast_command(
+    "purge",
+    "holdfast topics purge 17 18 --yes",
+    "holdfast topics purge --topic jobs --dry-run",
+)
+@click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
+@click.option("--topic", help="All of this topic, or of a family such as 'orders.*'.")
+@click.option("--dry-run", is_flag=True, help="Only show which they would be.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_output
+def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bool, yes: bool) -> ExitCode:
+    """Forget dead letters, by their numbers or by topic.
+
+    On a terminal it asks once; elsewhere it needs --yes. The exit code is 6 if one that was named is not there.
+    """
+
+    async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
+        return await hf.purge_dead_letters(chosen)
+
+    return _act(out, "purge", numbers, topic, dry_run=dry_run, yes=yes, act=act)
+
+
+for one in (ls, set_rules, dead_letters, replay, purge):
+    command.add_command(one)
+
+
+def _act(
+    out: Output,
+    verb: str,
+    numbers: Sequence[int],
+    topic: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    act: Any,
+) -> ExitCode:
+    """Do something with chosen letters, after asking."""
+    if bool(numbers) == (topic is not None):
+        raise Refusal(f"name the dead letters to {verb} by their numbers, or choose them with --topic")
+    if not (yes or dry_run or sys.stdin.isatty()):
+        raise Refusal(f"nobody can be asked here whether to {verb}; add --yes (or --dry-run to see which)")
+    done_word = f"{verb}ed" if verb == "replay" else f"{verb}d"
+
+    async def work(hf: Holdfast) -> ExitCode:
+        letters = [letter async for letter in hf.dead_letters(topic)]
+        if numbers:
+            letters = [letter for letter in letters if letter.number in numbers]
+        if dry_run:
+            if out.is_json:
+                out.items([letter_json(letter) for letter in letters])
+            else:
+                await _show(out, hf, letters)
+                out.talk(f"{_count(len(letters))} would be {done_word}; nothing was changed")
+            return ExitCode.OK
+        if letters and not yes:
+            await _show(out, hf, letters[:10])
+            if not click.confirm(f"{verb.capitalize()} {_count(len(letters))}?", err=True):
+                out.talk(f"nothing was {done_word}")
+                return ExitCode.FAILED
+        done = await act(hf, [letter.number for letter in letters])
+        if out.is_json:
+            out.item({done_word: done})
+        else:
+            out.line(f"{done_word} {_count(done)}")
+        return ExitCode.CONFLICT if numbers and done < len(set(numbers)) else ExitCode.OK
+
+    return in_session(out.settings, work)
+
+
+def _count(number: int) -> str:
+    return f"{number} dead letter{'' if number == 1 else 's'}"
+
+
+def _topic_table(topics: Sequence[TopicInfo]) -> Table:
+    table = Table((Column("name"), Column("mode"), Column("retention"), Column("max pending", is_number=True)))
+    for topic in topics:
+        table.rows.append(
+            {
+                "name": cleaned(topic.name),
+                "mode": topic.mode,
+                "retention": spoken(topic.retention),
+                "max pending": str(topic.max_pending),
+            }
+        )
+    return table
+
+
+async def _show(out: Output, hf: Holdfast, letters: Sequence[DeadLetterInfo]) -> None:
+    now = await store_now(hf)
+    columns = (
+        Column("number", is_number=True),
+        Column("kind"),
+        Column("of"),
+        Column("reason"),
+        Column("given up"),
+        Column("payload", may_be_cut=True),
+    )
+    table = Table(columns)
+    for letter in letters:
+        is_event = letter.topic is not None
+        table.rows.append(
+            {
+                "number": str(letter.number),
+                "kind": "event" if is_event else "message",
+                "of": cleaned(letter.topic or f"{letter.name} to {letter.run_id}"),
+                "reason": letter.reason,
+                "given up": (ago(letter.at, now), "dim"),
+                "payload": preview(letter.payload),
+            }
+        )
+    out.table(table)

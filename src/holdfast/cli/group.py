@@ -1,0 +1,51 @@
+"""A group: commands of one subject, such as `holdfast topics ls`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from holdfast.cli.command import HoldfastCommand, global_options
+
+
+class HoldfastGroup(click.Group):
+    """Commands under a common name. The options of `holdfast` itself may stand before and after each of them."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.params += global_options()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            near = difflib.get_close_matches(args[0], self.commands, n=1, cutoff=0.5)
+            advice = (
+                f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"there are {', '.join(self.commands)}."
+            )
+            raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Examples"):
+            for command in self.commands.values():
+                if isinstance(command, HoldfastCommand):
+                    formatter.write(f"{'':>{formatter.current_indent}}{command.examples[0]}\n")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(self.commands)  # in the order in which they were made
+
+
+def group(name: str) -> Callable[[Callable[[], None]], HoldfastGroup]:
+    """Make a function a group. Its docstring is the help text."""
+    return click.group(
+        name,
+        cls=HoldfastGroup,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        subcommand_metavar="COMMAND ...",
+    )

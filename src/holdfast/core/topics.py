@@ -1,0 +1,74 @@
+"""Topics: which rules an event falls under, and who may get one of a queue. Pure decisions; stores carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Literal, get_args
+
+from holdfast.core.clock import DAY, NEVER_SECONDS, SECOND, Micros, micros
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import check_topic
+from holdfast.core.model import Run, Topic, TopicMode
+from holdfast.core.states import RunState
+
+EventState = Literal["open", "pending", "handed", "taken"]
+"""`open` for all; of a queue: `pending`, `handed` to one run that waits, `taken` by it for good."""
+
+TAKEN_RETENTION: Micros = DAY
+REPLY_RETENTION: Micros = DAY
+NEVER: Micros = round(NEVER_SECONDS) * SECOND
+"""When an event expires that a run has in its inbox."""
+
+FAMILY = "*"
+
+
+def topic_of(name: str, known: Mapping[str, Topic]) -> Topic:
+    """The rules for a topic: its own, those of the closest family that covers it, or the usual ones."""
+    if not known:
+        return Topic(name=name)
+    if (exact := known.get(name)) is not None:
+        return exact
+    families = (known.get(name[:length] + FAMILY) for length in range(len(name), -1, -1))
+    return next((family for family in families if family is not None), Topic(name=name))
+
+
+def covers(pattern: str, topic: str) -> bool:
+    """Whether a name stands for a topic: exactly, or as a family such as `orders.*`."""
+    return topic == pattern or (pattern.endswith(FAMILY) and topic.startswith(pattern[:-1]))
+
+
+def may_be_handed(run: Run) -> bool:
+    """Whether a run that waits may get an event of a queue. One that is paused would only keep it from others."""
+    return not run.state.is_end and run.state is not RunState.PAUSED
+
+
+def checked_topic(
+    before: Topic, mode: TopicMode | None, retention: float | timedelta | None, max_pending: int | None
+) -> Topic:
+    """The rules as somebody wants them; what is not said stays as it is. Refuses what makes no sense."""
+    check_topic(before.name)
+    mode = before.mode if mode is None else mode
+    if mode not in get_args(TopicMode):
+        raise InvalidRequest(f"mode={mode!r}: a topic is 'fanout' (every run that waits) or 'queue' (exactly one)")
+    return Topic(
+        name=before.name,
+        mode=mode,
+        retention=before.retention if retention is None else _checked_retention(retention),
+        max_pending=before.max_pending if max_pending is None else _checked_max_pending(max_pending),
+    )
+
+
+def _checked_retention(retention: float | timedelta) -> Micros:
+    if isinstance(retention, bool) or not isinstance(retention, (int, float, timedelta)):
+        raise InvalidRequest(f"retention={retention!r}: it is seconds or a timedelta")
+    length = micros(retention)
+    if length <= 0:
+        raise InvalidRequest(f"retention={retention!r}: an event is kept for some time; give more than 0 seconds")
+    return length
+
+
+def _checked_max_pending(max_pending: int) -> int:
+    if type(max_pending) is not int or not 1 <= max_pending < 2**62:
+        raise InvalidRequest(f"max_pending={max_pending!r}: it is a whole number of events, at least 1")
+    return max_pending

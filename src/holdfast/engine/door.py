@@ -1,0 +1,30 @@
+"""The door: what every part of the engine needs of the object that is put together from them."""
+
+from __future__ import annotations
+
+from holdfast.core.ports import Store
+from holdfast.engine.ends import Ends
+from holdfast.engine.replies import Replies
+
+
+class Door:
+    """A store that is opened at the first use, and those who wait for something to appear in it."""
+
+    @property
+    def store(self) -> Store:
+        """The store, once it is open."""
+        raise NotImplementedError
+
+    @property
+    def ends(self) -> Ends:
+        """Everybody who waits for an end."""
+        raise NotImplementedError
+
+    @property
+    def replies(self) -> Replies:
+        """Everybody who waits for a reply."""
+        raise NotImplementedError
+
+    async def opened(self) -> None:
+        """Open the store, if that has not been done."""
+        raise NotImplementedError

@@ -1,0 +1,62 @@
+"""A message as the workflow that received it sees it, if it wants to know more than the payload, or to reply."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.core.clock import Micros, moment
+from holdfast.core.codec import Codec, encode_any
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.location import name_from
+from holdfast.core.model import EntryKind, Reply, WaitKind
+from holdfast.core.received import Received
+from holdfast.runner.child import Done
+from holdfast.runner.operation import Reception
+
+if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
+
+T = TypeVar("T")
+
+
+class Message(Generic[T]):
+    """A message that was received: its `id`, `name`, `payload`, and when it was `sent_at`."""
+
+    def __init__(self, turn: Asking, received: Received, payload: T) -> None:
+        self._turn = turn
+        self._is_answered = False
+        self.id = received.ref or ""
+        self.name = received.name
+        self.payload = payload
+        self.sent_at: datetime = moment(received.at)
+
+    def reply(self, value: Any = None) -> Done:
+        """Answer whoever sent it with `run.request`, once, with the next checkpoint."""
+        self._turn.loop.check_inside()
+        if self._is_answered:
+            raise InvalidRequest(f"message {self.name!r} ({self.id}) has its reply already; a message has only one")
+        payload = encode_any(value, f"reply to message {self.name!r}")
+        location = self._turn.loop.scope.locate(name_from("reply", self.name))
+        reply = Reply(message_id=self.id, payload=payload)
+        self._turn.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
+        self._is_answered = True
+        return Done()
+
+    def __repr__(self) -> str:
+        return f"<message {self.name} {self.id}>"
+
+
+class MessageReception(Reception):
+    """A wait for a message that is handed over whole."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(
+        self, turn: Asking, location: str, names: tuple[str, ...], codec: Codec[Any], *, deadline: Micros | None
+    ) -> None:
+        super().__init__(location, WaitKind.MESSAGE, names, codec, deadline=deadline)
+        self._turn = turn
+
+    def meaning(self, received: Received) -> Message[Any]:
+        return Message(self._turn, received, self.payload_of(received))

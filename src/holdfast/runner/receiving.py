@@ -1,0 +1,170 @@
+"""Receiving: what a context offers to wait for messages and events."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from holdfast.core.clock import Micros, micros
+from holdfast.core.codec import Codec
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import check_topic
+from holdfast.core.location import check_name, name_from
+from holdfast.core.model import WaitKind
+from holdfast.runner.message import Message, MessageReception
+from holdfast.runner.operation import Batch, Reception
+
+if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
+
+T = TypeVar("T")
+
+BATCH_LIMIT = 1_000
+"""So many messages are received at once at most, as they make one record."""
+
+_ANY: Codec[Any] = Codec(Any)
+
+
+class Receiving:
+    """The part of a context that waits for what others send."""
+
+    _turn: Asking
+
+    @overload
+    def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def wait_event(
+        self, topic: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    def wait_event(
+        self, topic: str, *, type: Any = Any, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, Any]:
+        """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time.
+
+        Of a topic that is a queue, it is the next one that no other run has taken.
+        """
+        check_topic(topic)
+        location = self._locate(name_from("event", topic))
+        deadline = self._deadline(timeout)
+        return self._turn.perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
+
+    @overload
+    def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def receive(
+        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def receive(
+        self, name: Sequence[str] | None = None, *, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, tuple[str, Any]]: ...
+    def receive(
+        self,
+        name: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """The payload of the next message of this name; of several names, or any, `(name, payload)`.
+
+        Messages are kept, in order, also those sent before the run asked or even started.
+        """
+        names = _names(name, "receive")
+        reception = Reception(
+            self._locate_reception(names),
+            WaitKind.MESSAGE,
+            names,
+            _codec(type),
+            deadline=self._deadline(timeout),
+            with_name=not isinstance(name, str),
+        )
+        return self._turn.perform(reception)
+
+    @overload
+    def receive_batch(
+        self, name: str, count: int, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, list[Any]]: ...
+    @overload
+    def receive_batch(
+        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T]
+    ) -> Coroutine[Any, Any, list[T]]: ...
+    @overload
+    def receive_batch(
+        self, name: Sequence[str] | None, count: int, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, list[tuple[str, Any]]]: ...
+    def receive_batch(
+        self,
+        name: str | Sequence[str] | None,
+        count: int,
+        timeout: float | timedelta | None = None,
+        *,
+        type: Any = Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time.
+
+        Of several names, or any (None), each is `(name, payload)`. They make one record, and cost one checkpoint.
+        """
+        names = _names(name, "receive_batch")
+        batch = Batch(
+            self._locate_reception(names),
+            names,
+            _codec(type),
+            _check_count(count),
+            deadline=self._deadline(timeout),
+            with_name=not isinstance(name, str),
+        )
+        return self._turn.perform(batch)
+
+    @overload
+    def receive_message(
+        self, name: str | Sequence[str] | None = None, *, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, Message[Any]]: ...
+    @overload
+    def receive_message(
+        self, name: str | Sequence[str] | None = None, *, type: type[T], timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, Message[T]]: ...
+    def receive_message(
+        self,
+        name: str | Sequence[str] | None = None,
+        *,
+        type: Any = Any,
+        timeout: float | timedelta | None = None,
+    ) -> Coroutine[Any, Any, Message[Any]]:
+        """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
+        names = _names(name, "receive_message")
+        location = self._locate_reception(names)
+        deadline = self._deadline(timeout)
+        return self._turn.perform(MessageReception(self._turn, location, names, _codec(type), deadline=deadline))
+
+    def _locate_reception(self, names: tuple[str, ...]) -> str:
+        return self._locate(name_from("receive", "|".join(names)) if names else "receive")
+
+    def _locate(self, name: str) -> str:
+        self._turn.loop.check_inside()
+        return self._turn.loop.scope.locate(name)
+
+    def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
+        return None if timeout is None else self._turn.stamp + max(0, micros(timeout))
+
+
+def _names(name: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """The names of the messages to wait for; none stands for any."""
+    if name is None:
+        return ()
+    names = (name,) if isinstance(name, str) else tuple(name)
+    if not names:
+        raise InvalidRequest(f"{what}([]) could never return; give a name, several, or none for any")
+    for one in names:
+        check_name(one, "message name")
+    return names
+
+
+def _check_count(count: object) -> int:
+    if type(count) is not int or not 1 <= count <= BATCH_LIMIT:
+        raise InvalidRequest(f"receive_batch(count={count!r}): it is a whole number from 1 to {BATCH_LIMIT:,}")
+    return count
+
+
+def _codec(hint: Any) -> Codec[Any]:
+    return _ANY if hint is Any else Codec(hint)

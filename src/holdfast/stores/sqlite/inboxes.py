@@ -1,0 +1,53 @@
+"""Inboxes: what reaches a run waits there, and wakes the run if it sleeps waiting for it."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from holdfast.core import audit, rules
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, Run, Wait
+from holdfast.core.states import RunState
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.desk import Desk
+
+ARRIVE = f"""
+    insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
+    values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
+"""
+
+_UNREAD_EVENTS = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox indexed by inbox_event
+    where run_id = ?
+      and name = ?
+      and kind = 'event'
+"""
+
+
+def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
+    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
+    if run.state.is_end:
+        return
+    desk.connection.execute(ARRIVE, rows.arrival_row(run.id, arrival))
+    is_awaited = False
+    if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
+        before = desk.waits(run.id)
+        waits, is_awaited = rules.counted_down(before, arrival)
+        if waits is not before:
+            desk.wait(run.id, waits)
+    after = rules.delivered(run, now, is_awaited=is_awaited)
+    desk.put(after)
+    if after.is_held:
+        desk.news.arrived.add(run.id)
+    elif after.ready_at != run.ready_at:
+        desk.note_often(audit.of_wake(after, arrival, now), after.arrivals)
+        desk.news.ready.add(after.type)
+
+
+def is_satisfied(desk: Desk, run: Run, wait: Wait) -> bool:
+    """Whether what an event wait waits for is in the inbox already."""
+    if not run.arrivals:
+        return False
+    unread = map(rows.arrival_of, desk.all(_UNREAD_EVENTS, run.id, wait.names[0]))
+    return any(rules.accepts(wait, arrival) for arrival in unread)

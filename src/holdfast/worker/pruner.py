@@ -1,0 +1,88 @@
+"""The pruner: now and then removes from the store what nobody needs any more, in bites small enough to disturb nobody.
+
+Every worker has one. That several prune the same store does no harm, so they do not agree on who does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ports import Pruned, Store
+
+PRUNE_EVERY: Micros = 60 * SECOND
+BITE = 500
+"""So many of each kind are removed in one transaction."""
+
+_BREATH_SECONDS = 0.05
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Pruner:
+    """Prunes until stopped: about every so often, and then bite by bite until nothing is left to remove."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, every: Micros = PRUNE_EVERY, chance: random.Random | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._every = every
+        self._chance = chance or random.Random()
+        self._loop = asyncio.get_running_loop()
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[Pruned] | None = None
+        self._is_stopped = False
+
+    @property
+    def is_pruning(self) -> bool:
+        """Whether it is at it."""
+        return self._task is not None
+
+    def start(self) -> None:
+        """Begin; the first time comes at random, so that workers started together do not prune together."""
+        self._sleep(round(self._every * self._chance.random()))
+
+    async def stop(self) -> None:
+        """Prune no more. A bite under way is either done or not; the next pruner finds out."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _sleep(self, length: Micros) -> None:
+        if not self._is_stopped:
+            self._timer = self._clock.call_at(self._clock.now() + length, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._task = self._loop.create_task(self._prune())
+        self._task.add_done_callback(self._pruned)
+
+    async def _prune(self) -> Pruned:
+        total = await self._store.prune(BITE)
+        while total.has_more:
+            await asyncio.sleep(_BREATH_SECONDS)  # others want to write, too
+            total = total.plus(await self._store.prune(BITE))
+        return total
+
+    def _pruned(self, task: asyncio.Task[Pruned]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, StoreUnavailable):
+            _log.info("cannot prune; trying again later: %s", error)
+        elif error is not None:
+            _log.error("pruning failed; trying again later", exc_info=error)
+        elif (total := task.result()) != Pruned():
+            _log.debug("pruned: %s", total)
+            if total.dead_letters:
+                _log.warning("%d events of queues became dead letters: nobody took them in time", total.dead_letters)
+        self._sleep(round(self._every * self._chance.uniform(0.9, 1.1)))

@@ -1,0 +1,119 @@
+"""Waiting for replies: told by hints, by looking now and then, and without asking over and over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core.model import Reply
+from holdfast.core.ports import Store
+from holdfast.engine.replies import Replies
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.contract.arrange import an_id, checkpoint_for, held, succeed, write
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        self.asked += 1
+        return await super().replies(asked)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest_asyncio.fixture
+async def replies(store: CountingStore) -> AsyncIterator[Replies]:
+    replies = Replies(store)
+    yield replies
+    await replies.close()
+
+
+async def answer(store: Store, number: int = 1, *, is_last: bool = False) -> None:
+    lease = await held(store, number)
+    reply = Reply(message_id="m", payload="17")
+    await write(store, checkpoint_for(lease, succeed() if is_last else None, replies=(reply,)))
+
+
+async def test_a_reply_is_told_by_a_hint_and_asked_for_no_more_than_needed(
+    store: CountingStore, replies: Replies
+) -> None:
+    waiting = [asyncio.create_task(replies.wait(an_id(1), "m")) for _ in range(3)]
+    await asyncio.sleep(0.02)
+    await answer(store)
+
+    assert await asyncio.gather(*waiting) == ["17"] * 3
+    assert store.asked == 2
+    assert not replies.is_awaited
+
+
+async def test_a_reply_that_is_there_is_found_at_once(store: CountingStore, replies: Replies) -> None:
+    await answer(store)
+
+    assert await replies.wait(an_id(1), "m") == "17"
+
+
+async def test_a_reply_that_comes_with_the_end_is_not_taken_for_none(store: CountingStore, replies: Replies) -> None:
+    waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
+    await asyncio.sleep(0.02)
+    await answer(store, is_last=True)
+
+    assert await waiting == "17"
+
+
+async def test_an_end_without_a_reply_is_told(store: CountingStore, replies: Replies) -> None:
+    waiting = asyncio.create_task(replies.wait(an_id(1), "another"))
+    await asyncio.sleep(0.02)
+    await answer(store, is_last=True)
+
+    assert await waiting is None
+
+
+async def test_a_reply_whose_hint_got_lost_is_found_by_looking(
+    store: CountingStore, replies: Replies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.lookout.POLL_SECONDS", 0.001)
+    replies._unlisten()
+    waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
+    await asyncio.sleep(0.01)
+    await answer(store)
+
+    assert await waiting == "17"
+
+
+async def test_a_reply_is_heard_of_in_another_process(tmp_path: Path) -> None:
+    """Two stores on one file, as two processes have them."""
+    asking, answering = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
+    await asking.open()
+    await answering.open()
+    replies = Replies(asking)
+    waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
+    await asyncio.sleep(0.02)
+
+    await answer(answering)
+
+    async with asyncio.timeout(10):
+        assert await waiting == "17"
+    await replies.close()
+    await answering.close()
+    await asking.close()
+
+
+async def test_whoever_waits_when_it_is_closed_is_cancelled(replies: Replies) -> None:
+    waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
+    await asyncio.sleep(0)
+
+    await replies.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -1,0 +1,119 @@
+"""The pruner: now and then, bite by bite, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core.clock import SECOND
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ports import Pruned
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import VirtualClock
+from holdfast.worker.pruner import Pruner
+
+EVERY = 60 * SECOND
+
+
+class CountingStore(MemoryStore):
+    """A store that has so many bites to prune, and may be out of order."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.bites = 0
+        self.left = 0
+        self.trouble: Exception | None = None
+
+    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        self.bites += 1
+        if self.trouble is not None:
+            raise self.trouble
+        if not self.left:
+            return Pruned()
+        self.left -= 1
+        return Pruned(dead_letters=limit, has_more=self.left > 0)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> CountingStore:
+    return CountingStore(clock)
+
+
+@pytest_asyncio.fixture
+async def pruner(store: CountingStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pruner]:
+    monkeypatch.setattr("holdfast.worker.pruner._BREATH_SECONDS", 0.0)
+    pruner = Pruner(store, clock, every=EVERY, chance=random.Random(1))
+    pruner.start()
+    yield pruner
+    await pruner.stop()
+
+
+async def pass_time(clock: VirtualClock, pruner: Pruner) -> None:
+    """Let the next pruning be due, and over."""
+    due = clock.next_due()
+    assert due is not None
+    for callback in clock.pass_to(due):
+        callback()
+    while pruner.is_pruning:
+        await asyncio.sleep(0)
+
+
+async def test_it_prunes_about_every_so_often(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:
+    began = clock.now()
+
+    times = []
+    for _ in range(5):
+        await pass_time(clock, pruner)
+        times.append(clock.now())
+
+    assert store.bites == 5
+    assert 0 <= times[0] - began <= EVERY
+    assert all(0.9 * EVERY <= after - before <= 1.1 * EVERY for before, after in itertools.pairwise(times))
+
+
+async def test_it_goes_on_until_nothing_is_left_and_tells_of_dead_letters(
+    store: CountingStore, clock: VirtualClock, pruner: Pruner, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.left = 4
+
+    await pass_time(clock, pruner)
+
+    assert (store.left, store.bites) == (0, 4)
+    assert "2000 events of queues became dead letters" in caplog.text
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
+async def test_a_pruning_that_fails_is_tried_again_later(
+    store: CountingStore, clock: VirtualClock, pruner: Pruner, trouble: Exception
+) -> None:
+    store.trouble = trouble
+    await pass_time(clock, pruner)
+    store.trouble = None
+
+    await pass_time(clock, pruner)
+
+    assert store.bites == 2
+
+
+async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:
+    store.left = 1_000_000
+    due = clock.next_due()
+    assert due is not None
+    for callback in clock.pass_to(due):
+        callback()
+    await asyncio.sleep(0)
+
+    await pruner.stop()
+
+    assert not pruner.is_pruning
+    assert clock.next_due() is None
