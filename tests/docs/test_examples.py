@@ -15,6 +15,7 @@ LAST_WORDS = {
     "agent": "Done: TP-101 is booked (key given).",
     "approval": "the holidays: refused by grace",
     "auction": "the painting goes to ada for 150.00, 4 bids",
+    "cart": "receipt for 43.50",
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
