@@ -27,6 +27,7 @@ from holdfast.core.checkpoint import (
     LeaseRequest,
     Next,
     Release,
+    Renew,
     Suspend,
     TurnAround,
     Verdicts,
@@ -85,6 +86,7 @@ LENGTHS: tuple[Micros, ...] = (1, SECOND, LEASE - 1, LEASE, DAY, 7 * DAY)
 STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
 """Locations and attempts of entries; one without attempts is settled."""
 TURN = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+RENEW = Renew(payload='{"n":2}')
 WORKERS = ("worker-a", "worker-b", "worker-c")
 RULES = tuple(
     Topic(name=name, **rules)
@@ -133,6 +135,7 @@ WAITS = st.lists(
             for_message("go", location="timed", deadline=SECOND),
             *(for_event(topic, location=location) for topic in TOPICS for location in ("event", "event#2")),
             *map(for_child, range(1, RUNS)),
+            *(Wait(location="fan", kind=WaitKind.CHILDREN, since=0, count=count) for count in (1, 2)),
             *map(for_time, LENGTHS),
         ]
     ),
@@ -141,7 +144,17 @@ WAITS = st.lists(
 )
 ENTRIES = st.sampled_from([(), *((one,) for one in STEPS), (STEPS[0], STEPS[-1]), (STEPS[1], STEPS[-2])])
 NEXTS = st.sampled_from(
-    [*[Hold()] * 3, *[Suspend()] * 3, succeed(), fail(), block(), block(SECOND), Release(), TURN],
+    [
+        *[Hold()] * 3,
+        *[Suspend()] * 3,
+        succeed(),
+        fail(),
+        block(),
+        block(SECOND),
+        Release(),
+        TURN,
+        Renew(payload='{"n":2}'),
+    ],
 )
 CHECKPOINTS = st.fixed_dictionaries(
     {
@@ -160,6 +173,13 @@ CHECKPOINTS = st.fixed_dictionaries(
             {"values": {"it's": '"x"'}},
             *({"child": (number, {"on_close": "cancel"})} for number in range(1, RUNS)),
             {"child": (RUNS - 1, {})},
+            *({"child": (number, {"parent_location": f"fan/{number}"})} for number in range(1, RUNS)),
+            *(
+                {"child": (number, {"parent_location": f"fan/{number}", "is_parked": True})}
+                for number in range(1, RUNS)
+            ),
+            {"pruned": ("a",)},
+            {"pruned": ("b",)},
             *({"message": (number, None, "go")} for number in range(RUNS)),
             {"message": (0, "k", "stop")},
             *({"event": topic} for topic in TOPICS),
@@ -322,7 +342,9 @@ class StoreMachine(RuleBasedStateMachine):
             case WaitKind.CHILD:
                 self._both(lambda store: store.control(wait.names[0], Cancel(id="c")))
             case WaitKind.CHILDREN | WaitKind.SLOT:
-                pass
+                family = [record.run.id for record in records if record.run.group == wait.names[0]]
+                if family:
+                    self._both(lambda store: store.control(family[index % len(family)], Cancel(id="c", force=True)))
             case WaitKind.TIME | WaitKind.RETRY:
                 self.clock.advance(max(0, (wait.deadline or 0) - self.clock.now()))
 
@@ -434,7 +456,9 @@ class StoreMachine(RuleBasedStateMachine):
         fields: Plan = {"id": an_id(number), "type": TYPES[0], "payload": "{}"} | plan
         # Parents are older than their children, as in life, so that nobody is their own ancestor.
         if (parent := fields.pop("parent", number)) < number:
-            fields |= {"parent_id": an_id(parent), "parent_location": "call"}
+            fields = {"parent_location": "call", **fields, "parent_id": an_id(parent)}
+        else:
+            fields = {name: value for name, value in fields.items() if name not in ("parent_location", "is_parked")}
         return Intent(**fields)
 
     def _message(self, number: int, key: str | None, name: str) -> Message:
@@ -482,6 +506,7 @@ class StoreMachine(RuleBasedStateMachine):
             replies=tuple(Reply(message_id=f"{number}", payload=run.id) for number in _some(more, "reply")),
             # Only of younger runs: cancelling one's own ancestor would be cancelling oneself.
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
+            pruned=more.get("pruned", ()),
             values=more.get("values", {}),
             charged=more.get("charged", False),
         )
@@ -499,7 +524,7 @@ class StoreMachine(RuleBasedStateMachine):
             yield a_child(number, f"call#{an_id(number)}", since=self.position)
 
     def _next(self, next: Next, run_id: str) -> Next:
-        if self.model._state.records[run_id].run.rollback is not None and isinstance(next, (Finish, TurnAround)):
+        if self.model._state.records[run_id].run.rollback is not None and isinstance(next, (Finish, TurnAround, Renew)):
             return fail()  # what rolls back neither succeeds nor turns around
         if isinstance(next, Block) and next.retry_at is not None:
             return replace(next, retry_at=self.clock.now() + next.retry_at)
@@ -521,7 +546,8 @@ class StoreMachine(RuleBasedStateMachine):
     def _wait(self, run_id: str, wait: Wait, plan: Plan) -> Wait:
         after = self.had[run_id, wait.names[0]] if wait.kind is WaitKind.EVENT and "after" in plan["more"] else 0
         deadline = None if wait.deadline is None else self.clock.now() + wait.deadline
-        return replace(wait, after=after, deadline=deadline)
+        names = (f"{run_id}/fan",) if wait.kind is WaitKind.CHILDREN else wait.names
+        return replace(wait, names=names, after=after, deadline=deadline)
 
 
 def _some(parts: Plan, name: str) -> Sequence[Any]:
