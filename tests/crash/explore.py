@@ -129,6 +129,8 @@ async def read(h: Harness, rehearsal: Rehearsal) -> Played:
     if len(played.runs) < len(details):
         played.problems.append("two runs stand at one location")
     histories = {run_id: list(await h.store.history(run_id)) for run_id in paths}
+    for run_id in paths:
+        await h.run(run_id).history()  # as its user sees it
     undone = {paths[one.run.id]: _undone(one.run, histories[one.run.id]) for one in details}
     played.problems += undo_problems(played.ledger, undone)
     for run_id, location, value in rehearsal.ledger.log:

@@ -152,7 +152,9 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
 
     def path(run_id: str) -> str:
         run = details[run_id].run
-        return run_id if run.parent_id is None else f"{path(run.parent_id)} > {run.parent_location}"
+        # A child that outlives its parent's generation has no location any more; a script has to tag it.
+        place = run.tags.get("place", run.parent_location)
+        return run_id if run.parent_id is None else f"{path(run.parent_id)} > {place}"
 
     for run_id, one in details.items():
         history = sorted(
