@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Registry, step_info
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Entry, EntryKind
-from holdfast.core.ports import Query
+from holdfast.core.ports import Query, Store
 from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
@@ -19,15 +20,17 @@ from tests.stage import Stage
 
 
 class Ledger:
-    """What step bodies have really done: how often each of them was begun."""
+    """What step bodies have really done: how often each of them was begun, and in which order."""
 
     def __init__(self) -> None:
         self.begun: Counter[tuple[str, str]] = Counter()
+        self.log: list[tuple[str, str, Any]] = []
 
     def note(self, value: Any = None) -> Any:
         """A body, or the beginning of one."""
         info = step_info()
         self.begun[info.run_id, info.location] += 1
+        self.log.append((info.run_id, info.location, value))
         return value
 
 
@@ -54,32 +57,93 @@ class Outcome:
 Fault = tuple[int, When]
 
 
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong in a play, by the numbers of a worker's calls of the store.
+
+    `crashes` cut the worker off, `failures` are lost calls or answers, `restarts` let it give up its runs and leave.
+    """
+
+    crashes: tuple[Fault, ...] = ()
+    failures: tuple[Fault, ...] = ()
+    restarts: tuple[int, ...] = ()
+
+
+class Rehearsal:
+    """A script on a stage, and everything that may go wrong with it."""
+
+    def __init__(self, script: Script, kind: str, folder: Path, faults: Faults) -> None:
+        stage = Stage(kind, folder)
+        self.script = script
+        self.ledger = Ledger()
+        self.crashes = 0
+        self.store = _Theatre(stage.store(), faults)
+        app = Registry()
+        script.build(app, self.ledger)
+        self.harness = Harness(
+            app, always_replay=stage.is_replaying, clock=stage.clock, store=self.store, patience_seconds=5
+        )
+
+    async def play(self) -> None:
+        """Play the script to its end; whenever a worker is cut off it vanishes, and another takes over."""
+        acting = asyncio.create_task(self.script.act(self.harness))
+        try:
+            while not acting.done():
+                disturbed = asyncio.create_task(self.store.disturbed.wait())
+                await asyncio.wait([acting, disturbed], return_when=asyncio.FIRST_COMPLETED)
+                disturbed.cancel()
+                if self.store.disturbed.is_set():
+                    await self._replace_worker()
+            await acting
+        finally:
+            acting.cancel()
+
+    async def _replace_worker(self) -> None:
+        self.crashes += 1
+        self.store.disturbed.clear()
+        if self.store.crashed.is_set():
+            await self.harness.crash_worker()
+            self.store.revive()
+        else:
+            await self.harness.stop_worker()
+        try:
+            await self.harness.start_worker()
+        except StoreUnavailable:  # it could not even register, and is no worker: the next one tries
+            self.store.disturbed.set()
+
+
+class _Theatre(FaultyStore):
+    """A store with faults, which tells when the worker has to be replaced."""
+
+    def __init__(self, store: Store, faults: Faults) -> None:
+        super().__init__(store)
+        self.disturbed = asyncio.Event()
+        self._restarts = set(faults.restarts)
+        for number, when in faults.crashes:
+            self.crash(number, when=when)
+        for number, when in faults.failures:
+            self.fail(number, when=when)
+
+    def _begin(self, name: str) -> bool:
+        try:
+            return super()._begin(name)
+        finally:
+            if self.crashed.is_set() or len(self.calls) in self._restarts:
+                self._restarts.discard(len(self.calls))
+                self.disturbed.set()
+
+
 async def play(
     script: Script, kind: str, folder: Path, *, crashes: tuple[Fault, ...] = (), failures: tuple[Fault, ...] = ()
 ) -> Outcome:
-    """Play a script to its end; whenever a worker is cut off it vanishes, and another takes over."""
-    stage = Stage(kind, folder)
-    store = FaultyStore(stage.store())
-    for number, when in crashes:
-        store.crash(number, when=when)
-    for number, when in failures:
-        store.fail(number, when=when)
-    app, ledger, outcome = Registry(), Ledger(), Outcome()
-    script.build(app, ledger)
-    async with Harness(app, always_replay=stage.is_replaying, clock=stage.clock, store=store, patience_seconds=5) as h:
-        acting = asyncio.create_task(script.act(h))
-        while not acting.done():
-            crash = asyncio.create_task(store.crashed.wait())
-            await asyncio.wait([acting, crash], return_when=asyncio.FIRST_COMPLETED)
-            crash.cancel()
-            if store.crashed.is_set():
-                outcome.crashes += 1
-                await h.crash_worker()
-                store.revive()
-                await h.start_worker()
-        await acting
-        outcome.calls = list(store.calls)
-        await write_down(h, ledger, outcome)
+    """Play a script to its end, and write down what came of it."""
+    rehearsal = Rehearsal(script, kind, folder, Faults(crashes, failures))
+    outcome = Outcome()
+    async with rehearsal.harness as h:
+        await rehearsal.play()
+        outcome.crashes = rehearsal.crashes
+        outcome.calls = list(rehearsal.store.calls)
+        await write_down(h, rehearsal.ledger, outcome)
     return outcome
 
 
@@ -88,7 +152,9 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
 
     def path(run_id: str) -> str:
         run = details[run_id].run
-        return run_id if run.parent_id is None else f"{path(run.parent_id)} > {run.parent_location}"
+        # A child that outlives its parent's generation has no location any more; a script has to tag it.
+        place = run.tags.get("place", run.parent_location)
+        return run_id if run.parent_id is None else f"{path(run.parent_id)} > {place}"
 
     for run_id, one in details.items():
         history = sorted(

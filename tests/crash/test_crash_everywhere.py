@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.faults import When
+from tests.crash.compositions import COMPOSITIONS
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.crash.scripts import SCRIPTS
 
-scripts = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS], ids=lambda script: script.name)
 either = pytest.mark.parametrize("when", ["before", "after"])
 
 

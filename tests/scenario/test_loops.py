@@ -530,3 +530,24 @@ async def test_what_the_code_passes_by_in_a_loop_is_noticed_before_it_is_pruned(
         assert info.error is not None
         assert "never reached: l/~" in info.error.message
         assert set(kept) <= set(await facts(h.run(run_id)))
+
+
+async def test_the_history_of_a_loop_over_events_can_be_read(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def listener(ctx: Context) -> list[int]:
+        async def body(ctx: Context, got: list[int]) -> Continue[list[int]] | Break[list[int]]:
+            got = [*got, await ctx.wait_event("news")]
+            return Continue(got) if len(got) < 4 else Break(got)
+
+        return await ctx.loop("heard", body, [], keep=1, every=1)
+
+    async with stage.harness(app) as h:
+        run = await h.start(listener)
+        for number in range(4):
+            await h.emit("news", number)
+        assert await run.result() == [0, 1, 2, 3]
+        results = {entry.location: entry.result for entry in await run.history()}
+        assert results["heard/~4/event:news"] == 3
+        assert results["heard"] == [0, 1, 2, 3]

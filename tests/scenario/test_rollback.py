@@ -454,3 +454,26 @@ async def test_a_crash_in_the_middle_of_undoing_repeats_only_what_was_not_record
         with pytest.raises(RunFailed, match="oh"):
             await run.result()
         assert world.undone == ["c", "b", "b", "a"]
+
+
+async def test_an_iteration_before_the_first_mark_is_undone_though_the_next_fails_early(
+    stage: Stage, world: World
+) -> None:
+    """Nothing is pruned yet, so the code can still tell how: not the iteration that failed, but the one before."""
+    app = Registry()
+
+    @app.workflow
+    async def saga(ctx: Context) -> None:
+        async def body(ctx: Context, number: int) -> Continue[int] | Break[None]:
+            if number == 11:
+                raise ValueError("before it does anything")
+            await ctx.step("item", world.do, f"item{number}", undo=world.undo)
+            return Continue(number + 1)
+
+        await ctx.loop("items", body, 1)
+
+    async with stage.harness(app) as h:
+        run = await h.start(saga)
+        with pytest.raises(RunFailed, match="before it does anything"):
+            await run.result()
+        assert world.undone == [f"item{number}" for number in range(10, 0, -1)]

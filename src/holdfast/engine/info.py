@@ -197,7 +197,8 @@ def _wait_info(wait: Wait) -> WaitInfo:
 def _result(entry: Entry) -> Any:
     if entry.result is None:
         return None
-    if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT):
+    # What is not settled has received nothing: the events a run has had are kept as a table in an entry of their kind.
+    if entry.kind not in (EntryKind.MESSAGE, EntryKind.EVENT) or not entry.is_settled:
         return decode_any(entry.result)
     # A reception records more than the payload, which is what its user sees; one of many has no id of its own.
     payloads = [decode_any(one.payload) for one in received_in(entry)]

@@ -94,10 +94,13 @@ class Looping:
     async def _resume(self) -> tuple[int, Any]:
         """Where to begin: at the oldest mark that is kept, or at the first iteration."""
         recorded = self._turn.marks(self._location)
-        if not recorded:
+        is_pruned = any(mark.ref == PRUNED for mark in recorded.values())
+        # Before anything was pruned no mark stands at the first iteration. What it did may have to be undone, and the
+        # iteration that is under way may not have come to where the code tells how.
+        if not recorded or (not is_pruned and self._turn.may_undo(self._location)):
             return 1, self._first[1]
         number = min(recorded)
-        self._oldest = number if any(mark.ref == PRUNED for mark in recorded.values()) else 1
+        self._oldest = number if is_pruned else 1
         self._marks = [number]
         self._turn.skip_iterations(self._location, number)
         entry = await self._turn.perform(Mark(iteration_of(self._location, number), ""))

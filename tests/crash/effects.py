@@ -1,0 +1,179 @@
+"""Effects: what the bodies of a program must have done, in which order, and how a ledger is held against that.
+
+A tree says what is before what: a sequence is in order, what is side by side is not. What may have been cut off is a
+`Maybe`: none of it need have happened, but what did has happened in its order and not too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Key = tuple[str, str]
+"""The path of a run, and a location in it."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A body that is begun `times` times; after crashes perhaps more often, perhaps only `least` times.
+
+    `is_firm`: once it is done it is never begun again. `undo_times`: how often its undo is begun, if it has one.
+    """
+
+    run: str
+    location: str
+    times: int = 1
+    least: int = 1
+    is_firm: bool = True
+    undo_times: int = 0
+
+    @property
+    def key(self) -> Key:
+        return self.run, self.location
+
+    @property
+    def undone(self) -> Effect:
+        """The effect of undoing it."""
+        return Effect(self.run, f"~undo/{self.location}", self.undo_times)
+
+
+@dataclass(frozen=True)
+class Seq:
+    parts: tuple[Tree, ...] = ()
+
+
+@dataclass(frozen=True)
+class Par:
+    parts: tuple[Tree, ...] = ()
+
+
+@dataclass(frozen=True)
+class Maybe:
+    tree: Tree
+
+
+Tree = Effect | Seq | Par | Maybe
+
+NOTHING = Seq()
+
+
+def effects_of(tree: Tree, *, is_sure: bool = True) -> Iterator[tuple[Effect, bool]]:
+    """All effects of a tree, each with whether it must happen."""
+    match tree:
+        case Effect():
+            yield tree, is_sure
+        case Maybe():
+            yield from effects_of(tree.tree, is_sure=False)
+        case Seq() | Par():
+            for part in tree.parts:
+                yield from effects_of(part, is_sure=is_sure)
+
+
+def undoing(tree: Tree, run: str) -> Tree:
+    """What undoing the effects of one run does: last first."""
+    match tree:
+        case Effect():
+            return tree.undone if tree.run == run and tree.undo_times else NOTHING
+        case Seq():
+            return Seq(tuple(undoing(part, run) for part in reversed(tree.parts)))
+        case Par():
+            return Par(tuple(undoing(part, run) for part in tree.parts))
+        case Maybe():
+            return unsure(undoing(tree.tree, run))
+
+
+def unsure(tree: Tree) -> Tree:
+    """The same effects, none of which need happen, in whatever order."""
+    return Par(tuple(Maybe(effect) for effect, _ in effects_of(tree)))
+
+
+class Check:
+    """Holds a ledger, the keys of all bodies in the order they were begun, against trees."""
+
+    def __init__(self, ledger: Sequence[Key], *, crashes: int) -> None:
+        self._crashes = crashes
+        self._begun: dict[Key, list[int]] = {}
+        for number, key in enumerate(ledger):
+            self._begun.setdefault(key, []).append(number)
+
+    def problems(self, trees: Sequence[Tree]) -> list[str]:
+        """What is wrong with the ledger, in words; nothing if it fits."""
+        known = {effect.key for tree in trees for effect, _ in effects_of(tree)}
+        found = [f"{key} was begun, and should not have been" for key in self._begun if key not in known]
+        return found + [problem for tree in trees for problem in self._surely(tree)]
+
+    def _surely(self, tree: Tree) -> Iterator[str]:
+        match tree:
+            case Effect():
+                least = tree.least if self._crashes else tree.times
+                if not least <= self._count(tree) <= tree.times + self._crashes:
+                    yield f"{tree.key} was begun {self._count(tree)} times instead of {tree.times}"
+            case Maybe():
+                yield from self._perhaps(tree.tree)[0]
+            case Par():
+                for part in tree.parts:
+                    yield from self._surely(part)
+            case Seq():
+                for part in tree.parts:
+                    yield from self._surely(part)
+                yield from self._disorder(tree)
+
+    def _perhaps(self, tree: Tree) -> tuple[list[str], bool, bool]:
+        """Problems of what may have been cut off, whether any of it was begun, and whether all of it was."""
+        if isinstance(tree, Effect):
+            count = self._count(tree)
+            too_often = [f"{tree.key} was begun {count} times, at most {tree.times} are right"]
+            return too_often if count > tree.times + self._crashes else [], count > 0, count >= tree.least
+        if isinstance(tree, Maybe):
+            problems, is_begun, _ = self._perhaps(tree.tree)
+            return problems, is_begun, True
+        found: list[str] = list(self._disorder(tree)) if isinstance(tree, Seq) else []
+        any_begun, all_done = False, True
+        for part in tree.parts:
+            problems, is_begun, is_done = self._perhaps(part)
+            found += problems
+            if isinstance(tree, Seq) and is_begun and not all_done and not _is_undo(part):
+                found.append(f"{_named(part)} was begun, though not all that comes before it")
+            any_begun, all_done = any_begun or is_begun, all_done and is_done
+        return found, any_begun, all_done
+
+    def _disorder(self, sequence: Seq) -> Iterator[str]:
+        last, by = -1, ""
+        for part in sequence.parts:
+            for effect, _ in self._certain(part):
+                if self._begun[effect.key][0] < last:
+                    yield f"{effect.key} was begun before {by} was over"
+            for effect, latest in self._certain(part):
+                if latest > last:
+                    last, by = latest, str(effect.key)
+
+    def _certain(self, tree: Tree) -> Iterator[tuple[Effect, int]]:
+        """What was begun of what is sure to happen, with when it was begun last."""
+        for effect, is_sure in effects_of(tree):
+            begun = self._begun.get(effect.key)
+            if is_sure and begun:
+                yield effect, begun[-1 if effect.is_firm else 0]
+
+    def _count(self, effect: Effect) -> int:
+        return len(self._begun.get(effect.key, ()))
+
+
+def _is_undo(tree: Tree) -> bool:
+    """Whether a tree undoes something, which also a run does that was cut off before it came so far."""
+    return all(effect.location.startswith("~undo/") for effect, _ in effects_of(tree))
+
+
+def _named(tree: Tree) -> str:
+    return ", ".join(str(effect.key) for effect, _ in effects_of(tree))
+
+
+def undo_problems(ledger: Sequence[Key], undone_last_first: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Where undo did not go through a run's history backwards. `undone_last_first`: what stands in it, by run."""
+    begun: dict[str, dict[str, None]] = {}
+    for run, location in ledger:
+        if location.startswith("~undo/"):
+            begun.setdefault(run, {})[location.removeprefix("~undo/")] = None
+    for run in begun.keys() | undone_last_first.keys():
+        want, got = list(undone_last_first.get(run, ())), list(begun.get(run, ()))
+        if want != got:
+            yield f"{run!r} undid {got}, and should have undone {want}"

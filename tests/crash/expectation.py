@@ -1,0 +1,163 @@
+"""What is expected of a program: how it ends, what it has done by then, and in which words it fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from zlib import crc32
+
+from tests.crash.effects import NOTHING, Effect, Maybe, Par, Seq, Tree, undoing, unsure
+
+ANY: Any = object()
+"""A value that is not determined."""
+
+ENDS = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Undetermined(Exception):
+    """What comes of this program depends on how long things really take."""
+
+
+def digest(*values: Any) -> int:
+    """A number that stands for values, however many they are."""
+    return crc32(json.dumps(values).encode())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error: the name of its class, its text, and of a join the results there are."""
+
+    type: str
+    text: str
+    results: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}"
+
+    @property
+    def told(self) -> list[Any]:
+        """What is made of it where it is caught."""
+        return ["caught", str(self), self.results]
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ends; `result` and `error` may be `ANY`. One that `is_sure` exists."""
+
+    states: frozenset[str]
+    result: Any = ANY
+    error: Any = ANY
+    is_sure: bool = True
+
+    def cut(self) -> RunEnd:
+        """The same run, cancelled at any time or not even started. One that would be cancelled anyway still is."""
+        return RunEnd(self.states if self.states == {"cancelled"} else ENDS, is_sure=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes of an operation: a value, an error, or nothing ever; and what it has done by then.
+
+    `loose` goes on beside everything that comes later. `values` are those published, by run and name.
+    """
+
+    value: Any = None
+    error: Failure | None = None
+    is_never: bool = False
+    seconds: float = 0
+    tree: Tree = NOTHING
+    loose: tuple[Tree, ...] = ()
+    runs: dict[str, RunEnd] = field(default_factory=dict)
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def is_fine(self) -> bool:
+        return self.error is None and not self.is_never
+
+    @property
+    def is_rollback(self) -> bool:
+        return self.error is not None and self.error.type == "Rollback"
+
+    def then(self, later: Outcome) -> Outcome:
+        """Both, one after the other; how it ends is decided by the later one."""
+        return replace(
+            later,
+            seconds=self.seconds + later.seconds,
+            tree=Seq((self.tree, later.tree)),
+            loose=self.loose + later.loose,
+            runs=self.runs | later.runs,
+            values=self.values | later.values,
+        )
+
+    def cut(self) -> Outcome:
+        """The same, cut off somewhere. Its children may be cancelled wherever they are, and undo what they did."""
+        done = Par((self.tree, *self.loose))
+        undone = tuple(unsure(undoing(done, path)) for path in self.runs)
+        return replace(
+            self,
+            tree=Par((Maybe(self.tree), *undone)),
+            loose=tuple(unsure(tree) for tree in self.loose),
+            runs={path: end.cut() for path, end in self.runs.items()},
+            values=dict.fromkeys(self.values, ANY),
+        )
+
+    def left_behind(self) -> Outcome:
+        """What it does goes on beside everything that comes later."""
+        return replace(self, tree=NOTHING, loose=(self.tree, *self.loose), seconds=0)
+
+
+@dataclass(frozen=True)
+class At:
+    """Where in a program something stands: the path of the run, the scope in it, the iteration of the loop around."""
+
+    run: str
+    scope: str = ""
+    iteration: int = 0
+
+    def effect(self, name: str, **about: Any) -> Effect:
+        return Effect(self.run, self.scope + name, **about)
+
+    def child(self, name: str) -> str:
+        return f"{self.run} > {self.scope}{name}"
+
+
+def beside(parts: Iterable[Outcome], end: Outcome) -> Outcome:
+    """Things that went on side by side, and how that ended."""
+    every = list(parts)
+    return replace(
+        end,
+        tree=Par(tuple(part.tree for part in every)),
+        loose=tuple(tree for part in every for tree in part.loose),
+        runs={path: run for part in every for path, run in part.runs.items()},
+        values={name: value for part in every for name, value in part.values.items()},
+    )
+
+
+def decided(parts: Mapping[str, Outcome], key: str) -> Outcome:
+    """One branch decides; the others are cut off."""
+    return beside([part if each == key else part.cut() for each, part in parts.items()], parts[key])
+
+
+def step_failed(effect: Effect, why: str) -> Failure:
+    return Failure("StepFailed", f"step {effect.location!r} failed after N attempts: {why}")
+
+
+def child_failed(error: Failure) -> Failure:
+    how = "was cancelled" if error.type == "Cancelled" else "failed"
+    return Failure("ChildFailed", f"child run ID {how}: {error}")
+
+
+def join_failed(where: str, results: dict[str, Any], errors: Mapping[str, Failure]) -> Failure:
+    total = len(results) + len(errors)
+    return Failure("JoinFailed", f"{len(errors)} of {total} branches of {where!r} failed: {_listed(errors)}", results)
+
+
+def race_failed(where: str, errors: Mapping[str, Failure]) -> Failure:
+    return Failure("RaceFailed", f"all {len(errors)} branches of {where!r} failed: {_listed(errors)}")
+
+
+def _listed(errors: Mapping[str, Failure]) -> str:
+    shown = [f"{key}: {error}" for key, error in list(errors.items())[:5]]
+    return "; ".join(shown) + (f"; and {len(errors) - 5} more" if len(errors) > 5 else "")

@@ -1,0 +1,288 @@
+"""Explore: random programs of the whole vocabulary, played and compared with what an interpreter says of them.
+
+    python -m tests.crash.explore --count 10000 --seed 1     # so many programs, beginning with this seed
+    python -m tests.crash.explore --only 4711                # one of them, with all that is known about it
+
+Each is played undisturbed, replayed after every checkpoint, and with workers that crash, are restarted, or lose calls
+and answers; some on SQLite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import RunCancelled, RunFailed, RunState
+from holdfast.core.clock import SECOND
+from holdfast.core.model import Entry, EntryState, Run
+from holdfast.core.ports import Details, Query
+from holdfast.testing.faults import When
+from holdfast.testing.harness import Harness
+from tests.crash.effects import Check, undo_problems
+from tests.crash.expectation import ANY, Outcome, RunEnd
+from tests.crash.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
+from tests.crash.performer import build, wording
+from tests.crash.rehearsal import Faults, Rehearsal, Script
+from tests.crash.vocabulary import Gardener
+
+PLAY_SECONDS = 30
+"""So long may one play take, in real time; one that takes longer hangs."""
+
+
+class Mismatch(AssertionError):
+    """What came of a program is not what the interpreter says."""
+
+
+@dataclass
+class Played:
+    """What came of one play."""
+
+    runs: dict[str, Run]
+    values: dict[tuple[str, str], Any]
+    ledger: list[tuple[str, str]]
+    problems: list[str]
+    calls: int
+    crashes: int
+
+
+def program_of(seed: int) -> Program:
+    """The program that a seed grows."""
+    return Gardener(seed).grow()
+
+
+async def act(h: Harness, program: Program) -> None:
+    """Start a program, send it what it waits for, end it if it does not end by itself, and let the rest end, too."""
+    limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
+    run = await h.start("program", {"program": program}, id="root", **limits)
+    for mail, count in mail_of(program).items():
+        for each in range(count):
+            await run.send(f"mail{mail}", [mail, each + 1])
+    for news, count in news_of(program).items():
+        for each in range(count):
+            await h.emit(f"news{news}", [news, each + 1])
+    if program.get("end") == "cancel":
+        await _come_to_hang(h, program["parts"][-1][1][-1][1])
+        await run.cancel("enough")
+    with contextlib.suppress(RunFailed, RunCancelled):
+        await run.result()
+    while [info async for info in h.list() if not info.state.is_end]:
+        await _pass_time(h)
+    await h.settle()
+
+
+async def _pass_time(h: Harness) -> None:
+    if not await h.skip():
+        await asyncio.sleep(0.001)  # the worker is just being replaced
+
+
+async def _come_to_hang(h: Harness, number: int) -> None:
+    while True:
+        await h.settle()
+        info = await h.run("root").info()
+        is_there = any(wait.location.endswith(f":hang{number}") for wait in info.waits)
+        if info.state is RunState.SUSPENDED and is_there:
+            return
+        if info.state is RunState.BLOCKED or info.state.is_end:
+            raise Mismatch(f"it does not come to where it should wait: {await h.run('root').explain()}")
+        await _pass_time(h)
+
+
+async def play(program: Program, kind: str, folder: Path, faults: Faults, *, strict: bool = False) -> Played:
+    """Carry a program out for real."""
+    script = Script("program", partial(build, strict=strict), lambda h: act(h, program))
+    rehearsal = Rehearsal(script, kind, folder, faults)
+    async with rehearsal.harness as h:
+        try:
+            async with asyncio.timeout(PLAY_SECONDS):
+                await rehearsal.play()
+        except TimeoutError:
+            stuck = [f"{info.id}: {await h.run(info.id).explain()}" async for info in h.list() if not info.state.is_end]
+            raise Mismatch("it does not come to its end. " + " ".join(stuck)) from None
+        return await read(h, rehearsal)
+
+
+async def read(h: Harness, rehearsal: Rehearsal) -> Played:
+    """What came of a play, by the paths of runs."""
+    details = list(await h.store.list(Query(limit=10_000)))
+    paths = {one.run.id: _path_of(one) for one in details}
+    played = Played(
+        runs={paths[one.run.id]: one.run for one in details},
+        values={(paths[one.run.id], name): json.loads(text) for one in details for name, text in one.values.items()},
+        ledger=[(paths[run_id], location) for run_id, location, _ in rehearsal.ledger.log],
+        problems=[],
+        calls=len(rehearsal.store.calls),
+        crashes=rehearsal.crashes,
+    )
+    if len(played.runs) < len(details):
+        played.problems.append("two runs stand at one location")
+    histories = {run_id: list(await h.store.history(run_id)) for run_id in paths}
+    for run_id in paths:
+        await h.run(run_id).history()  # as its user sees it
+    undone = {paths[one.run.id]: _undone(one.run, histories[one.run.id]) for one in details}
+    played.problems += undo_problems(played.ledger, undone)
+    for run_id, location, value in rehearsal.ledger.log:
+        if location.startswith("~undo/"):
+            played.problems += _wrong_result(paths[run_id], location, value, histories[run_id])
+    played.problems += [f"orphan {paths[run_id]}" for run_id in await h.store.orphans(10)]
+    return played
+
+
+def _path_of(details: Details) -> str:
+    payload = json.loads(details.run.payload)
+    return str(payload.get("path", "root"))
+
+
+def _undone(run: Run, history: list[Entry]) -> list[str]:
+    """What the history says is to be undone, last first: all that has an undo, of a run that ended badly."""
+    if not run.state.is_end or run.state is RunState.SUCCEEDED:
+        return []
+    done = [entry for entry in history if entry.has_undo and entry.state is EntryState.DONE]
+    return [entry.location for entry in sorted(done, key=lambda entry: -entry.position)]
+
+
+def _wrong_result(path: str, location: str, value: Any, history: list[Entry]) -> list[str]:
+    recorded = {entry.location: entry.result for entry in history}.get(location.removeprefix("~undo/"))
+    if recorded is not None and json.loads(recorded) == value:
+        return []
+    return [f"{path}: {location} was called with {value}, the step gave {recorded}"]
+
+
+def problems(expected: Outcome, played: Played, *, is_timed: bool) -> list[str]:
+    """In what a play differs from what is expected."""
+    found = list(played.problems)
+    found += Check(played.ledger, crashes=played.crashes).problems([expected.tree, *expected.loose])
+    for path, run in played.runs.items():
+        if path not in expected.runs:
+            found.append(f"run {path!r} should not exist")
+        else:
+            found += _run_problems(path, run, expected.runs[path])
+    found += [f"no run {path!r}" for path, end in expected.runs.items() if end.is_sure and path not in played.runs]
+    for key, value in played.values.items():
+        if (want := expected.values.get(key, "nothing")) is not ANY and want != value:
+            found.append(f"value {key} is {value}, not {want}")
+    sure = [key for key, value in expected.values.items() if value is not ANY]
+    found += [f"value {key} was not published" for key in sure if key not in played.values]
+    root = played.runs["root"]
+    took = ((root.finished_at or 0) - root.created_at) / SECOND
+    if is_timed and took != expected.seconds:
+        found.append(f"it took {took} s, not {expected.seconds} s")
+    return found
+
+
+def _run_problems(path: str, run: Run, end: RunEnd) -> list[str]:
+    if run.state.value not in end.states:
+        why = f" ({wording(str(run.error))})" if run.error else ""
+        return [f"run {path!r} is {run.state.value}{why}, not {' or '.join(sorted(end.states))}"]
+    result = None if run.result is None else json.loads(run.result)
+    error = None if run.error is None else wording(str(run.error))
+    found = []
+    if end.result is not ANY and result != msgspec.to_builtins(end.result):
+        found.append(f"the result of {path!r} is {result}, not {end.result}")
+    if end.error is not ANY and error != end.error:
+        found.append(f"the error of {path!r} is {error}, not {end.error}")
+    return found
+
+
+def some_faults(chance: random.Random, calls: int) -> Faults:
+    """Crashes, lost calls and answers, or restarts, at a few of the calls.
+
+    The first, with which a worker registers, is left out: one that cannot do that does not start.
+    """
+    whens: list[When] = ["before", "after"]
+    numbers = sorted(chance.sample(range(3, max(6, calls + 1)), min(chance.randint(1, 3), max(1, calls - 3))))
+    apart = [number for index, number in enumerate(numbers) if index == 0 or number - numbers[index - 1] > 4]
+    match chance.choice(["crash", "crash", "fail", "restart", "mixed"]):
+        case "crash":
+            return Faults(crashes=tuple((number, chance.choice(whens)) for number in apart))
+        case "fail":
+            return Faults(failures=tuple((number, chance.choice(whens)) for number in numbers))
+        case "restart":
+            return Faults(restarts=tuple(apart))
+        case _:
+            return Faults(crashes=((apart[0], chance.choice(whens)),), restarts=tuple(apart[1:]))
+
+
+async def explore(seed: int, folder: Path, *, is_thorough: bool = False, tell: bool = False) -> int:
+    """Play the program of a seed in several ways; `Mismatch` if one of them is not as it should be."""
+    program, chance = program_of(seed), random.Random(seed)
+    expected = Interpreter().root(program)
+    plays: list[tuple[str, Faults]] = [("memory", Faults())]
+    calls = 0
+    while plays:
+        kind, faults = plays.pop(0)
+        place = folder / f"{seed}-{kind}-{chance.random()}"
+        place.mkdir()
+        try:
+            played = await play(program, kind, place, faults, strict=seed % 2 == 1)
+            found = problems(expected, played, is_timed=not (faults.crashes or faults.failures))
+        except Exception as error:
+            raise Mismatch(_report(seed, program, kind, faults, [f"{type(error).__name__}: {error}"])) from error
+        if tell:
+            _say(f"{kind} {faults}: {played.calls} calls, {len(played.runs)} runs, {'; '.join(found) or 'fine'}")
+        if found:
+            raise Mismatch(_report(seed, program, kind, faults, found))
+        if not calls:
+            calls = played.calls
+            plays += [("memory", some_faults(chance, calls)) for _ in range(3 if is_thorough else 1)]
+            if is_thorough or (seed % 2 == 0 and calls < 60):  # replaying after every checkpoint is quadratic
+                plays += [("replay", Faults()), ("replay", some_faults(chance, calls))][: 2 if is_thorough else 1]
+            if seed % (5 if is_thorough else 25) == 0:
+                plays += [("sqlite", Faults()), ("sqlite", some_faults(chance, calls))]
+    return calls
+
+
+def _report(seed: int, program: Program, kind: str, faults: Faults, found: list[str]) -> str:
+    listed = "\n".join(f"  - {problem}" for problem in found[:12])
+    return (
+        f"seed {seed}, {kind}, {faults}:\n{listed}\n{json.dumps(program)}\n"
+        f"again: python -m tests.crash.explore --only {seed}"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Explore many programs; give how many of them went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="so many programs")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--only", type=int, help="this one seed, and print it")
+    parser.add_argument("--quick", action="store_true", help="fewer plays of each, as `make test` does")
+    chosen = parser.parse_args(arguments)
+    seeds = range(chosen.seed, chosen.seed + chosen.count) if chosen.only is None else [chosen.only]
+    if chosen.only is not None:
+        _say(json.dumps(program_of(chosen.only)))
+        _say(str(Interpreter().root(program_of(chosen.only))))
+    logging.disable(logging.CRITICAL if chosen.only is None else logging.INFO)
+    failed, began = 0, time.monotonic()
+    for number, seed in enumerate(seeds, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                asyncio.run(explore(seed, Path(folder), is_thorough=not chosen.quick, tell=chosen.only is not None))
+            except Mismatch as mismatch:
+                failed += 1
+                _say(f"\n{mismatch}\n")
+        if number % 100 == 0:
+            _say(f"{number} programs, {failed} wrong, {time.monotonic() - began:.0f} s")
+    _say(f"{failed} of {len(seeds)} programs went wrong")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

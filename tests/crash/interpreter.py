@@ -1,0 +1,428 @@
+"""An interpreter of programs: what must come of one, worked out in plain Python, in one thread and no time.
+
+It knows nothing of holdfast but what its errors are called and how they are worded. It never asks what happened first
+in reality: a program of which that is decisive is `Undetermined`, and is not grown.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.crash.effects import Tree, effects_of, undoing
+from tests.crash.expectation import (
+    ENDS,
+    At,
+    Failure,
+    Outcome,
+    RunEnd,
+    Undetermined,
+    beside,
+    child_failed,
+    decided,
+    digest,
+    join_failed,
+    race_failed,
+    step_failed,
+)
+
+Node = list[Any]
+"""The name of an operation and what it is done to."""
+
+Program = dict[str, Any]
+"""Its `parts`, one for each generation of the run."""
+
+LIMIT_SECONDS = 2 * 86_400
+"""The life of a run that is to end by its limit, `max_run` or `max_suspend`. Nothing else takes that long."""
+
+NEWS_SECONDS = 6 * 86_400
+"""So long events are surely kept that nobody waited for yet."""
+
+FAR_SECONDS = 4_000 * 86_400
+"""A timer that always loses."""
+
+
+class Interpreter:
+    """Works out what comes of one program."""
+
+    def __init__(self) -> None:
+        self._received: Counter[tuple[str, int]] = Counter()
+
+    def evaluate(self, node: Node, at: At) -> Outcome:
+        kind, *parts = node
+        work: Callable[..., Outcome] = getattr(self, f"_{kind}")
+        outcome = work(at, *parts)
+        if outcome.seconds > FAR_SECONDS / 2 or len(str(outcome.error)) > 3_000:
+            raise Undetermined(kind)
+        return outcome
+
+    # Runs
+
+    def root(self, program: Program) -> Outcome:
+        """What comes of a program that somebody started, and who ends it if it does not end by itself."""
+        match program.get("end"):
+            case "cancel":
+                outcome = self._ended_from_outside("root", *self.live(program, "root"), "enough", 0)
+            case "max_run" | "max_suspend" as limit:
+                outcome = self._limited("root", program, limit)
+            case _:
+                outcome = self.run(program, "root")
+        if outcome.seconds > NEWS_SECONDS and news_of(program):
+            raise Undetermined("whether events are kept until then")
+        return outcome
+
+    def run(self, program: Program, path: str) -> Outcome:
+        """A run from its start to its end, and undo if it fails."""
+        outcome, last = self.live(program, path)
+        if outcome.is_never:
+            return outcome
+        if outcome.error is None:
+            end = RunEnd(frozenset({"succeeded"}), outcome.value, None)
+        else:
+            end = RunEnd(frozenset({"failed"}), None, str(outcome.error))
+            outcome = outcome.then(replace(outcome, seconds=0, tree=undoing(last, path), loose=()))
+        return replace(outcome, runs=outcome.runs | {path: end})
+
+    def live(self, program: Program, path: str) -> tuple[Outcome, Tree]:
+        """The generations of a run, one after the other, and what the last one did: only that can be undone."""
+        before, total = Outcome(), 0
+        for number, part in enumerate(program["parts"]):
+            outcome = self.evaluate(part, At(path))
+            total = digest(total, outcome.value)
+            if not outcome.is_fine or number == len(program["parts"]) - 1:
+                return before.then(replace(outcome, value=[total, outcome.value])), outcome.tree
+            before = before.then(outcome)
+        raise AssertionError("a program has at least one part")
+
+    def _ended_from_outside(self, path: str, outcome: Outcome, last: Tree, reason: str, seconds: float) -> Outcome:
+        """A run that was left to come to where it only waits, and was then cancelled."""
+        if not outcome.is_never:
+            raise Undetermined("it ends by itself")
+        error = Failure("Cancelled", reason)
+        undo = Outcome(error=error, seconds=seconds, tree=undoing(last, path))
+        end = RunEnd(frozenset({"cancelled"}), None, str(error))
+        ended = outcome.then(undo)
+        return replace(ended, runs=ended.runs | {path: end})
+
+    def _limited(self, path: str, program: Program, limit: str) -> Outcome:
+        outcome, last = self.live(program, path)
+        if outcome.seconds >= LIMIT_SECONDS / 2:
+            raise Undetermined("it may have come to its limit before")
+        what = (
+            "it ran longer than its max_run" if limit == "max_run" else "it was suspended longer than its max_suspend"
+        )
+        seconds = LIMIT_SECONDS - (outcome.seconds if limit == "max_run" else 0)
+        return self._ended_from_outside(path, outcome, last, f"{what} of {LIMIT_SECONDS:g} s", seconds)
+
+    def _dropped(self, path: str, outcome: Outcome, states: Iterable[str] = ("cancelled",)) -> Outcome:
+        """A run that is cancelled wherever it is."""
+        end = RunEnd(frozenset(states))
+        cut = replace(outcome, runs=outcome.runs | {path: end}).cut()
+        return replace(cut, runs=cut.runs | {path: end}, seconds=0)
+
+    # Leaves
+
+    def _step(self, at: At, number: int, undo: int, is_ephemeral: int) -> Outcome:
+        effect = at.effect(f"step{number}", undo_times=undo, is_firm=not is_ephemeral)
+        return Outcome(value=[number, at.iteration], tree=effect)
+
+    def _flaky(self, at: At, number: int, fails: int, initial: float, undo: int) -> Outcome:
+        seconds = sum(initial * 2**attempt for attempt in range(fails))
+        effect = at.effect(f"flaky{number}", times=1 + fails, undo_times=undo)
+        return Outcome(value=[number, at.iteration], seconds=seconds, tree=effect)
+
+    def _broken(self, at: At, number: int) -> Outcome:
+        effect = at.effect(f"broken{number}")
+        return Outcome(error=step_failed(effect, f"LookupError: no {number}"), tree=effect)
+
+    def _exhaust(self, at: At, number: int) -> Outcome:
+        effect = at.effect(f"exhaust{number}", times=3, least=0)
+        return Outcome(error=step_failed(effect, "used up"), seconds=0.75, tree=effect)
+
+    def _sleep(self, at: At, seconds: float) -> Outcome:
+        return Outcome(value="slept", seconds=seconds)
+
+    def _receive(self, at: At, number: int, how: str) -> Outcome:
+        if how == "self":
+            return Outcome(value=[number, "self"])
+        if how == "either":
+            return Outcome(value=[f"right{number}", number])
+        self._received[at.run, number] += 1
+        return Outcome(value=[number, self._received[at.run, number]])
+
+    def _inbox(self, at: At, number: int, count: int) -> Outcome:
+        return Outcome(value=[[number, each] for each in range(count)])
+
+    def _late(self, at: At, number: int, seconds: float) -> Outcome:
+        where = f"{at.scope}receive:late{number}"
+        text = f"no message late{number} came in time (waited at {where!r})"
+        return Outcome(error=Failure("WaitTimeout", text), seconds=seconds)
+
+    def _silence(self, at: At, number: int, seconds: float) -> Outcome:
+        where = f"{at.scope}event:silence{number}"
+        text = f"no event silence{number} came in time (waited at {where!r})"
+        return Outcome(error=Failure("WaitTimeout", text), seconds=seconds)
+
+    def _echo(self, at: At, number: int) -> Outcome:
+        return Outcome(value=[number, at.iteration])
+
+    def _news(self, at: At, number: int) -> Outcome:
+        self._received[at.run, number] += 1
+        return Outcome(value=[number, self._received[at.run, number]])
+
+    def _version(self, at: At, number: int) -> Outcome:
+        return Outcome(value=[number, number + 1], seconds=number % 2)
+
+    def _value(self, at: At, number: int) -> Outcome:
+        return Outcome(value="set", values={(at.run, f"value{number}"): at.iteration})
+
+    def _raise(self, at: At, number: int) -> Outcome:
+        return Outcome(error=Failure("Boom", f"boom {number}"))
+
+    def _rollback(self, at: At, number: int) -> Outcome:
+        return Outcome(error=Failure("Rollback", f"back {number}"))
+
+    def _hang(self, at: At, number: int) -> Outcome:
+        return Outcome(is_never=True)
+
+    def _far(self, at: At, number: int) -> Outcome:
+        return Outcome(is_never=True)
+
+    # Sequences
+
+    def _seq(self, at: At, nodes: list[Node]) -> Outcome:
+        total, values = Outcome(), []
+        for node in nodes:
+            total = total.then(self.evaluate(node, at))
+            if not total.is_fine:
+                return total
+            values.append(total.value)
+        return replace(total, value=values)
+
+    def _try(self, at: At, node: Node, handler: Node, catches_all: int) -> Outcome:
+        outcome = self.evaluate(node, at)
+        if outcome.error is None or (outcome.is_rollback and not catches_all):
+            return outcome
+        told = outcome.error.told
+        handled = replace(outcome, error=None).then(self.evaluate(handler, at))
+        return replace(handled, value=[told, handled.value])
+
+    def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> Outcome:  # noqa: PLR0917 - parts of a node
+        total, acc = Outcome(), 0
+        undos: set[frozenset[str]] = set()
+        for iteration in range(1, count + 1):
+            inside = At(at.run, f"{at.scope}loop{number}/~{iteration}/", iteration)
+            outcome = self.evaluate(body, inside)
+            undos.add(_undo_names(outcome.tree, inside))
+            if len(undos) > 1 and not outcome.error:
+                # How to undo what was pruned is known only from later iterations; else the run would be blocked.
+                raise Undetermined("whether what an iteration alone has done can still be undone")
+            total = total.then(outcome)
+            if not total.is_fine:
+                return total
+            acc = digest(acc, total.value)
+        return replace(total, value=[count, acc])
+
+    def _when(self, at: At, iteration: int, node: Node, other: Node) -> Outcome:
+        return self.evaluate(node if at.iteration == iteration else other, at)
+
+    # Side by side
+
+    def _join(self, at: At, number: int, branches: dict[str, Node], is_fast: int) -> Outcome:
+        parts = self._branches(at, f"join{number}", branches)
+        errors = {key: part.error for key, part in parts.items() if part.error is not None}
+        backwards = [key for key, part in parts.items() if part.is_rollback]
+        nevers = [key for key, part in parts.items() if part.is_never]
+        if backwards:
+            if len(backwards) > 1 or (is_fast and len(errors) > 1):
+                raise Undetermined("which of them is first")
+            return self._decided(at, branches, parts, backwards[0])
+        if is_fast and errors:
+            if len(errors) + len(nevers) < len(parts) or len(errors) > 1:
+                raise Undetermined("who has ended by then")
+            (key,) = errors
+            failed = join_failed(f"{at.scope}join{number}", {}, errors)
+            return replace(self._decided(at, branches, parts, key), error=failed)
+        if nevers:
+            return beside(parts.values(), Outcome(is_never=True))
+        seconds = max(part.seconds for part in parts.values())
+        results = {key: part.value for key, part in parts.items() if part.error is None}
+        if errors:
+            error = join_failed(f"{at.scope}join{number}", results, errors)
+            return beside(parts.values(), Outcome(error=error, seconds=seconds))
+        return beside(parts.values(), Outcome(value=results, seconds=seconds))
+
+    def _race(self, at: At, number: int, branches: dict[str, Node]) -> Outcome:
+        parts = self._branches(at, f"race{number}", branches)
+        winners = [key for key, part in parts.items() if part.is_fine]
+        nevers = [key for key, part in parts.items() if part.is_never]
+        backwards = [key for key, part in parts.items() if part.is_rollback]
+        if backwards and len(nevers) + 1 == len(parts):
+            return self._decided(at, branches, parts, backwards[0])
+        if backwards or len(winners) > 1 or (nevers and not winners):
+            raise Undetermined("who wins")
+        if winners:
+            won = self._decided(at, branches, parts, winners[0])
+            return replace(won, value=[winners[0], won.value])
+        errors = {key: part.error for key, part in parts.items() if part.error is not None}
+        error = race_failed(f"{at.scope}race{number}", errors)
+        seconds = max(part.seconds for part in parts.values())
+        return beside(parts.values(), Outcome(error=error, seconds=seconds))
+
+    def _first(self, at: At, number: int, branches: dict[str, Node]) -> Outcome:
+        parts = self._branches(at, f"first{number}", branches)
+        ending = [key for key, part in parts.items() if not part.is_never]
+        if len(ending) != 1:
+            raise Undetermined("who ends first")
+        ended = self._decided(at, branches, parts, ending[0])
+        return replace(ended, value=[ending[0], ended.value])
+
+    def _timers(self, at: At, number: int, how: str, timers: dict[str, list[Any]]) -> Outcome:
+        """Branches that do nothing but sleep, no two of them equally long: which is first is plain."""
+        where = f"{at.scope}timers{number}"
+        ordered = sorted(timers, key=lambda key: float(timers[key][0]))
+        errors = {key: Failure("Boom", f"late {key}") for key in timers if not timers[key][1]}
+        good = [key for key in ordered if key not in errors]
+        if how == "first":
+            first = ordered[0]
+            return Outcome([first, timers[first][0]], errors.get(first), seconds=timers[first][0])
+        if how == "race" and good:
+            return Outcome([good[0], timers[good[0]][0]], seconds=timers[good[0]][0])
+        longest = timers[ordered[-1]][0]
+        if how == "race":
+            return Outcome(error=race_failed(where, errors), seconds=longest)
+        failed = [key for key in ordered if key in errors]
+        end = timers[failed[0]][0] if failed else longest
+        results = {key: timers[key][0] for key in timers if key in good and timers[key][0] <= end}
+        if failed:
+            return Outcome(error=join_failed(where, results, {failed[0]: errors[failed[0]]}), seconds=end)
+        return Outcome(results, seconds=end)
+
+    def _branches(self, at: At, name: str, branches: dict[str, Node]) -> dict[str, Outcome]:
+        scopes = {key: At(at.run, f"{at.scope}{name}/{key}/", at.iteration) for key in branches}
+        return {key: self.evaluate(branch, scopes[key]) for key, branch in branches.items()}
+
+    def _decided(self, at: At, branches: Mapping[str, Node], parts: Mapping[str, Outcome], key: str) -> Outcome:
+        """One branch decides; the others are cut off."""
+        losers = [node for each, node in branches.items() if each != key]
+        if at.iteration and any(_wanted(losers, 1)):
+            raise Undetermined("how many messages are left for the next iteration")
+        return decided(parts, key)
+
+    # Children
+
+    def _call(self, at: At, number: int, program: Program) -> Outcome:
+        return self._awaited(self._born(at, f"call{number}", program))
+
+    def _born(self, at: At, name: str, program: Program) -> Outcome:
+        """A child that ends by itself, or with whoever awaits it."""
+        path = at.child(name)
+        outcome = self.run(program, path)
+        return replace(self._dropped(path, outcome), is_never=True) if outcome.is_never else outcome
+
+    def _awaited(self, child: Outcome) -> Outcome:
+        return replace(child, error=child.error and child_failed(child.error))
+
+    def _limit(self, at: At, number: int, program: Program, limit: str) -> Outcome:
+        return self._awaited(self._limited(at.child(f"limit{number}"), program, limit))
+
+    def _start(self, at: At, number: int, program: Program, node: Node, on_close: str) -> Outcome:
+        path = at.child(f"start{number}")
+        child, found = self.run(program, path), self.evaluate(node, at)
+        if child.is_never:
+            raise Undetermined("whether it has come to where it waits")
+        if not found.is_fine:
+            return beside([found, self._alone(path, child, on_close).left_behind()], found)
+        end = self._awaited(child)
+        both = beside([child, found], replace(end, seconds=max(child.seconds, found.seconds)))
+        return replace(both, value=[found.value, end.value])
+
+    def _forget(self, at: At, number: int, program: Program, on_close: str) -> Outcome:
+        path = at.child(f"forget{number}")
+        return replace(self._alone(path, self.run(program, path), on_close).left_behind(), value="gone", error=None)
+
+    def _alone(self, path: str, child: Outcome, on_close: str) -> Outcome:
+        """A child that nobody waits for."""
+        if on_close == "cancel":
+            states = ENDS if not child.is_never else {"cancelled"}
+            return replace(self._dropped(path, child, states), is_never=False, error=None)
+        if child.is_never:
+            raise Undetermined("nobody ends it")
+        return child
+
+    def _doomed(self, at: At, number: int, program: Program) -> Outcome:
+        path = at.child(f"doomed{number}")
+        child, _ = self.live(program, path)
+        if not child.is_never:
+            raise Undetermined("it may end before it is cancelled")
+        dropped = self._dropped(path, child)
+        return replace(dropped, is_never=False, error=child_failed(Failure("Cancelled", "cancelled by its parent")))
+
+    def _map(self, at: At, number: int, programs: list[Program], limit: int) -> Outcome:
+        parts = {str(place): self._born(at, f"map{number}/{place}", one) for place, one in enumerate(programs)}
+        if any(part.is_never for part in parts.values()):
+            return beside(parts.values(), Outcome(is_never=True))
+        slots = [0.0] * (limit or len(programs))
+        for part in parts.values():
+            heapq.heapreplace(slots, slots[0] + part.seconds)
+        errors = {key: child_failed(part.error) for key, part in parts.items() if part.error is not None}
+        results = {key: part.value for key, part in parts.items() if part.error is None}
+        error = join_failed(f"{at.scope}map{number}", results, errors) if errors else None
+        return beside(parts.values(), Outcome(list(results.values()), error, seconds=max(slots)))
+
+    def _pair(self, at: At, number: int, thrower: Program, catcher: Program) -> Outcome:
+        paths = [at.child(f"{name}{number}") for name in ("thrower", "catcher")]
+        first, second = self.run(thrower, paths[0]), self.run(catcher, paths[1])
+        if first.is_never or second.is_never:
+            raise Undetermined("nobody ends it")
+        if first.error is not None:  # nothing is thrown, and the catcher ends with its parent
+            waiting = Outcome(is_never=True, runs={paths[1]: RunEnd(frozenset({"cancelled"}))})
+            return beside([first, waiting], replace(first, error=child_failed(first.error)))
+        end = self._awaited(second)
+        return replace(first.then(end), value=[first.value, second.value])
+
+    def _throw(self, at: At) -> Outcome:
+        return Outcome(value="thrown")
+
+    def _catch(self, at: At) -> Outcome:
+        return Outcome(value="caught")
+
+
+def _undo_names(tree: Tree, at: At) -> frozenset[str]:
+    """What of an iteration may have to be undone, by its name there."""
+    here = [(effect, is_sure) for effect, is_sure in effects_of(tree) if effect.run == at.run and effect.undo_times]
+    if not all(is_sure for _, is_sure in here):
+        raise Undetermined("whether a later iteration comes to where what was done can be undone")
+    return frozenset(effect.location.removeprefix(at.scope) for effect, _ in here)
+
+
+def mail_of(program: Program) -> Counter[int]:
+    """How many messages its parent, or the world, has to send to a run that carries out this program, by number."""
+    return Counter(number for kind, number in _wanted(program["parts"], 1) if kind == "receive")
+
+
+def news_of(program: Program) -> Counter[int]:
+    """How many events the world has to emit for it, by number."""
+    return Counter(number for kind, number in _wanted(program["parts"], 1) if kind == "news")
+
+
+def _wanted(node: Any, times: int) -> Iterator[tuple[str, int]]:
+    match node:
+        case ["receive", number, "sent"]:
+            yield from [("receive", number)] * times
+        case ["news", number]:
+            yield from [("news", number)] * times
+        case ["loop", _, count, _, _, body]:
+            yield from _wanted(body, times * count)
+        case ["start", _, _, beside, _]:  # the child has a sender of its own
+            yield from _wanted(beside, times)
+        case list():
+            for part in node:
+                yield from _wanted(part, times)
+        case dict() if "parts" not in node:  # branches; other children get nothing sent
+            yield from _wanted(list(node.values()), times)
+        case _:
+            pass
