@@ -90,7 +90,11 @@ def joins(app: Registry, ledger: Ledger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [await ctx.join("fine", {"a": good, "b": good})]
-        for name, branches in [("collected", {"a": good, "b": bad, "c": good}), ("fast", {"a": endless, "b": bad})]:
+        broken: dict[str, dict[str, Any]] = {
+            "collected": {"a": good, "b": bad, "c": good},
+            "fast": {"a": endless, "b": bad},
+        }
+        for name, branches in broken.items():
             try:
                 await ctx.join(name, branches, fail_fast=name == "fast")
             except JoinFailed as failure:

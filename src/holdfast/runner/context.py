@@ -6,7 +6,7 @@ functions that return coroutines.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from random import Random
@@ -324,7 +324,7 @@ class Context(Receiving):
         self,
         name: str,
         body: Callable[[Context, S], Awaitable[Continue[S] | Break[V]]],
-        state: S,
+        state: S | Collection[Never],
         *,
         keep: int = 10,
         every: int = 10,

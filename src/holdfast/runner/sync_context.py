@@ -6,11 +6,11 @@ hands them on and waits; a test compares the two. What takes a function of the u
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import wraps
 from random import Random
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from holdfast.core.retry import Retry
@@ -260,7 +260,7 @@ class SyncContext:
         self,
         name: str,
         body: Callable[[SyncContext, S], Continue[S] | Break[V]],
-        state: S,
+        state: S | Collection[Never],
         *,
         keep: int = 10,
         every: int = 10,
