@@ -224,6 +224,51 @@ async def test_a_run_whose_event_was_given_back_goes_on_sleeping(stage: Stage) -
         assert (info.state, [wait.kind.value for wait in info.waits]) == (RunState.SUSPENDED, ["time"])
 
 
+async def test_a_rewound_run_has_its_event_again_and_nobody_else_does(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        await h.topic("jobs", mode="queue")
+        await h.emit("jobs", "mine")
+        run = await h.start(consume, 1)
+        await run.result()
+        other = await h.start(consume, 1)
+        await h.settle()
+
+        await run.rewind("event:jobs")
+
+        assert await run.result() == ["mine"]
+        assert (await other.info()).state is RunState.SUSPENDED
+
+
+async def test_an_event_that_was_forgotten_since_it_was_taken_goes_back_to_the_queue(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        await h.topic("jobs", mode="queue")
+        await h.emit("jobs", "old")
+        run = await h.start(consume, 1)
+        await run.result()
+        await h.advance(timedelta(days=2))
+        await prune(h.store)
+        await h.stop_worker()
+        await run.rewind("event:jobs")
+
+        await run.cancel()
+        await h.start_worker()
+
+        assert await h.execute(consume, 1) == ["old"]
+
+
+async def test_a_paused_run_is_passed_over_until_it_is_resumed(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        await h.topic("jobs", mode="queue")
+        run = await h.start(consume, 1)
+        await h.settle()
+        await run.pause()
+
+        assert await h.emit("jobs", 1) == 0
+        await run.resume()
+
+        assert await run.result() == [1]
+
+
 async def test_the_rules_of_a_topic_can_be_set_bit_by_bit(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.topic("jobs", mode="queue", retention=timedelta(hours=1))
