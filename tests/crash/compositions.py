@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import (
@@ -132,13 +132,13 @@ def nested_loops(app: Registry, ledger: Ledger) -> None:
         return Continue(state) if got % 4 else Break(state)
 
     async def outer(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
-        state = [*state, sum(await ctx.loop("inner", inner, [], keep=1, every=1))]
+        state = [*state, sum(await ctx.loop("inner", inner, list[int](), keep=1, every=1))]
         await ctx.sleep(20)
         return Continue(state) if len(state) < 4 else Break(state)
 
     @app.workflow("main")
     async def main(ctx: Context) -> list[int]:
-        total = await ctx.loop("outer", outer, [], keep=1, every=2)
+        total = await ctx.loop("outer", outer, list[int](), keep=1, every=2)
         return [*total, await ctx.receive("x")]
 
 
@@ -288,7 +288,7 @@ def loop_of_events(app: Registry, ledger: Ledger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[int]:
         await ctx.sleep(20)
-        return [*await ctx.loop("news", body, [], keep=1, every=1), await ctx.wait_event("news")]
+        return [*await ctx.loop("news", body, list[int](), keep=1, every=1), await ctx.wait_event("news")]
 
 
 async def emit_many(h: Harness) -> None:

@@ -66,6 +66,7 @@ def program_of(seed: int) -> Program:
 async def act(h: Harness, program: Program) -> None:
     """Start a program, send it what it waits for, end it if it does not end by itself, and let the rest end, too."""
     limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
+    await h.topic("queue*", mode="queue")
     run = await h.start("program", {"program": program}, id="root", **limits)
     for mail, count in mail_of(program).items():
         for each in range(count):

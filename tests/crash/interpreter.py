@@ -156,6 +156,9 @@ class Interpreter:
     def _inbox(self, at: At, number: int, count: int) -> Outcome:
         return Outcome(value=[[number, each] for each in range(count)])
 
+    def _batch(self, at: At, number: int, count: int, size: int) -> Outcome:
+        return Outcome(value=[[number, each] for each in range(count)], seconds=0.5)
+
     def _late(self, at: At, number: int, seconds: float) -> Outcome:
         where = f"{at.scope}receive:late{number}"
         text = f"no message late{number} came in time (waited at {where!r})"

@@ -102,14 +102,31 @@ class Performer:
             return list(await self.ctx.receive([f"left{number}", f"right{number}"]))
         if how == "self":
             self.ctx.send(self.ctx.run.id, f"mail{number}", [number, "self"])
-        return await self.ctx.receive(f"mail{number}", timeout=FAR_SECONDS)
+        if number % 2:
+            return await self.ctx.receive(f"mail{number}", timeout=FAR_SECONDS)
+        message = await self.ctx.receive_message(f"mail{number}")
+        message.reply(number)
+        return message.payload
 
     async def _inbox(self, at: At, number: int, count: int) -> Any:
-        # A name of its own wherever it stands: what a branch that was cut off left unread must not be read here.
-        name = f"inbox{number}-{digest(at.scope)}"
+        name = self._unique("inbox", at, number)
         for each in range(count):
             self.ctx.send(self.ctx.run.id, name, [number, each])
         return [await self.ctx.receive(name) for _ in range(count)]
+
+    async def _batch(self, at: At, number: int, count: int, size: int) -> Any:
+        name = self._unique("batch", at, number)
+        for each in range(count):
+            self.ctx.send(self.ctx.run.id, name, [number, each])
+        got: list[Any] = []
+        while batch := await self.ctx.receive_batch(name, size, timeout=0.5):
+            assert len(batch) <= size, f"{len(batch)} messages, though {size} were asked for"
+            got += batch
+        return got
+
+    def _unique(self, what: str, at: At, number: int) -> str:
+        """A name of its own wherever it stands: what a branch that was cut off left unread must not be read here."""
+        return f"{what}{number}-{digest(at.scope)}"
 
     async def _late(self, at: At, number: int, seconds: float) -> Any:
         return await self.ctx.receive(f"late{number}", timeout=seconds)
@@ -118,7 +135,7 @@ class Performer:
         return await self.ctx.wait_event(f"silence{number}", timeout=seconds)
 
     async def _echo(self, at: At, number: int) -> Any:
-        topic = f"echo{number}.{self.ctx.run.id}"
+        topic = f"{self._unique('queue' if number % 2 else 'echo', at, number)}.{self.ctx.run.id}"
         await self.ctx.emit(topic, [number, at.iteration])
         return await self.ctx.wait_event(topic)
 

@@ -137,6 +137,8 @@ class Gardener:
                 return [kind, number, chance.choice(["self", "either", *(["sent"] * 3 if soil.has_sender else [])])]
             case "inbox":
                 return [kind, number, chance.randint(1, 4)]
+            case "batch":
+                return [kind, number, chance.randint(0, 5), chance.randint(1, 3)]
             case "late" | "silence":
                 return [kind, number, chance.choice([0, 0.5, 30])]
             case "news" if not soil.is_root:

@@ -541,7 +541,7 @@ async def test_the_history_of_a_loop_over_events_can_be_read(stage: Stage) -> No
             got = [*got, await ctx.wait_event("news")]
             return Continue(got) if len(got) < 4 else Break(got)
 
-        return await ctx.loop("heard", body, [], keep=1, every=1)
+        return await ctx.loop("heard", body, list[int](), keep=1, every=1)
 
     async with stage.harness(app) as h:
         run = await h.start(listener)
