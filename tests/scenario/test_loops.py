@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from dataclasses import dataclass
 from random import Random
@@ -115,6 +116,35 @@ async def test_a_loop_does_not_keep_the_chance_of_every_iteration(stage: Stage) 
     async with stage.harness(app) as h:
         await h.execute(draw)
         assert max(alive) < 10
+
+
+async def test_a_task_that_an_iteration_leaves_behind_is_cancelled_with_it(stage: Stage) -> None:
+    app = Registry()
+    fates: set[str] = set()
+
+    @app.workflow
+    async def leave(ctx: Context) -> int:
+        async def background(ctx: Context) -> None:
+            try:
+                await ctx.sleep(30)
+                fates.add("done")
+            except asyncio.CancelledError:
+                fates.add("cancelled")
+                raise
+
+        async def body(ctx: Context, n: int) -> Continue[int] | Break[int]:
+            left = asyncio.create_task(background(ctx))
+            await ctx.sleep(5)
+            assert not left.done()
+            return Break(n) if n == 25 else Continue(n + 1)
+
+        last = await ctx.loop("l", body, 0, keep=2, every=2)
+        await ctx.sleep(100)
+        return last
+
+    async with stage.harness(app) as h:
+        assert await h.execute(leave) == 25
+        assert fates == {"cancelled"}
 
 
 async def test_a_state_and_a_value_have_the_types_the_body_names(stage: Stage) -> None:
