@@ -46,11 +46,12 @@ class Scope:
     sources it draws from, which live as long as anything in that iteration.
     """
 
-    __slots__ = ("_made", "_names", "_spawned", "chances", "iteration", "path")
+    __slots__ = ("_made", "_names", "_spawned", "chances", "has_tasks", "iteration", "path")
 
     def __init__(self, path: str = "", iteration: str = "", chances: dict[str, Random] | None = None) -> None:
         self.path = path
         self.iteration = iteration
+        self.has_tasks = False
         self.chances: dict[str, Random] = {} if chances is None else chances
         self._names: dict[str, int] = {}
         self._spawned = 0
@@ -67,10 +68,12 @@ class Scope:
     def spawn(self) -> Scope:
         """The scope of the next task that is spawned here."""
         self._spawned += 1
+        self.has_tasks = True
         return Scope(f"{self.path}+{self._spawned}/", self.iteration, self.chances)
 
     def branch(self, location: str, key: str) -> Scope:
         """The scope of a branch of an operation of this scope."""
+        self.has_tasks = True
         return Scope(f"{location}/{key}/", self.iteration, self.chances)
 
     def next_number(self) -> int:

@@ -81,13 +81,15 @@ class Looping:
 
     async def _iterate(self, number: int, state: Any) -> Continue[Any] | Break[Any]:
         path = iteration_of(self._location, number)
+        scope = Scope(f"{path}/", iteration=path)
         try:
-            with self._turn.loop.within(Scope(f"{path}/", iteration=path)):
+            with self._turn.loop.within(scope):
                 step = self._body(self._turn.context, state)
                 if inspect.isawaitable(step):
                     step = await step
         finally:
-            self._cancel_rest(path)
+            if scope.has_tasks and not self._turn.loop.is_evicting:
+                self._cancel_rest(path)
         if not isinstance(step, (Continue, Break)):
             raise InvalidRequest(
                 f"the body of loop {self._location!r} returned {step!r}; it must return Continue(state) or Break(value)"
@@ -96,11 +98,9 @@ class Looping:
 
     def _cancel_rest(self, path: str) -> None:
         """Cancel what an iteration has left behind: a run that resumes after it would not have it."""
-        loop = self._turn.loop
-        if not loop.is_evicting:
-            for task in loop.unfinished:
-                if task.scope.path.startswith(f"{path}/"):
-                    task.cancel()
+        for task in self._turn.loop.unfinished:
+            if task.scope.path.startswith(f"{path}/"):
+                task.cancel()
 
     async def _resume(self) -> tuple[int, Any]:
         """Where to begin: at the oldest mark that is kept, or at the first iteration."""
