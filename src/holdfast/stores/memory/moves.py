@@ -68,9 +68,14 @@ def _close(state: State, record: Record, now: Micros) -> None:
     """The code of a run is over: it waits for nothing any more, and its children follow their close policy."""
     record.waits = ()
     queues.give_back(state, record, now)
-    for child_id in state.children.get(record.run.id, ()):
-        if state.records[child_id].run.on_close == "cancel":
-            cancel(state, child_id, rules.CLOSING, now)
+    is_first = not state.closing
+    children = state.children.get(record.run.id, ())
+    state.closing += [child_id for child_id in children if state.records[child_id].run.on_close == "cancel"]
+    # Their own children join the list: a chain of runs may be longer than calls may be deep.
+    for child_id in state.closing if is_first else ():
+        cancel(state, child_id, rules.CLOSING, now)
+    if is_first:
+        state.closing.clear()
 
 
 def _begin_anew(state: State, record: Record, now: Micros) -> None:

@@ -80,6 +80,8 @@ class State:
     letters: dict[int, DeadLetter] = field(default_factory=dict)
     letter_count: int = 0
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    closing: list[str] = field(default_factory=list)
+    """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
 
     def note(self, record: Record, fact: AuditFact | None) -> None:

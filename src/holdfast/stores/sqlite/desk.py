@@ -176,6 +176,7 @@ class Desk:
         self.news = News()
         self.topics: dict[str, Topic] | None = None
         self.after_commit: list[Callable[[], None]] = []
+        self.closing: list[str] = []  # while a run is being closed: who is cancelled with it, and with them
         self._runs: dict[str, Run] = {}
         self._stored: dict[str, Run] = {}
         self._waits: dict[str, Sequence[Wait]] = {}

@@ -116,9 +116,14 @@ def _close(desk: Desk, run: Run, now: Micros) -> None:
     desk.wait(run.id, ())
     if run.arrivals:
         queues.give_back(desk, run.id, (), now)
-    # Read before the first of them is cancelled; none of these statements looks at what is still to be flushed.
-    for (child_id,) in desk.all(_OPEN_CHILDREN, run.id):
+    is_first = not desk.closing
+    # None of these statements looks at what is still to be flushed.
+    desk.closing += [child_id for (child_id,) in desk.all(_OPEN_CHILDREN, run.id)]
+    # Their own children join the list: a chain of runs may be longer than calls may be deep.
+    for child_id in desk.closing if is_first else ():
         cancel(desk, child_id, rules.CLOSING, now)
+    if is_first:
+        desk.closing.clear()
 
 
 def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:

@@ -214,6 +214,16 @@ class ChildContract(Contract):
         states = [(await the_run(store, number)).state for number in (2, 3, 4, 5)]
         assert states == [RunState.CANCELLED, RunState.CANCELLED, RunState.PENDING, RunState.PENDING]
 
+    async def test_the_end_of_a_run_reaches_the_last_of_a_long_chain(self, store: Store) -> None:
+        """SEMANTICS, children: `on_close`, however many generations of children there are."""
+        length = 1_000
+        below = (an_intent(n, parent_id=an_id(n - 1), on_close="cancel") for n in range(2, length + 1))
+        await start(store, an_intent(1), *below)
+
+        await store.control(an_id(1), Cancel(id="c"))
+
+        assert (await the_run(store, length)).state is RunState.CANCELLED
+
     async def test_cancelling_a_parent_cancels_its_children(self, store: Store) -> None:
         """SEMANTICS, control: children follow their close policy."""
         await suspended(store, 1, for_child(2))
