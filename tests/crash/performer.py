@@ -119,10 +119,11 @@ class Performer:
         for each in range(count):
             self.ctx.send(self.ctx.run.id, name, [number, each])
         got: list[Any] = []
-        while batch := await self.ctx.receive_batch(name, size, timeout=0.5):
-            assert len(batch) <= size, f"{len(batch)} messages, though {size} were asked for"
+        while len(got) < count:
+            batch = await self.ctx.receive_batch(name, size)
+            assert 1 <= len(batch) <= size, f"{len(batch)} messages, though {size} were asked for"
             got += batch
-        return got
+        return got + await self.ctx.receive_batch(name, size, timeout=0.5)
 
     def _unique(self, what: str, at: At, number: int) -> str:
         """A name of its own wherever it stands: what a branch that was cut off left unread must not be read here."""

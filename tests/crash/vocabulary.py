@@ -16,25 +16,11 @@ from tests.crash.expectation import At, Undetermined
 from tests.crash.interpreter import Interpreter, Node, Program
 
 LEAVES = (
-    *(
-        "step",
-        "step",
-        "undo",
-        "undo",
-        "undo",
-        "undo",
-        "flaky",
-        "broken",
-        "exhaust",
-        "sleep",
-        "sleep",
-        "receive",
-        "inbox",
-    ),
+    *("step", "step", *["undo"] * 4, "flaky", "broken", "exhaust", "sleep", "sleep", "receive", "inbox", "batch"),
     *("late", "silence", "echo", "news", "version", "value", "raise", "rollback"),
 )
 BRANCHES = (
-    *("seq", "try", "try", "try", "join", "join", "race", "first", "timers", "loop", "loop"),
+    *("seq", *["try"] * 3, "join", "join", "race", "first", "timers", "loop", "loop"),
     *("call", "start", "forget", "doomed", "map", "pair", "limit"),
 )
 KEYS = ("a", "b", "c", "d")
