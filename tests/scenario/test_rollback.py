@@ -477,3 +477,50 @@ async def test_an_iteration_before_the_first_mark_is_undone_though_the_next_fail
         with pytest.raises(RunFailed, match="before it does anything"):
             await run.result()
         assert world.undone == [f"item{number}" for number in range(10, 0, -1)]
+
+
+async def test_an_iteration_that_did_more_than_those_kept_is_undone_as_they_are(stage: Stage, world: World) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def saga(ctx: Context) -> None:
+        async def body(ctx: Context, state: int) -> Continue[int] | Break[int]:
+            for place in range(4 if state == 0 else 1):
+                await ctx.step("reserve", world.do, f"{state}.{place}", undo=world.undo)
+            await ctx.sleep(1)
+            return Break(state) if state == 5 else Continue(state + 1)
+
+        await ctx.loop("l", body, 0, keep=1, every=1)
+        raise Rollback("all of it")
+
+    async with stage.harness(app) as h:
+        with pytest.raises(RunFailed, match="all of it"):
+            await h.execute(saga)
+        assert world.undone == ["5.0", "4.0", "3.0", "2.0", "1.0", "0.3", "0.2", "0.1", "0.0"]
+
+
+async def test_a_run_that_diverged_can_be_cancelled_if_the_code_still_tells_how_to_undo(
+    stage: Stage, world: World
+) -> None:
+    old, new = Registry(), Registry()
+
+    @old.workflow("saga")
+    async def saga(ctx: Context) -> None:
+        await world.step(ctx, "a")
+        await ctx.step("b", lambda: 1)
+        await ctx.receive("never")
+
+    @new.workflow("saga")
+    async def other(ctx: Context) -> None:
+        await world.step(ctx, "a")
+        await ctx.sleep(1)
+
+    async with stage.harness(old) as h:
+        run_id = (await h.start("saga")).id
+        await h.settle()
+        await h.stop_worker()
+    async with stage.harness(new) as h:
+        await h.run(run_id).cancel("stop")
+        with pytest.raises(RunCancelled):
+            await h.run(run_id).result()
+        assert world.undone == ["a"]

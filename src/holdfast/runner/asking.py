@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.location import iteration_of, without_iterations
+from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
 from holdfast.core.revision import EVENTS_LOCATION
@@ -28,18 +27,6 @@ from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.operation import MISSING, ChildGroup, Operation, Pause, StepCall
 from holdfast.runner.registry import Definition
 from holdfast.runner.version import version_in
-
-
-class Undo:
-    """How to undo a step: the function, how its result is read, and how it is executed."""
-
-    __slots__ = ("codec", "function", "options")
-
-    def __init__(self, call: StepCall) -> None:
-        assert call.options.undo is not None
-        self.function = call.options.undo
-        self.codec = call.codec
-        self.options = replace(call.options, undo=None, ephemeral=False)
 
 
 class Asking:
@@ -65,7 +52,6 @@ class Asking:
         self._fed = 0
         self._published: dict[str, str] = {}
         self._renewal: str | None = None
-        self.undos: dict[str, Undo] = {}
         self._cursor_count = 0
         self._take_over_cursors()
 
@@ -123,8 +109,6 @@ class Asking:
         if isinstance(operation, ChildGroup):
             self._enter_group(operation)
             return
-        if isinstance(operation, StepCall) and operation.options.undo is not None:
-            self.undos[without_iterations(operation.location)] = self.undos[operation.location] = Undo(operation)
         recorded = self._history.reach(operation.location, operation.kind)
         if self._history.diverged is not None:
             return

@@ -11,6 +11,8 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Wait, WaitKind
 from holdfast.runner.operation import Batch, ChildEnd, ChildGroup, Operation, Reception
 
+_SLACK = 64
+
 
 class Inbox:
     """Pairs arrivals with operations, and yields what is due: arrivals and deadlines, by their instants.
@@ -82,6 +84,8 @@ class Inbox:
     def withdraw(self, operation: Operation) -> None:
         """An operation no longer waits, because it was answered or cancelled."""
         self._awaited.pop(operation.serial, None)
+        if len(self._due) > 4 * len(self._awaited) + len(self._arrivals) + _SLACK:
+            self._drop_stale()
         if isinstance(operation, ChildEnd):
             self._children.pop(operation.child_id, None)
         elif isinstance(operation, ChildGroup):
@@ -153,6 +157,11 @@ class Inbox:
     def cursors(self) -> dict[str, int]:
         """The number of the last event the run has had, by topic."""
         return self._had
+
+    def _drop_stale(self) -> None:
+        """Forget the deadlines of what does not wait any more, far ahead though they may be."""
+        self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self._awaited]
+        heapq.heapify(self._due)
 
     def _drop(self) -> None:
         """Discard a pair that is no longer one; whichever half is left may find another."""

@@ -8,7 +8,9 @@ like a step: recorded, retried, and never repeated once it is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,14 +24,14 @@ from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.rules import ROLLBACK_LOCATION
-from holdfast.runner.asking import Undo
 from holdfast.runner.context import Context
-from holdfast.runner.operation import UndoCall
+from holdfast.runner.operation import Operation, StepCall, UndoCall
 from holdfast.runner.outcome import error_of
 from holdfast.runner.registry import Definition
-from holdfast.runner.rehearsal import Fit, before_turning_around, rehearse
+from holdfast.runner.rehearsal import before_turning_around, rehearse
 
 _ANY: Codec[Any] = Codec(Any)
+_COUNT = re.compile(r"#\d+$")
 
 
 class Undoing(Definition):
@@ -66,33 +68,55 @@ class Undoing(Definition):
         count, pause = rules.blocked_retry(self._run.error if self._run.error != self.reason else None)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
 
-    def _undo_functions(self) -> list[tuple[Entry, Undo]]:
-        """What is to be undone, last first, each with how. Raises if the code does not tell for all of it."""
-        before = before_turning_around(self._entries)
-        done = [entry for entry in before if entry.has_undo and entry.state is EntryState.DONE]
-        undos = self._replayed_undos()
-        found: list[tuple[Entry, Undo]] = []
+    def _undo_functions(self) -> list[tuple[Entry, StepCall]]:
+        """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
+        done = [e for e in before_turning_around(self._entries) if e.has_undo and e.state is EntryState.DONE]
+        rehearsal = rehearse(self._definition, self._run, self._entries)
+        calls = _Calls(rehearsal.operations.values())
+        found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
-            undo = undos.get(entry.location) or undos.get(without_iterations(entry.location))
-            if undo is None:
+            call = calls.find(entry.location)
+            if call is None:
+                why = f" ({rehearsal.summary})" if rehearsal.summary else ""
                 raise HistoryDiverged(
                     f"the code of {self.type!r} does not tell any more how to undo {entry.location!r}, which this run "
-                    "has done; deploy code that has its undo=, or cancel the run by force"
+                    f"has done{why}; deploy code that has its undo=, or cancel the run by force"
                 )
-            found.append((entry, undo))
+            found.append((entry, call))
         return found
 
-    def _replayed_undos(self) -> dict[str, Undo]:
-        undos: dict[str, Undo] = {}
-        rehearsal = rehearse(self._definition, self._run, self._entries, inspect=lambda turn: undos.update(turn.undos))
-        if rehearsal.fit in (Fit.DIVERGES, Fit.VIOLATES, Fit.REFUSES):
-            raise HistoryDiverged(rehearsal.summary)
-        return undos
-
-    async def _undo_all(self, context: Context, undos: Sequence[tuple[Entry, Undo]]) -> None:
+    async def _undo_all(self, context: Context, calls: Sequence[tuple[Entry, StepCall]]) -> None:
         turn = context.turn
         turn.command(EntryKind.ROLLBACK, ROLLBACK_LOCATION)
-        for entry, undo in undos:
-            value = await turn.recall(undo.codec, entry.result, f"result of step {entry.location!r}")
-            location = f"{UNDO_PREFIX}{entry.location}"
-            await turn.perform(UndoCall(location, undo.function, (value,), _ANY, undo.options))
+        for entry, call in calls:
+            value = await turn.recall(call.codec, entry.result, f"result of step {entry.location!r}")
+            undo, options = call.options.undo, replace(call.options, undo=None, ephemeral=False)
+            assert undo is not None
+            await turn.perform(UndoCall(f"{UNDO_PREFIX}{entry.location}", undo, (value,), _ANY, options))
+
+
+class _Calls:
+    """The calls of a replay that tell how they are undone, by location.
+
+    An iteration that is not replayed any more is undone as others of its loop are: by the location without the number
+    of the iteration, and if it did something more often than they, by the name without its count.
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._exact: dict[str, StepCall] = {}
+        self._alike: dict[str, list[StepCall]] = defaultdict(list)
+        for call in operations:
+            if isinstance(call, StepCall) and call.options.undo is not None:
+                anywhere = without_iterations(call.location)
+                self._exact[call.location] = self._exact[anywhere] = call
+                self._alike[_COUNT.sub("", anywhere)].append(call)
+
+    def find(self, location: str) -> StepCall | None:
+        anywhere = without_iterations(location)
+        found = self._exact.get(location) or self._exact.get(anywhere)
+        if found is not None or anywhere == location:
+            return found
+        alike = self._alike.get(_COUNT.sub("", anywhere), [])
+        # Only if there is no doubt: steps of one name may be undone in different ways.
+        ways = {getattr(call.options.undo, "__code__", call.options.undo) for call in alike}
+        return alike[0] if len(ways) == 1 else None

@@ -191,7 +191,11 @@ class Turn(Asking):
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
-        stamp = self._stamp(now)
+        is_mark = isinstance(operation, Mark)
+        # A mark follows from what is recorded already, and nothing has to wait for it; unless there is nothing else.
+        # Hence it has the time of that, too: were it lost, its repetition would be the same.
+        is_lazy = is_mark and not self._is_spinning
+        stamp = self.stamp if is_lazy else self._stamp(now)
         position = self._history.next_position()
         self._is_new = True
         if arrival is not None:
@@ -200,9 +204,6 @@ class Turn(Asking):
             entry = entry_of_arrivals(operation, taken, position, stamp)
         else:
             entry = entry_of_deadline(operation, position, stamp)
-        is_mark = isinstance(operation, Mark)
-        # A mark follows from what is recorded already, and nothing has to wait for it; unless there is nothing else.
-        is_lazy = is_mark and not self._is_spinning
         self._fed += not is_lazy
         self._gains.add(entry, is_lazy=is_lazy)
         if is_mark:
