@@ -127,7 +127,7 @@ class Check:
         if isinstance(tree, Maybe):
             problems, is_begun, _ = self._perhaps(tree.tree)
             return problems, is_begun, True
-        found: list[str] = list(self._disorder(tree)) if isinstance(tree, Seq) else []
+        found: list[str] = list(self._disorder(tree, with_undo=False)) if isinstance(tree, Seq) else []
         any_begun, all_done = False, True
         for part in tree.parts:
             problems, is_begun, is_done = self._perhaps(part)
@@ -137,9 +137,11 @@ class Check:
             any_begun, all_done = any_begun or is_begun, all_done and is_done
         return found, any_begun, all_done
 
-    def _disorder(self, sequence: Seq) -> Iterator[str]:
+    def _disorder(self, sequence: Seq, *, with_undo: bool = True) -> Iterator[str]:
         last, by = -1, ""
         for part in sequence.parts:
+            if not with_undo and _is_undo(part):
+                continue
             for effect, _ in self._certain(part):
                 if self._begun[effect.key][0] < last:
                     yield f"{effect.key} was begun before {by} was over"

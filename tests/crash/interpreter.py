@@ -7,6 +7,7 @@ in reality: a program of which that is decisive is `Undetermined`, and is not gr
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -215,18 +216,17 @@ class Interpreter:
 
     def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> Outcome:  # noqa: PLR0917 - parts of a node
         total, acc = Outcome(), 0
-        undos: set[frozenset[str]] = set()
+        undos: list[frozenset[str]] = []
         for iteration in range(1, count + 1):
+            _check_undo(undos, _first_kept(iteration, keep, every))
             inside = At(at.run, f"{at.scope}loop{number}/~{iteration}/", iteration)
             outcome = self.evaluate(body, inside)
-            undos.add(_undo_names(outcome.tree, inside))
-            if len(undos) > 1 and not outcome.error:
-                # How to undo what was pruned is known only from later iterations; else the run would be blocked.
-                raise Undetermined("whether what an iteration alone has done can still be undone")
+            undos.append(_undo_names(outcome.tree, inside))
             total = total.then(outcome)
             if not total.is_fine:
                 return total
             acc = digest(acc, total.value)
+        _check_undo(undos, _first_kept(count, keep, every))
         return replace(total, value=[count, acc])
 
     def _when(self, at: At, iteration: int, node: Node, other: Node) -> Outcome:
@@ -394,12 +394,24 @@ class Interpreter:
         return Outcome(value="caught")
 
 
+def _first_kept(iteration: int, keep: int, every: int) -> int:
+    """The first iteration that is not pruned while this one is under way."""
+    marks = [1 + every * number for number in range(1, iteration) if 1 + every * number <= iteration]
+    return max((mark for mark in marks if mark <= marks[-1] - keep), default=1)
+
+
+def _check_undo(undos: list[frozenset[str]], first: int) -> None:
+    """How to undo what was pruned is known only from iterations that are kept; without them a run would be blocked."""
+    if not frozenset().union(*undos) <= frozenset().union(*undos[first - 1 :]):
+        raise Undetermined("how to undo what an iteration did that is pruned")
+
+
 def _undo_names(tree: Tree, at: At) -> frozenset[str]:
     """What of an iteration may have to be undone, by its name there."""
     here = [(effect, is_sure) for effect, is_sure in effects_of(tree) if effect.run == at.run and effect.undo_times]
     if not all(is_sure for _, is_sure in here):
         raise Undetermined("whether a later iteration comes to where what was done can be undone")
-    return frozenset(effect.location.removeprefix(at.scope) for effect, _ in here)
+    return frozenset(re.sub(r"~\d+", "~", effect.location.removeprefix(at.scope)) for effect, _ in here)
 
 
 def mail_of(program: Program) -> Counter[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -80,9 +81,10 @@ class Rehearsal:
         self.store = _Theatre(stage.store(), faults)
         app = Registry()
         script.build(app, self.ledger)
-        self.harness = Harness(
+        self.harness = _Hall(
             app, always_replay=stage.is_replaying, clock=stage.clock, store=self.store, patience_seconds=5
         )
+        self.harness.is_closed = self.store.disturbed.is_set
 
     async def play(self) -> None:
         """Play the script to its end; whenever a worker is cut off it vanishes, and another takes over."""
@@ -100,16 +102,24 @@ class Rehearsal:
 
     async def _replace_worker(self) -> None:
         self.crashes += 1
-        self.store.disturbed.clear()
         if self.store.crashed.is_set():
             await self.harness.crash_worker()
             self.store.revive()
         else:
             await self.harness.stop_worker()
-        try:
+        with contextlib.suppress(StoreUnavailable):  # it could not even register, and is no worker: the next one tries
             await self.harness.start_worker()
-        except StoreUnavailable:  # it could not even register, and is no worker: the next one tries
-            self.store.disturbed.set()
+            if not self.store.crashed.is_set():  # already again
+                self.store.disturbed.clear()
+
+
+class _Hall(Harness):
+    """A harness in which time stands still while there is no worker, lest a limit of days is over before the next."""
+
+    is_closed: Callable[[], bool]
+
+    async def skip(self) -> bool:
+        return False if self.is_closed() else await super().skip()
 
 
 class _Theatre(FaultyStore):
