@@ -50,7 +50,7 @@ async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew
 async def test_a_transaction_that_kills_its_worker_uses_up_its_attempts(crew: Crew) -> None:
     run = await crew.hf.start(deadly_transaction)
     for _ in range(2):
-        await crew.exited(await crew.hire())
+        assert await crew.exited(crew.launch()) == 13
     await crew.hire()
     await crew.until("the run ends", lambda: _has_ended(crew, run.id))
 
