@@ -11,7 +11,6 @@ from holdfast import (
     ChildFailed,
     Context,
     Continue,
-    Fatal,
     JoinFailed,
     Registry,
     Retry,
@@ -65,24 +64,14 @@ async def all_suspended(h: Harness, count: int) -> None:
 
 
 def joins(app: Registry, ledger: Ledger) -> None:
-    def flaky() -> int:
-        ledger.note()
-        if step_info().attempt < 3:
-            raise OSError("busy")
-        return 7
-
-    def hopeless() -> None:
-        ledger.note()
-        raise Fatal("never")
-
     async def good(ctx: Context) -> int:
         await ctx.step("s", ledger.note)
         await ctx.sleep(20)
-        return await ctx.step("flaky", flaky, retry=Retry(max_attempts=9, initial=20, jitter=0))
+        return await ctx.step("flaky", ledger.flaky, retry=Retry(max_attempts=9, initial=20, jitter=0))
 
     async def bad(ctx: Context) -> None:
         await ctx.sleep(40)
-        await ctx.step("hopeless", hopeless)
+        await ctx.step("hopeless", ledger.hopeless)
 
     async def endless(ctx: Context) -> None:
         await ctx.receive("never")

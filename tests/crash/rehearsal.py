@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Registry, step_info
+from holdfast import Fatal, Registry, step_info
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Query, Store
@@ -33,6 +33,18 @@ class Ledger:
         self.begun[info.run_id, info.location] += 1
         self.log.append((info.run_id, info.location, value))
         return value
+
+    def flaky(self) -> int:
+        """A body that works at the third attempt."""
+        self.note()
+        if step_info().attempt < 3:
+            raise OSError("busy")
+        return 7
+
+    def hopeless(self) -> None:
+        """A body that never works."""
+        self.note()
+        raise Fatal("never")
 
 
 @dataclass(frozen=True)

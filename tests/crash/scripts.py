@@ -11,7 +11,6 @@ from holdfast import (
     ChildFailed,
     Context,
     Continue,
-    Fatal,
     Registry,
     Retry,
     RunFailed,
@@ -25,24 +24,16 @@ from tests.crash.rehearsal import Ledger, Script
 
 
 def steps(app: Registry, ledger: Ledger) -> None:
-    def flaky() -> int:
-        ledger.note()
-        if step_info().attempt < 3:
-            raise OSError("busy")
-        return 7
-
-    def hopeless() -> None:
-        ledger.note()
-        raise Fatal("never")
-
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [await ctx.step("a", ledger.note, 1)]
         found.append(await ctx.step("cheap", ledger.note, 2, ephemeral=True))
-        found.append(await ctx.step("flaky", flaky, retry=Retry(max_attempts=6, initial=0.1, jitter=0)))
-        found.append(await ctx.step("rarely", flaky, retry=Retry(max_attempts=6, initial=20, max_delay=60, jitter=0)))
+        found.append(await ctx.step("flaky", ledger.flaky, retry=Retry(max_attempts=6, initial=0.1, jitter=0)))
+        found.append(
+            await ctx.step("rarely", ledger.flaky, retry=Retry(max_attempts=6, initial=20, max_delay=60, jitter=0))
+        )
         try:
-            await ctx.step("hopeless", hopeless)
+            await ctx.step("hopeless", ledger.hopeless)
         except StepFailed as failure:
             found.append(failure.message)
         found.append(await ctx.step("a", ledger.note, 3))

@@ -90,6 +90,11 @@ def run_options(
     )
 
 
+def is_count(value: object) -> bool:
+    """Whether a value can be a number of things: a whole one, from 1 on."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
     """Return a short text that every store can keep and compare: printable, so no NUL and no lone surrogates."""
     if not isinstance(text, str) or not 1 <= len(text) <= limit or not text.isprintable():

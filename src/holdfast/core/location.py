@@ -8,6 +8,7 @@ to start can never renumber them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from random import Random
 from zlib import crc32
 
@@ -16,7 +17,7 @@ from holdfast.core.errors import InvalidRequest
 NAME_LIMIT = 200
 TIMER_NAME = "~timer"
 
-_ITERATION = re.compile(r"(?<=/)~\d+(?=/|$)")
+_ITERATION = re.compile(r"/~(\d+)(?=/|$)")
 
 
 def check_name(name: str, what: str = "name") -> str:
@@ -89,4 +90,15 @@ def iteration_of(location: str, number: int) -> str:
 
 def without_iterations(location: str) -> str:
     """A location that is the same in all iterations of the loops around it."""
-    return _ITERATION.sub("~", location)
+    return _ITERATION.sub("/~", location)
+
+
+def iterations_around(location: str) -> Iterator[tuple[str, int]]:
+    """The loops a location is inside of, outermost first, each with the number of the iteration."""
+    for found in _ITERATION.finditer(location):
+        yield location[: found.start()], int(found[1])
+
+
+def is_within(location: str, scope: str) -> bool:
+    """Whether a location is that of an operation, or inside of it."""
+    return location == scope or location.startswith(f"{scope}/")

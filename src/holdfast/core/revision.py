@@ -6,7 +6,6 @@ the beginning. What was forgotten did happen: messages it took become unread, ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -16,6 +15,7 @@ from holdfast.core import audit, received, rules
 from holdfast.core.checkpoint import Fork, Recover, Rewind
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
+from holdfast.core.location import is_within, iterations_around
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, RunOptions, Value, WaitKind
 from holdfast.core.states import RunState
 
@@ -31,7 +31,6 @@ _FACTS = frozenset(
 )
 """What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
 
-_ITERATION = re.compile(r"/~\d+(?=/|$)")
 _SHOWN = 20
 
 
@@ -123,7 +122,7 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
     cut = _beginning(target)
     loop = _enclosing_loop(target)
     if loop is not None:
-        members = [entry for entry in entries if entry.location == loop or entry.location.startswith(f"{loop}/")]
+        members = [entry for entry in entries if is_within(entry.location, loop)]
         if any(entry.ref == PRUNED for entry in members if entry.kind is EntryKind.LOOP):
             raise InvalidRequest(
                 f"{location!r} belongs to the loop {loop!r}, whose first iterations are pruned; it can only be rewound "
@@ -352,9 +351,9 @@ def _is_beside(location: str, other: str) -> bool:
 
 
 def _enclosing_loop(entry: Entry) -> str | None:
-    inside = _ITERATION.search(entry.location)
-    if inside is not None:
-        return entry.location[: inside.start()]
+    outermost, _ = next(iterations_around(entry.location), (None, 0))
+    if outermost is not None:
+        return outermost
     return entry.location if entry.kind is EntryKind.LOOP else None
 
 
@@ -373,8 +372,7 @@ def _check_pruned(target: Entry, cut: int, entries: Iterable[Entry]) -> None:
     """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
     for loop, marks in _loops(entries).items():
         is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
-        is_inside = target.location == loop or target.location.startswith(f"{loop}/")
-        if is_pruned and (is_inside or _is_beside(target.location, loop)):
+        if is_pruned and (is_within(target.location, loop) or _is_beside(target.location, loop)):
             raise InvalidRequest(
                 f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; choose a later location, "
                 "or one before the loop"

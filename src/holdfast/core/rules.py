@@ -36,6 +36,8 @@ BLOCKED_FIRST_RETRY: Micros = 5 * SECOND
 BLOCKED_LAST_RETRY: Micros = 600 * SECOND
 
 SLOT_LOCATION = "~slot"
+MAX_RUN_LOCATION = "~max_run"
+MAX_SUSPEND_LOCATION = "~max_suspend"
 ROLLBACK_LOCATION = "~rollback"
 
 CLOSING = Cancel(id="", reason="its parent ended")

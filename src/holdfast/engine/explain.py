@@ -10,11 +10,12 @@ from holdfast.core.clock import SECOND, Micros, moment
 from holdfast.core.model import AuditFact, Run, Wait, WaitKind, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.revision import UNDO_PREFIX
+from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
 
 _LIMITS = {
-    "~max_run": "it is cancelled, as it may take no longer (max_run),",
-    "~max_suspend": "it is cancelled, if nothing comes (max_suspend),",
+    MAX_RUN_LOCATION: "it is cancelled, as it may take no longer (max_run),",
+    MAX_SUSPEND_LOCATION: "it is cancelled, if nothing comes (max_suspend),",
 }
 """Where the limits of a run stand among its waits, and what they do to it."""
 

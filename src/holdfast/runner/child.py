@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import run_options
+from holdfast.core.intent import is_count, run_options
 from holdfast.core.location import name_from
 from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelivered
 from holdfast.runner.operation import ChildEnd
@@ -50,7 +50,7 @@ def check_on_close(policy: OnClose) -> OnClose:
 
 def check_limit(limit: object) -> None:
     """Refuse a number of children that could never make progress."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+    if limit is not None and not is_count(limit):
         raise InvalidRequest(f"limit={limit!r}: so many children run at once, at least 1, or None for all")
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-_ITERATION = re.compile(r"/~(\d+)(?=/|$)")
+from holdfast.core.location import iterations_around
 
 
 class Iterations:
@@ -20,8 +19,8 @@ class Iterations:
     def add(self, location: str) -> None:
         """Take in a location, if it is inside a loop; the mark with which an iteration begins is one of its own."""
         if "/~" in location:
-            for found in _ITERATION.finditer(location):
-                self._loops[location[: found.start()]][int(found[1])].add(location)
+            for loop, number in iterations_around(location):
+                self._loops[loop][number].add(location)
 
     def numbers(self, loop: str) -> list[int]:
         """The iterations of which anything is recorded."""
@@ -43,8 +42,7 @@ class Iterations:
 
     def _drop(self, location: str) -> None:
         """Forget a location in the loops around the one it is dropped from, and in those inside."""
-        for found in _ITERATION.finditer(location):
-            loop, number = location[: found.start()], int(found[1])
+        for loop, number in iterations_around(location):
             iterations = self._loops.get(loop, {})
             if number in iterations:
                 iterations[number].discard(location)

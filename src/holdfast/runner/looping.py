@@ -10,10 +10,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import is_count
 from holdfast.core.location import Scope, iteration_of
 from holdfast.core.revision import PRUNED
 from holdfast.core.signature import hints_of
@@ -147,7 +148,7 @@ class Looping:
 
 
 def _check_count(location: str, name: str, count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    if not is_count(count):
         raise InvalidRequest(f"loop {location!r}: {name} is a number of iterations, at least 1, not {count!r}")
 
 
@@ -161,9 +162,7 @@ def loop_codecs(body: Callable[..., Any]) -> tuple[Codec[Any], Codec[Any]]:
 
 def _value_hint(returned: Any) -> Any:
     """The `V` of a body that returns `Continue[S] | Break[V]`."""
-    for part in getattr(returned, "__args__", ()) or (returned,):
-        if getattr(part, "__origin__", None) is Break:
-            return part.__args__[0]
-        if getattr(returned, "__origin__", None) is Break:
-            return returned.__args__[0]
+    for part in (returned, *get_args(returned)):
+        if get_origin(part) is Break:
+            return get_args(part)[0]
     return Any

@@ -397,12 +397,18 @@ class Turn(Asking):
 
     def _limits(self, now: Micros) -> tuple[Wait, ...]:
         """What ends a suspension, or the run, though nothing comes."""
-        waits = []
-        if (end_by := self.run.end_by) is not None and self.run.rollback is None:
-            waits.append(Wait(location="~max_run", kind=WaitKind.TIME, since=self.run.start_at, deadline=end_by))
-        if (length := self.run.options.max_suspend) is not None and self.run.rollback is None:
-            waits.append(Wait(location="~max_suspend", kind=WaitKind.TIME, since=now, deadline=now + length))
-        return tuple(waits)
+        if self.run.rollback is not None:
+            return ()
+        end_by, length = self.run.end_by, self.run.options.max_suspend
+        limits = (
+            (rules.MAX_RUN_LOCATION, self.run.start_at, end_by),
+            (rules.MAX_SUSPEND_LOCATION, now, None if length is None else now + length),
+        )
+        return tuple(
+            Wait(location=location, kind=WaitKind.TIME, since=since, deadline=deadline)
+            for location, since, deadline in limits
+            if deadline is not None
+        )
 
     @property
     def fed(self) -> int:

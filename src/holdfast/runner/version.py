@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import is_count
 from holdfast.core.location import TIMER_NAME, check_name
 from holdfast.core.model import Entry, EntryKind
 
@@ -30,9 +31,9 @@ class Version(int):
         return int(self)
 
 
-def check_latest(name: str, latest: object) -> int:
+def check_latest(name: str, latest: int) -> int:
     """Return `latest` if it can be a version, else say what is wrong with it."""
-    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 1:
+    if not is_count(latest):
         raise InvalidRequest(
             f"version {name!r}: latest is a whole number from 1 on, not {latest!r}; 1 is how the code was at first"
         )

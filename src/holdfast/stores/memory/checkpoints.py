@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Renew, Verdict, Verdicts
 from holdfast.core.clock import Micros
+from holdfast.core.location import is_within
 from holdfast.core.model import Entry
 from holdfast.stores.memory import arrivals, leases, moves, queues, starts
 from holdfast.stores.memory.state import Record, State
@@ -52,7 +53,7 @@ def _record(state: State, record: Record, entry: Entry, now: Micros) -> None:
 
 def _prune(record: Record, scope: str) -> None:
     """Forget what happened in a scope, but for what would have to be undone."""
-    inside = [at for at in record.entries if at == scope or at.startswith(f"{scope}/")]
+    inside = [at for at in record.entries if is_within(at, scope)]
     for location in inside:
         if not record.entries[location].has_undo:
             del record.entries[location]

@@ -13,7 +13,7 @@ from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resu
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
-from holdfast.stores.sqlite import inboxes, moves, rows
+from holdfast.stores.sqlite import claims, inboxes, moves, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 
@@ -24,25 +24,6 @@ _WAS_ASKED = f"""
       and data ->> '{audit.REQUEST}' = ?
     limit 1
 """  # audit_run
-
-_WHOLE = f"""
-    select {rows.WHOLE_RUN}
-    from run
-    join intent on intent.run_id = run.id
-    where run.id = ?
-"""  # by the primary keys
-
-_INBOX = f"""
-    select {rows.ARRIVAL_COLUMNS}
-    from inbox
-    where run_id = ?
-    order by number
-"""  # by the primary key
-
-_DROP_INBOX = """
-    delete from inbox
-    where run_id = ?
-"""  # by the primary key
 
 _DROP_ENTRY = """
     delete from entry
@@ -89,15 +70,14 @@ def _revise(desk: Desk, run: Run, request: Rewind | Recover, now: Micros) -> boo
     """Change the history and the inbox of a run. It waits for nothing until its code has asked again."""
     entries = history(desk.connection, run.id)
     children = {id: child for id in revision.open_children(entries) if (child := desk.run(id)) is not None}
-    inbox = list(map(rows.arrival_of, desk.all(_INBOX, run.id)))
+    inbox = desk.newer(run, 0)
     revised = revision.revise(run, entries, inbox, children, request, now=now)
     rewritten = (*revised.dropped, *(entry.location for entry in revised.reset))
     if rewritten:
         desk.connection.executemany(_DROP_ENTRY, [(run.id, location) for location in rewritten])
     for entry in revised.reset:
         desk.record(run.id, revised.run.token, entry, now)
-    if inbox:
-        desk.connection.execute(_DROP_INBOX, (run.id,))
+    inboxes.clear(desk, run)
     if revised.inbox:
         desk.connection.executemany(inboxes.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
     desk.wait(run.id, ())
@@ -122,7 +102,7 @@ def _part_with(desk: Desk, child_id: str, now: Micros) -> None:
 
 
 def _fork(desk: Desk, run_id: str, request: Fork, now: Micros) -> bool:
-    (row,) = desk.all(_WHOLE, run_id)
+    (row,) = desk.all(claims.BY_ID, run_id)
     source = rows.whole_run_of(row)
     revision.check_free(source, is_forced=request.force)
     forked, entries = revision.fork(source, history(desk.connection, run_id), request, now)

@@ -16,6 +16,11 @@ ARRIVE = f"""
     values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
 """
 
+_CLEAR = """
+    delete from inbox
+    where run_id = ?
+"""  # by the primary key
+
 _UNREAD_EVENTS = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox indexed by inbox_event
@@ -23,6 +28,12 @@ _UNREAD_EVENTS = f"""
       and name = ?
       and kind = 'event'
 """
+
+
+def clear(desk: Desk, run: Run) -> None:
+    """Take everything out of a run's inbox."""
+    if run.arrivals:
+        desk.connection.execute(_CLEAR, (run.id,))
 
 
 def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:

@@ -56,11 +56,6 @@ _CONTINUE = """
     where run_id = ?
 """  # by the primary key
 
-_DROP_INBOX = """
-    delete from inbox
-    where run_id = ?
-"""  # by the primary key
-
 
 def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
     """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
@@ -100,7 +95,7 @@ def _bury(desk: Desk, run: Run, now: Micros) -> None:
     _close(desk, run, now)
     if run.arrivals:
         letters.give_up_messages(desk, run, now)
-        desk.connection.execute(_DROP_INBOX, (run.id,))
+        inboxes.clear(desk, run)
     desk.news.ended.add(run.id)
     if has_slot:
         hand_on_slot(desk, run, now)
