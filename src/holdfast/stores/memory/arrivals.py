@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.core import rules
 from holdfast.core.clock import Micros
-from holdfast.core.model import RECEIPT_RETENTION, Event, Message, TopicMode, Wait, WaitKind
+from holdfast.core.model import Event, Message, TopicMode, Wait, WaitKind
 from holdfast.core.ports import Sent
 from holdfast.core.topics import topic_of
 from holdfast.stores.memory import inboxes, queues
@@ -25,7 +25,7 @@ def send_one(state: State, message: Message, now: Micros) -> Sent:
         return Sent(run_id=run_id, refused="unknown")
     if record.run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
-    if not _is_known(record, message.id, now):
+    if not record.knows_message(message.id, now):
         inboxes.deliver(state, record, rules.message_arrival(message, record.run, now), now)
     return Sent(run_id=run_id)
 
@@ -55,8 +55,7 @@ def publish(state: State, event: Event, now: Micros, mode: TopicMode | None = No
             if published.state != "open" or published.at > now - topic.retention:
                 return published.reached
             kept.remove(published)
-    state.event_count += 1
-    published = Published(state.event_count, event, now)
+    published = Published(state.next_event(), event, now)
     kept.append(published)
     if (mode or topic.mode) == "queue":
         published.state = "pending"
@@ -93,7 +92,3 @@ def _first_missed(state: State, record: Record, wait: Wait, now: Micros) -> Publ
             return published
     return None
 
-
-def _is_known(record: Record, message_id: str, now: Micros) -> bool:
-    unread = {arrival.ref for arrival in record.inbox.values() if arrival.kind is WaitKind.MESSAGE}
-    return message_id in unread or record.receipts.get(message_id, 0) > now - RECEIPT_RETENTION

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Renew, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.location import is_within
 from holdfast.core.model import Entry
 from holdfast.stores.memory import arrivals, leases, moves, queues, starts
 from holdfast.stores.memory.state import Record, State
@@ -29,7 +28,7 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
         return Verdict(run_id=checkpoint.run_id, is_held=False)
 
     if isinstance(checkpoint.next, Renew):
-        record.entries.clear()
+        record.forget_history()
     for entry in checkpoint.entries:
         _record(state, record, entry, now)
     for scope in checkpoint.pruned:
@@ -45,7 +44,7 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
 
 
 def _record(state: State, record: Record, entry: Entry, now: Micros) -> None:
-    recorded = record.entries.get(entry.location)
+    recorded = record.recorded(entry.location)
     if recorded is None or rules.supersedes(entry, recorded):
         record.entries[entry.location] = entry
         state.note(record, audit.of_entry(record.run.id, entry, now))
@@ -53,10 +52,9 @@ def _record(state: State, record: Record, entry: Entry, now: Micros) -> None:
 
 def _prune(record: Record, scope: str) -> None:
     """Forget what happened in a scope, but for what would have to be undone."""
-    inside = [at for at in record.entries if is_within(at, scope)]
-    for location in inside:
-        if not record.entries[location].has_undo:
-            del record.entries[location]
+    for entry in record.recorded_within(scope):
+        if not entry.has_undo:
+            del record.entries[entry.location]
 
 
 def _send_out(state: State, record: Record, checkpoint: Checkpoint, now: Micros) -> None:

@@ -34,9 +34,8 @@ def verdict(record: Record, seen: int) -> Verdict:
     """What a holder is told of a run that was its own until now."""
     if not record.run.is_held:
         return Verdict(run_id=record.run.id, is_held=False)
-    newer = tuple(arrival for arrival in record.inbox.values() if arrival.number > seen)
     run = record.run
-    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
+    return Verdict(run_id=run.id, arrivals=record.newer(seen), seen=run.arrivals, is_pausing=run.is_pausing)
 
 
 def retire(state: State, worker_id: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import DeadLetter, DeadReason, Event, Message, WaitKind
+from holdfast.core.model import DeadLetter, DeadReason, Event, Message
 from holdfast.core.ports import LetterQuery
 from holdfast.core.topics import covers
 from holdfast.stores.memory import arrivals
@@ -25,18 +25,17 @@ def give_up_messages(state: State, record: Record, now: Micros) -> None:
     """What a run that ends has not received: forgotten, or dead letters if it was started so."""
     if record.run.options.undelivered != "dead_letter":
         return
-    for arrival in record.inbox.values():
-        if arrival.kind is WaitKind.MESSAGE:
-            letter = DeadLetter(
-                number=0,
-                id=arrival.ref or "",
-                run_id=record.run.id,
-                name=arrival.name,
-                payload=arrival.payload or "null",
-                at=now,
-                reason="undelivered",
-            )
-            _keep(state, letter)
+    for arrival in record.unread_messages():
+        letter = DeadLetter(
+            number=0,
+            id=arrival.ref or "",
+            run_id=record.run.id,
+            name=arrival.name,
+            payload=arrival.payload or "null",
+            at=now,
+            reason="undelivered",
+        )
+        _keep(state, letter)
 
 
 def list_letters(state: State, query: LetterQuery) -> list[DeadLetter]:
@@ -72,5 +71,5 @@ def _replay_one(state: State, letter: DeadLetter, now: Micros) -> bool:
 
 
 def _keep(state: State, letter: DeadLetter) -> None:
-    state.letter_count += 1
-    state.letters[state.letter_count] = replace(letter, number=state.letter_count)
+    number = state.next_letter()
+    state.letters[number] = replace(letter, number=number)

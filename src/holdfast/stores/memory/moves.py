@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.model import AuditFact, Run, WaitKind
+from holdfast.core.model import AuditFact, Run
 from holdfast.stores.memory import inboxes, letters, queues
 from holdfast.stores.memory.state import Record, State
 
@@ -53,7 +53,7 @@ def _bury(state: State, record: Record, now: Micros) -> None:
     had_slot = not rules.is_parked(record.waits)
     _close(state, record, now)
     letters.give_up_messages(state, record, now)
-    record.inbox.clear()
+    record.empty_inbox()
     state.news.ended.add(run.id)
     if had_slot:
         hand_on_slot(state, run, now)
@@ -86,7 +86,9 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
             child.run = replace(child.run, parent_location=None)
     children = list(state.children.get(record.run.id, ()))
     _close(state, record, now)
-    record.inbox = {at: one for at, one in record.inbox.items() if one.kind is WaitKind.MESSAGE}
+    messages = record.unread_messages()
+    record.empty_inbox()
+    record.inbox |= {message.number: message for message in messages}
     # Their siblings no longer know that they belong together, so none would hand its slot on.
     for child in map(state.records.__getitem__, children):
         if rules.is_parked(child.waits):

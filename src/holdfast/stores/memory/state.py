@@ -8,7 +8,20 @@ from dataclasses import dataclass, field
 from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, Wait, WorkerInfo
+from holdfast.core.location import is_within
+from holdfast.core.model import (
+    RECEIPT_RETENTION,
+    Arrival,
+    AuditFact,
+    DeadLetter,
+    Entry,
+    Event,
+    Run,
+    Topic,
+    Wait,
+    WaitKind,
+    WorkerInfo,
+)
 from holdfast.core.ports import Details
 from holdfast.core.topics import EventState
 
@@ -28,6 +41,31 @@ class Record:
     receipts: dict[str, Micros] = field(default_factory=dict)
     replies: dict[str, tuple[str, Micros]] = field(default_factory=dict)
     audit: list[AuditFact] = field(default_factory=list)
+
+    def recorded(self, location: str) -> Entry | None:
+        return self.entries.get(location)
+
+    def recorded_within(self, scope: str) -> list[Entry]:
+        """The entries of a scope, and its own."""
+        return [entry for location, entry in self.entries.items() if is_within(location, scope)]
+
+    def forget_history(self) -> None:
+        self.entries.clear()
+
+    def newer(self, seen: int) -> tuple[Arrival, ...]:
+        """What waits in the inbox beyond the number `seen`."""
+        return tuple(arrival for arrival in self.inbox.values() if arrival.number > seen)
+
+    def unread_messages(self) -> list[Arrival]:
+        return [arrival for arrival in self.inbox.values() if arrival.kind is WaitKind.MESSAGE]
+
+    def knows_message(self, message_id: str, now: Micros) -> bool:
+        """Whether a message is in the inbox, or was received not long ago."""
+        is_unread = any(arrival.ref == message_id for arrival in self.unread_messages())
+        return is_unread or self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
+
+    def empty_inbox(self) -> None:
+        self.inbox.clear()
 
     def satisfies(self, wait: Wait) -> bool:
         """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
@@ -83,6 +121,16 @@ class State:
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
+
+    def next_event(self) -> int:
+        """The number of the next event."""
+        self.event_count += 1
+        return self.event_count
+
+    def next_letter(self) -> int:
+        """The number of the next dead letter."""
+        self.letter_count += 1
+        return self.letter_count
 
     def note(self, record: Record, fact: AuditFact | None) -> None:
         """Add to what is told of a run. Of what happens to it over and over, only the latest is kept."""

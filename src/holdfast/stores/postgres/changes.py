@@ -1,0 +1,92 @@
+"""Changes: what an operation has made of its working set, as the function that writes takes it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.stores.memory.state import Record
+from holdfast.stores.postgres.working import WorkingRecord, WorkingSet
+
+encode = msgspec.json.encode
+
+Changes = dict[str, list[Any]]
+
+
+def with_fields(value: msgspec.Struct, **fields: str | int) -> msgspec.Raw:
+    """A value as JSON, with some fields more. It has at least one of its own."""
+    return msgspec.Raw(encode(fields)[:-1] + b"," + encode(value)[1:])
+
+
+def changes_of(working: WorkingSet) -> Changes:
+    """All that is otherwise than it was loaded; nothing if nothing is."""
+    changes: Changes = defaultdict(list)
+    for record in working.records.values():
+        if isinstance(record, WorkingRecord):
+            _changes_of_record(changes, record)
+        else:
+            _new_record(changes, record)
+    changes["events"], changes["forgotten"] = working.changed_events()
+    changes["letters"], changes["purged"] = working.changed_letters()
+    changes["facts"] = working.facts
+    return {name: change for name, change in changes.items() if change}
+
+
+def _new_record(changes: Changes, record: Record) -> None:
+    run_id = record.run.id
+    changes["made"].append(record.run)
+    changes["entries"] += [with_fields(one, run_id=run_id, token=record.run.token) for one in record.entries.values()]
+    changes["arrived"] += [with_fields(arrival, run_id=run_id) for arrival in record.inbox.values()]
+    if record.waits:
+        changes["waits"].append({"run_id": run_id, "waits": record.waits})
+
+
+def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
+    run, before = record.run, record.origin
+    if run is not before.run and run != before.run:
+        changes["runs"].append(replace(run, payload="", tags={}))  # which never change
+    if record.waits is not before.waits and record.waits != before.waits:
+        changes["waits"].append({"run_id": run.id, "waits": record.waits})
+    _changes_of_history(changes, record)
+    _changes_of_inbox(changes, record)
+    changes["values"] += [{"run_id": run.id, "name": name, "value": value} for name, value in record.values.items()]
+    changes["receipts"] += [
+        {"run_id": run.id, "message_id": id, "at": at}
+        for id, at in record.receipts.items()
+        if before.receipts.get(id) != at
+    ]
+    changes["replies"] += [
+        {"run_id": run.id, "message_id": id, "payload": payload, "at": at}
+        for id, (payload, at) in record.replies.items()
+    ]
+
+
+def _changes_of_history(changes: Changes, record: WorkingRecord) -> None:
+    run_id, token, before = record.run.id, record.run.token, record.origin.entries
+    if record.is_history_cleared:
+        changes["cleared"].append(run_id)
+        before = {}
+    changes["dropped"] += [{"run_id": run_id, "location": at} for at in before if at not in record.entries]
+    changes["entries"] += [
+        with_fields(entry, run_id=run_id, token=token)
+        for location, entry in record.entries.items()
+        if before.get(location) is not entry
+    ]
+
+
+def _changes_of_inbox(changes: Changes, record: WorkingRecord) -> None:
+    run_id, before = record.run.id, record.origin.inbox
+    if record.is_inbox_emptied:
+        changes["emptied"].append(run_id)
+        before = {}
+    for number in before:
+        if record.inbox.get(number) is not before[number]:
+            changes["consumed"].append({"run_id": run_id, "number": number})
+    changes["arrived"] += [
+        with_fields(arrival, run_id=run_id)
+        for number, arrival in record.inbox.items()
+        if before.get(number) is not arrival
+    ]

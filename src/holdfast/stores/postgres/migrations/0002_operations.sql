@@ -1,0 +1,1019 @@
+-- The operations: each is one call, one round trip and one commit. They apply and never decide: what becomes of a run
+-- is for `holdfast.core.rules` to say. Statements of a function see what was committed before each of them, so that
+-- what is read after a lock is as new as the lock.
+--
+-- Arguments and answers are JSON. The last argument is the time; without it, that of the server. Names carry a
+-- version: workers of an older release go on with the functions they know.
+--
+-- Plans are cached when tables may still be empty, so a sequential scan or a hash join is never to be chosen.
+
+-- The time of an operation.
+create function time_v1(at bigint) returns bigint
+    language sql volatile parallel safe
+    as $$ select coalesce(at, micros(clock_timestamp())) $$
+    set search_path from current;
+
+-- Make runs that are new; `leased` leases those at once that are ready. Refuses all if an id or a key is taken.
+create function create_v1(intents text, leased text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+declare
+    wanted constant json := intents::json;
+    lease constant json := leased::json;
+    now constant bigint := time_v1(at);
+    made bigint;
+begin
+    insert into runs (
+        id, type, state, priority, ready_at, worker, token, claim_id, key, parent_id, parent_location, on_close,
+        created_at, start_at, updated_at, first_claimed_at, python, tags, options, payload
+    )
+    select
+        i.id,
+        i.type,
+        case when i.is_leased then 'running' else 'pending' end,
+        coalesce(i.priority, 100),
+        instant(case when i.is_leased then now + (lease ->> 'lease')::bigint else i.start_at end),
+        case when i.is_leased then lease ->> 'worker' end,
+        i.is_leased::integer,
+        case when i.is_leased then lease ->> 'claim_id' end,
+        i.key,
+        i.parent_id,
+        i.parent_location,
+        coalesce(i.on_close, 'abandon'),
+        now,
+        i.start_at,
+        now,
+        case when i.is_leased then now end,
+        case when i.is_leased then lease ->> 'python' end,
+        i.tags,
+        i.options::text,
+        i.payload
+    from (
+        select *, lease is not null and t.start_at <= now as is_leased
+        from (
+            select
+                r.id, r.type, r.payload, r.key, r.priority, r.tags, r.parent_id, r.parent_location, r.on_close,
+                r.options,
+                greatest(now, coalesce(r.start_at, 0)) + coalesce(r.delay, 0) as start_at
+            from json_to_recordset(wanted) as r (
+                id text, type text, payload text, key text, priority smallint, start_at bigint, delay bigint, tags jsonb,
+                parent_id text, parent_location text, on_close text, options json
+            )
+        ) as t
+    ) as i
+    order by i.key, i.id
+    on conflict do nothing;
+    get diagnostics made = row_count;
+    if made < json_array_length(wanted) then
+        raise exception 'an id or a key is taken' using errcode = 'HF001';
+    end if;
+    if lease is not null then
+        insert into audits (run_id, event, at, data)
+        select r.id, 'claimed', now, json_build_object('worker', r.worker, 'token', r.token)::text
+        from json_to_recordset(wanted) as i (id text)
+        join runs as r on r.id = i.id
+        where r.worker is not null;
+    end if;
+    return json_build_object('now', now)::text;
+end
+$$;
+
+-- Lease the first due runs of some types, by priority, ready time and id, with their histories and inboxes.
+--
+-- Lanes of the queue (one per type and priority) are read from their heads without a lock, more rows than are wanted,
+-- as other claimers may be quicker; then the first of them that nobody has locked are leased. What they look like is
+-- read afterwards: only a statement that begins when the lock is held sees all that the last holder has written.
+create function claim_v1(
+    claim_id text, by_worker text, wanted_types text[], wanted integer, lease bigint, by_python text,
+    may_suspect boolean, is_repeat boolean, at bigint
+) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set enable_bitmapscan = off
+    as $$
+declare
+    now constant bigint := time_v1(at);
+    due constant timestamptz := instant(now);
+    spare constant integer := wanted * 4 + 16;
+    claimed text[];
+    seen bigint;
+    next_ready bigint;
+begin
+    if is_repeat then
+        claimed := array(
+            select r.id
+            from runs as r
+            where r.worker = by_worker and r.worker is not null
+                and r.type = any(wanted_types)
+                and r.claim_id = claim_v1.claim_id
+        );
+        next_ready := now;
+    end if;
+    if coalesce(cardinality(claimed), 0) = 0 then
+        for attempt in 1 .. 3 loop
+            with recursive lanes (type, priority) as (
+                select t.type, l.priority
+                from unnest(wanted_types) as t (type)
+                cross join lateral (
+                    select r.priority
+                    from runs as r
+                    where r.type = t.type and r.worker is null and r.ready_at is not null
+                    order by r.priority
+                    limit 1
+                ) as l
+                union all
+                select lanes.type, l.priority
+                from lanes
+                cross join lateral (
+                    select r.priority
+                    from runs as r
+                    where r.type = lanes.type and r.priority > lanes.priority
+                        and r.worker is null and r.ready_at is not null
+                    order by r.priority
+                    limit 1
+                ) as l
+            ),
+            candidates as (
+                select f.id, f.priority, f.ready_at, false as is_suspect
+                from lanes
+                cross join lateral (
+                    select r.id, r.priority, r.ready_at
+                    from runs as r
+                    where r.type = lanes.type and r.priority = lanes.priority
+                        and r.worker is null and r.ready_at <= due
+                        and r.crashes < 2
+                    order by r.ready_at, r.id
+                    limit spare
+                ) as f
+                union all
+                select f.id, f.priority, f.ready_at, false
+                from unnest(wanted_types) as t (type)
+                cross join lateral (
+                    select r.id, r.priority, r.ready_at
+                    from runs as r
+                    where r.type = t.type and r.worker is not null and r.ready_at <= due
+                        and r.crashes < 1
+                    order by r.ready_at, r.id
+                    limit spare
+                ) as f
+                union all (
+                    select f.id, f.priority, f.ready_at, true
+                    from unnest(wanted_types) as t (type)
+                    cross join lateral (
+                        select r.id, r.priority, r.ready_at
+                        from runs as r
+                        where may_suspect
+                            and r.type = t.type and r.crashes > 0 and r.ready_at is not null and r.ready_at <= due
+                            and r.crashes + (r.worker is not null)::integer >= 2
+                        order by r.priority, r.ready_at, r.id
+                        limit 1
+                    ) as f
+                    order by f.priority, f.ready_at, f.id
+                    limit 1
+                )
+            ),
+            chosen as (
+                select r.id, r.worker as lost
+                from (
+                    select c.id, c.priority, c.ready_at, c.is_suspect
+                    from candidates as c
+                    order by c.priority, c.ready_at, c.id
+                    limit spare
+                ) as c
+                join runs as r on r.id = c.id
+                where r.ready_at <= due
+                    and (c.is_suspect or r.crashes + (r.worker is not null)::integer < 2)
+                order by c.priority, c.ready_at, c.id
+                limit wanted
+                for no key update of r skip locked
+            ),
+            leased as (
+                update runs as r
+                set state = case when r.rollback is null then 'running' else 'rolling_back' end,
+                    worker = by_worker,
+                    claim_id = claim_v1.claim_id,
+                    token = r.token + 1,
+                    start_at = coalesce(r.start_at, micros(r.ready_at)),
+                    ready_at = instant(now + lease),
+                    crashes = r.crashes + (c.lost is not null)::integer,
+                    attempt = r.attempt + (c.lost is not null or r.state = 'blocked')::integer,
+                    first_claimed_at = coalesce(r.first_claimed_at, now),
+                    python = coalesce(r.python, by_python),
+                    updated_at = now
+                from chosen as c
+                where r.id = c.id
+                returning r.id, r.token, r.crashes, c.lost
+            ),
+            noted as (
+                insert into audits (run_id, event, at, data)
+                select l.id, 'claimed', now,
+                    case
+                        when l.lost is null then json_build_object('worker', by_worker, 'token', l.token)
+                        else json_build_object('worker', by_worker, 'token', l.token, 'crashes', l.crashes, 'lost', l.lost)
+                    end::text
+                from leased as l
+            )
+            select coalesce(array_agg(l.id), '{}'), (select count(*) from candidates)
+            into claimed, seen
+            from leased as l;
+            exit when cardinality(claimed) > 0 or seen = 0;
+        end loop;
+        select micros(least(
+            (
+                select min(l.ready_at)
+                from unnest(wanted_types) as t (type)
+                cross join lateral (
+                    with recursive lanes (priority) as (
+                        (
+                            select r.priority
+                            from runs as r
+                            where r.type = t.type and r.worker is null and r.ready_at is not null
+                            order by r.priority
+                            limit 1
+                        )
+                        union all
+                        select p.priority
+                        from lanes
+                        cross join lateral (
+                            select r.priority
+                            from runs as r
+                            where r.type = t.type and r.priority > lanes.priority
+                                and r.worker is null and r.ready_at is not null
+                            order by r.priority
+                            limit 1
+                        ) as p
+                    )
+                    select f.ready_at
+                    from lanes
+                    cross join lateral (
+                        select r.ready_at
+                        from runs as r
+                        where r.type = t.type and r.priority = lanes.priority
+                            and r.worker is null and r.ready_at is not null
+                        order by r.ready_at
+                        limit 1
+                    ) as f
+                ) as l
+            ),
+            (
+                select min(l.ready_at)
+                from unnest(wanted_types) as t (type)
+                cross join lateral (
+                    select r.ready_at
+                    from runs as r
+                    where r.type = t.type and r.worker is not null and r.worker <> by_worker
+                    order by r.ready_at
+                    limit 1
+                ) as l
+            )
+        ))
+        into next_ready;
+    end if;
+    return json_build_object(
+        'now', now,
+        'next_ready_at', next_ready,
+        'has_requests', exists (select from requests),
+        'leases', (
+            select coalesce(json_agg(json_build_object(
+                'run', row_to_json(r),
+                'entries', case when r.token = 1 then '[]'::json else history_v1(r.id) end,
+                'arrivals', case when r.arrivals = 0 then '[]'::json else newer_v1(r.id, 0) end
+            ) order by r.priority, r.id), '[]')
+            from unnest(claimed) as c (id)
+            join runs_read as r on r.id = c.id
+        )
+    )::text;
+end
+$$;
+
+-- The entries of a run, in the order in which they were settled; the others come last.
+create function history_v1(of_run text) returns json
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(
+            json_agg(row_to_json(e) order by e.position = 0, e.position, e.location collate "C"), '[]'
+        )
+        from entries_read as e
+        where e.run_id = of_run
+    $$;
+
+-- What waits in the inbox of a run beyond a number.
+create function newer_v1(of_run text, seen bigint) returns json
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(json_agg(row_to_json(a) order by a.number), '[]')
+        from inbox_read as a
+        where a.run_id = of_run and a.number > seen
+    $$;
+
+-- What holders are told of their runs: null for one that is lost.
+create function look_v1(holdings text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+begin
+    return json_build_object(
+        'now', time_v1(at),
+        'verdicts', (
+            select coalesce(json_agg(
+                case
+                    when r.token = h.token and r.worker is not null then json_build_object(
+                        'run_id', h.run_id,
+                        'seen', r.arrivals,
+                        'is_pausing', r.is_pausing,
+                        'arrivals', case when r.arrivals <= h.seen then '[]'::json else newer_v1(r.id, h.seen) end
+                    )
+                    else json_build_object('run_id', h.run_id, 'is_lost', true, 'is_held', false)
+                end
+                order by h.place
+            ), '[]')
+            from (
+                select
+                    h.place,
+                    h.value ->> 'run_id' as run_id,
+                    (h.value ->> 'token')::bigint as token,
+                    coalesce((h.value ->> 'seen')::bigint, 0) as seen
+                from json_array_elements(holdings::json) with ordinality as h (value, place)
+            ) as h
+            left join runs as r on r.id = h.run_id
+        )
+    )::text;
+end
+$$;
+
+-- Prolong the leases that are still those of a worker, and tell that it lives.
+create function renew_v1(by_worker text, holdings text, lease bigint, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+declare
+    now bigint;
+    held constant text[] := array(select h.run_id from json_to_recordset(holdings::json) as h (run_id text));
+begin
+    perform from runs where id = any(held) order by id for no key update;
+    now := time_v1(at);
+    insert into workers as known (id, name, host, pid, types, concurrency, started_at, heartbeat_at)
+    select w.id, w.name, w.host, w.pid, w.types::text, w.concurrency, now, now
+    from json_to_record(by_worker::json) as w (
+        id text, name text, host text, pid bigint, types json, concurrency bigint
+    )
+    on conflict (id) do update
+    set name = excluded.name, host = excluded.host, pid = excluded.pid, types = excluded.types,
+        concurrency = excluded.concurrency, heartbeat_at = excluded.heartbeat_at;
+    update runs as r
+    set ready_at = instant(now + lease)
+    from json_to_recordset(holdings::json) as h (run_id text, token bigint)
+    where r.id = h.run_id and r.token = h.token and r.worker is not null;
+    return look_v1(holdings, now);
+end
+$$;
+
+-- Write what turns gained and what `rules` made of their runs, each if its run is still as the caller knew it.
+--
+-- The n-th run is `ids[n]`, held under `tokens[n]`; `seens[n]` is the last arrival its holder knows of, and nothing may
+-- have arrived since if `sleeps[n]`. `gained` are entries, `moved` is everything else; both name their run by its `n`.
+-- A run under another token is lost, one that nobody holds was let go by this very call before. Whatever else is not
+-- as expected (somebody wants it to pause, something arrived before it could sleep, an end that others must hear of)
+-- is left untouched and said to be `other`: it takes more than one trip.
+create function checkpoint_v1(
+    ids text[], tokens bigint[], seens bigint[], sleeps boolean[], gained text, moved text, at bigint
+) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+declare
+    now bigint;
+    is_written boolean[];
+    arrived bigint;
+    moves constant json := moved::json;
+begin
+    with locked as (
+        select r.id, r.arrivals
+        from unnest(ids, tokens, seens, sleeps) as c (id, token, seen, sleeps)
+        join runs as r on r.id = c.id and r.token = c.token
+        where r.worker is not null
+            and not r.is_pausing
+            and (not c.sleeps or r.arrivals <= c.seen)
+        order by r.id
+        for no key update of r
+    )
+    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals > c.seen)
+    into is_written, arrived
+    from unnest(ids, seens) with ordinality as c (id, seen, n)
+    left join locked as l on l.id = c.id;
+    now := time_v1(at);
+
+    if moves is not null then
+        -- Not for this function: an end of which others must hear or that leaves something unread, and whatever may
+        -- decide over an event of a queue.
+        select array_agg(is_written[c.n] and not coalesce(m.is_large, false) order by c.n)
+        into is_written
+        from generate_subscripts(ids, 1) as c (n)
+        left join (
+            select e.n, true as is_large
+            from json_to_recordset(moves) as e (n integer, ends boolean, consumed json)
+            join runs as r on r.id = ids[e.n]
+            where r.arrivals > 0
+                and exists (select from inbox as i where i.run_id = r.id and i.kind = 'event' and i.is_exclusive)
+                or e.ends
+                and (
+                    r.parent_id is not null and r.parent_location is not null
+                    or exists (
+                        select
+                        from runs as child
+                        where child.parent_id = r.id and child.on_close = 'cancel' and child.finished_at is null
+                    )
+                    or r.arrivals > 0
+                    and exists (
+                        select
+                        from inbox as i
+                        where i.run_id = r.id
+                            and i.number not in (select t.n::bigint from json_array_elements_text(e.consumed) as t (n))
+                    )
+                )
+        ) as m on m.n = c.n;
+    end if;
+
+    if gained is not null then
+        insert into entries as known (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            ids[e.n], e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, tokens[e.n],
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(gained::json) as e (
+            n integer, location text, kind text, state text, position bigint, attempts integer, since bigint,
+            started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
+        )
+        where is_written[e.n]
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result
+        where known.position = 0
+            and (excluded.position > 0 or excluded.attempts > known.attempts);
+    end if;
+
+    if moves is not null then
+        with taken as (
+            delete from inbox as i
+            using json_to_recordset(moves) as m (n integer, consumed json)
+            cross join lateral json_array_elements_text(m.consumed) as t (number)
+            where is_written[m.n] and i.run_id = ids[m.n] and i.number = t.number::bigint
+            returning i.run_id, i.kind, i.ref
+        )
+        insert into receipts (run_id, message_id, at)
+        select t.run_id, t.ref, now
+        from taken as t
+        where t.kind = 'message' and t.ref is not null
+        on conflict (run_id, message_id) do update
+        set at = excluded.at;
+
+        delete from waits as w
+        using json_to_recordset(moves) as m (n integer, waits json)
+        where is_written[m.n] and m.waits is not null and w.run_id = ids[m.n];
+
+        perform await_v1(json_agg(json_build_object('run_id', ids[m.n], 'waits', m.waits)))
+        from json_to_recordset(moves) as m (n integer, waits json)
+        where is_written[m.n] and json_array_length(m.waits) > 0;
+
+        insert into run_values (run_id, name, value)
+        select ids[m.n], v.key, v.value
+        from json_to_recordset(moves) as m (n integer, "values" json)
+        cross join lateral json_each_text(m."values") as v
+        where is_written[m.n]
+        on conflict (run_id, name) do update
+        set value = excluded.value;
+
+        insert into audits (run_id, event, at, data)
+        select ids[m.n], f.event, now, f.data::text
+        from json_to_recordset(moves) as m (n integer, fact json)
+        cross join lateral json_to_record(m.fact) as f (event text, data json)
+        where is_written[m.n];
+
+        update runs as r
+        set state = a.state,
+            ready_at = instant(a.ready_at),
+            worker = null,
+            claim_id = null,
+            crashes = coalesce(a.crashes, 0),
+            updated_at = now,
+            finished_at = case when m.ends then now end,
+            suspended_at = case when sleeps[m.n] then now else a.suspended_at end,
+            rollback = a.rollback,
+            result = a.result,
+            error = a.error::text
+        from json_to_recordset(moves) as m (n integer, run json, ends boolean)
+        cross join lateral json_to_record(m.run) as a (
+            state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text, error json
+        )
+        where is_written[m.n] and m.run is not null and r.id = ids[m.n];
+    end if;
+
+    if arrived = 0 and true = all(is_written) then
+        return json_build_object('now', now)::text;
+    end if;
+    return json_build_object(
+        'now', now,
+        'verdicts', (
+            select json_agg(
+                case
+                    when is_written[c.n] then json_build_object(
+                        'is', 'written',
+                        'seen', r.arrivals,
+                        'arrivals', case
+                            when r.arrivals > c.seen and r.worker is not null then newer_v1(r.id, c.seen)
+                            else '[]'
+                        end
+                    )
+                    when r.id is null or r.token <> c.token then json_build_object('is', 'lost')
+                    when r.worker is null then json_build_object('is', 'applied')
+                    else json_build_object('is', 'other')
+                end
+                order by c.n
+            )
+            from unnest(ids, tokens, seens) with ordinality as c (id, token, seen, n)
+            left join runs as r on r.id = c.id
+        )
+    )::text;
+end
+$$;
+
+-- Write what runs wait for, each list in its order.
+create function await_v1(waiting json) returns void
+    language sql
+    set search_path from current
+    as $$
+        insert into waits (run_id, place, location, kind, since, names, deadline, after, count, topic)
+        select
+            r.run_id, w.place, w.location, w.kind, w.since, coalesce(w.names, '[]')::text, w.deadline,
+            coalesce(w.after, 0), coalesce(w.count, 0),
+            case when w.kind in ('event', 'slot') then w.names ->> 0 end
+        from json_to_recordset(waiting) as r (run_id text, waits json)
+        cross join lateral rows from (
+            json_to_recordset(r.waits) as (
+                location text, kind text, since bigint, names json, deadline bigint, after bigint, count bigint
+            )
+        ) with ordinality as w (location, kind, since, names, deadline, after, count, place)
+    $$;
+
+-- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
+-- everything is read afterwards, so that it is as it stays until the transaction ends.
+--
+-- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
+-- `renewals` may begin anew and part with all their children.
+create function load_v1(wishes text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+declare
+    w constant json := wishes::json;
+    bucket record;
+    now bigint;
+    endings constant text[] := text_array_v1(w -> 'endings');
+    renewals constant text[] := text_array_v1(w -> 'renewals');
+    closing text[];
+    sent_to text[];
+    sent text[];
+    locked text[];
+begin
+    for bucket in
+        select b.class, b.bucket, b.is_exclusive
+        from json_to_recordset(w -> 'buckets') as b (class integer, bucket integer, is_exclusive boolean)
+        order by b.class, b.bucket
+    loop
+        if bucket.is_exclusive then
+            perform pg_advisory_xact_lock(bucket.class, bucket.bucket);
+        else
+            perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);
+        end if;
+    end loop;
+
+    with recursive ending (id) as (
+        select unnest(endings)
+        union
+        select child.id
+        from ending
+        join runs as child on child.parent_id = ending.id
+        where child.on_close = 'cancel' and child.finished_at is null
+    )
+    select coalesce(array_agg(e.id), '{}') into closing from ending as e;
+
+    locked := array(
+        select unnest(text_array_v1(w -> 'runs'))
+        union
+        select unnest(closing)
+        union
+        select r.parent_id
+        from unnest(closing) as c (id)
+        join runs as r on r.id = c.id
+        where r.parent_id is not null
+        union
+        select r.id
+        from unnest(text_array_v1(w -> 'keys')) as k (key)
+        join runs as r on r.key = k.key
+        union
+        select child.id
+        from unnest(renewals) as p (id)
+        join runs as child on child.parent_id = p.id
+        where child.finished_at is null
+        union
+        select waiting.run_id
+        from unnest(text_array_v1(w -> 'emitted')) as t (topic)
+        join waits as waiting on waiting.topic = t.topic and waiting.kind = 'event'
+        union
+        select parked.run_id
+        from json_to_recordset(w -> 'groups') as g (name text, count bigint)
+        cross join lateral (
+            select waiting.run_id
+            from waits as waiting
+            where waiting.topic = g.name and waiting.kind = 'slot'
+            order by waiting.run_id
+            limit g.count
+        ) as parked
+    );
+    perform from runs where id = any(locked) order by id for no key update;
+    now := time_v1(at);
+    select array_agg(coalesce(m.run_id, (select r.id from runs as r where r.key = m.key))), array_agg(m.id)
+    into sent_to, sent
+    from json_to_recordset(w -> 'messages') as m (run_id text, key text, id text);
+
+    return json_build_object(
+        'now', now,
+        'runs', (
+            select coalesce(json_agg(row_to_json(r) order by r.created_at, r.id), '[]')
+            from unnest(locked) as l (id)
+            join runs_read as r on r.id = l.id
+        ),
+        'waits', (
+            select coalesce(json_agg(json_build_array(waiting.run_id, row_to_json(waiting)) order by waiting.run_id, waiting.place), '[]')
+            from unnest(locked) as l (id)
+            join waits_read as waiting on waiting.run_id = l.id
+        ),
+        'children', (
+            select coalesce(json_agg(json_build_array(child.parent_id, child.id) order by child.created_at, child.id), '[]')
+            from unnest(locked || renewals) as l (id)
+            join runs as child on child.parent_id = l.id
+            where child.finished_at is null
+                and (l.id = any(closing) and child.on_close = 'cancel' or l.id = any(renewals))
+        ),
+        'closing', closing,
+        'parked', (
+            select coalesce(json_agg(json_build_array(g.name, parked.run_id) order by g.name, parked.run_id), '[]')
+            from json_to_recordset(w -> 'groups') as g (name text, count bigint)
+            cross join lateral (
+                select waiting.run_id
+                from waits as waiting
+                where waiting.topic = g.name and waiting.kind = 'slot'
+                order by waiting.run_id
+                limit g.count
+            ) as parked
+        ),
+        'entries', (
+            select coalesce(json_agg(json_build_array(e.run_id, row_to_json(e))), '[]')
+            from (
+                select e.*
+                from json_to_recordset(w -> 'locations') as l (run_id text, location text)
+                join entries_read as e on e.run_id = l.run_id and e.location = l.location
+                union
+                select e.*
+                from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
+                join entries_read as e on e.run_id = s.run_id
+                    and (e.location = s.scope or e.location > s.scope || '/' and e.location < s.scope || '0')
+            ) as e
+        ),
+        'histories', (
+            select coalesce(json_agg(json_build_array(h.id, history_v1(h.id))), '[]')
+            from unnest(text_array_v1(w -> 'histories')) as h (id)
+        ),
+        'undo', (
+            select coalesce(json_agg(json_build_array(
+                c.id,
+                exists (select from entries as e where e.run_id = c.id and e.has_undo),
+                (select coalesce(max(e.position), 0) from entries as e where e.run_id = c.id)
+            )), '[]')
+            from unnest(closing) as c (id)
+        ),
+        'arrivals', (
+            select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
+            from (
+                select i.run_id, i.number
+                from json_to_recordset(w -> 'inboxes') as o (run_id text, seen bigint)
+                join inbox as i on i.run_id = o.run_id and i.number > o.seen
+                union
+                select i.run_id, i.number
+                from json_to_recordset(w -> 'consumed') as o (run_id text, number bigint)
+                join inbox as i on i.run_id = o.run_id and i.number = o.number
+                union
+                select i.run_id, i.number
+                from unnest(locked) as l (id)
+                join inbox as i on i.run_id = l.id and i.kind = 'event'
+                union
+                select i.run_id, i.number
+                from unnest(sent_to, sent) as m (run_id, id)
+                join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
+            ) as wanted
+            join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
+        ),
+        'receipts', (
+            select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
+            from unnest(sent_to, sent) as m (run_id, id)
+            join receipts as r on r.run_id = m.run_id and r.message_id = m.id
+        ),
+        'audits', (
+            select coalesce(json_agg(json_build_object(
+                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
+            ) order by a.number), '[]')
+            from unnest(text_array_v1(w -> 'audits')) as l (id)
+            join audits as a on a.run_id = l.id
+            where a.event not in ('claimed', 'suspended')
+        ),
+        'topics', (
+            select coalesce(json_agg(row_to_json(t)), '[]')
+            from topics as t
+            where w -> 'topics' is not null
+        ),
+        'events', (
+            select coalesce(json_agg(row_to_json(e) order by e.number), '[]')
+            from events_read as e
+            where e.number in (
+                select known.number
+                from json_to_recordset(w -> 'events') as x (topic text, id text)
+                join events as known on known.topic = x.topic and known.id = x.id
+                union
+                select i.ref::bigint
+                from unnest(locked) as l (id)
+                join inbox as i on i.run_id = l.id and i.kind = 'event'
+                where i.is_exclusive
+                union
+                select missed.number
+                from json_to_recordset(w -> 'missed') as m (topic text, run_id text, after bigint)
+                join runs as r on r.id = m.run_id
+                cross join lateral (
+                    select known.number
+                    from events as known
+                    where known.topic = m.topic and known.state = 'open' and known.number > m.after
+                        and known.at >= greatest(r.created_at, now - retention_v1(m.topic) + 1)
+                    order by known.number
+                    limit 1
+                ) as missed
+                union
+                select pending.number
+                from json_to_recordset(w -> 'topics') as t (name text, count bigint)
+                cross join lateral (
+                    select known.number
+                    from events as known
+                    where known.topic = t.name and known.state = 'pending'
+                    order by known.number
+                    limit t.count
+                ) as pending
+            )
+        ),
+        'event_numbers', array(
+            select nextval(pg_get_serial_sequence('events', 'number'))
+            from generate_series(1, (w ->> 'new_events')::integer)
+        ),
+        'letters', (
+            select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
+            from json_array_elements_text(w -> 'letters') as n (number)
+            join letters as l on l.number = n.number::bigint
+        )
+    )::text;
+end
+$$;
+
+create function text_array_v1(list json) returns text[]
+    language sql immutable
+    as $$ select array(select json_array_elements_text(list)) $$;
+
+-- How long events of a topic are kept: by its own rule, or that of the closest family that covers it.
+create function retention_v1(of_topic text) returns bigint
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(
+            (
+                select t.retention
+                from topics as t
+                where t.name = of_topic
+                    or right(t.name, 1) = '*' and starts_with(of_topic, left(t.name, -1))
+                order by t.name = of_topic desc, length(t.name) desc
+                limit 1
+            ),
+            604800000000
+        )
+    $$;
+
+-- Write what an operation has changed. Everything it is about is locked by the same transaction.
+create function apply_v1(changes text, now bigint) returns void
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    as $$
+declare
+    c constant json := changes::json;
+    made bigint;
+begin
+    if c -> 'runs' is not null then
+        update runs as r
+        set state = n.state,
+            ready_at = instant(n.ready_at),
+            worker = n.worker,
+            token = coalesce(n.token, 0),
+            claim_id = n.claim_id,
+            crashes = coalesce(n.crashes, 0),
+            arrivals = coalesce(n.arrivals, 0),
+            attempt = coalesce(n.attempt, 1),
+            generation = coalesce(n.generation, 1),
+            key = n.key,
+            parent_location = n.parent_location,
+            start_at = n.start_at,
+            updated_at = n.updated_at,
+            first_claimed_at = n.first_claimed_at,
+            finished_at = n.finished_at,
+            suspended_at = n.suspended_at,
+            rollback = n.rollback,
+            is_pausing = coalesce(n.is_pausing, false),
+            python = n.python,
+            error = n.error::text,
+            continued = n.continued,
+            result = n.result
+        from json_to_recordset(c -> 'runs') as n (
+            id text, state text, ready_at bigint, worker text, token bigint, claim_id text, crashes integer,
+            arrivals bigint, attempt integer, generation integer, key text, parent_location text, start_at bigint,
+            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
+            is_pausing boolean, python text, error json, continued text, result text
+        )
+        where r.id = n.id;
+    end if;
+    if c -> 'made' is not null then
+        insert into runs (
+            id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
+            parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at,
+            suspended_at, rollback, is_pausing, python, tags, options, error, payload, continued, result
+        )
+        select
+            n.id, n.type, n.state, coalesce(n.priority, 100), instant(n.ready_at), n.worker, coalesce(n.token, 0),
+            n.claim_id, coalesce(n.crashes, 0), coalesce(n.arrivals, 0), coalesce(n.attempt, 1),
+            coalesce(n.generation, 1), n.key, n.parent_id, n.parent_location, coalesce(n.on_close, 'abandon'),
+            n.created_at, n.start_at, n.updated_at, n.first_claimed_at, n.finished_at, n.suspended_at, n.rollback,
+            coalesce(n.is_pausing, false), n.python, n.tags, n.options::text, n.error::text, n.payload, n.continued,
+            n.result
+        from json_to_recordset(c -> 'made') as n (
+            id text, type text, state text, priority smallint, ready_at bigint, worker text, token bigint,
+            claim_id text, crashes integer, arrivals bigint, attempt integer, generation integer, key text,
+            parent_id text, parent_location text, on_close text, created_at bigint, start_at bigint,
+            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
+            is_pausing boolean, python text, tags jsonb, options json, error json, payload text, continued text,
+            result text
+        )
+        order by n.key, n.id
+        on conflict do nothing;
+        get diagnostics made = row_count;
+        if made < json_array_length(c -> 'made') then
+            raise exception 'an id or a key is taken' using errcode = 'HF001';
+        end if;
+    end if;
+
+    if c -> 'cleared' is not null then
+        delete from entries where run_id = any(text_array_v1(c -> 'cleared'));
+    end if;
+    if c -> 'dropped' is not null then
+        delete from entries as e
+        using json_to_recordset(c -> 'dropped') as d (run_id text, location text)
+        where e.run_id = d.run_id and e.location = d.location;
+    end if;
+    if c -> 'entries' is not null then
+        insert into entries (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            e.run_id, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, e.token,
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(c -> 'entries') as e (
+            run_id text, token bigint, location text, kind text, state text, position bigint, attempts integer,
+            since bigint, started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text,
+            error json, result text
+        )
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result;
+    end if;
+
+    if c -> 'emptied' is not null then
+        delete from inbox where run_id = any(text_array_v1(c -> 'emptied'));
+    end if;
+    if c -> 'consumed' is not null then
+        delete from inbox as i
+        using json_to_recordset(c -> 'consumed') as d (run_id text, number bigint)
+        where i.run_id = d.run_id and i.number = d.number;
+    end if;
+    if c -> 'arrived' is not null then
+        insert into inbox (run_id, number, kind, name, at, is_exclusive, ref, family, state, error, payload)
+        select
+            a.run_id, a.number, a.kind, a.name, a.at, coalesce(a.is_exclusive, false), a.ref, a."group", a.state,
+            a.error::text, a.payload
+        from json_to_recordset(c -> 'arrived') as a (
+            run_id text, number bigint, kind text, name text, at bigint, is_exclusive boolean, ref text, "group" text,
+            state text, error json, payload text
+        );
+    end if;
+    if c -> 'waits' is not null then
+        delete from waits as w
+        using json_to_recordset(c -> 'waits') as n (run_id text)
+        where w.run_id = n.run_id;
+        perform await_v1(c -> 'waits');
+    end if;
+
+    if c -> 'values' is not null then
+        insert into run_values (run_id, name, value)
+        select v.run_id, v.name, v.value
+        from json_to_recordset(c -> 'values') as v (run_id text, name text, value text)
+        on conflict (run_id, name) do update
+        set value = excluded.value;
+    end if;
+    if c -> 'receipts' is not null then
+        insert into receipts (run_id, message_id, at)
+        select r.run_id, r.message_id, r.at
+        from json_to_recordset(c -> 'receipts') as r (run_id text, message_id text, at bigint)
+        on conflict (run_id, message_id) do update
+        set at = excluded.at;
+    end if;
+    if c -> 'replies' is not null then
+        insert into replies (run_id, message_id, payload, at)
+        select r.run_id, r.message_id, r.payload, r.at
+        from json_to_recordset(c -> 'replies') as r (run_id text, message_id text, payload text, at bigint)
+        on conflict (run_id, message_id) do nothing;
+    end if;
+
+    if c -> 'forgotten' is not null then
+        delete from events
+        using json_array_elements_text(c -> 'forgotten') as f (number)
+        where events.number = f.number::bigint;
+    end if;
+    if c -> 'events' is not null then
+        insert into events (number, topic, id, payload, at, reached, state, holder, taken_at)
+        select e.number, e.topic, e.id, e.payload, e.at, e.reached, e.state, e.holder, e.taken_at
+        from json_to_recordset(c -> 'events') as e (
+            number bigint, topic text, id text, payload text, at bigint, reached bigint, state text, holder text,
+            taken_at bigint
+        )
+        on conflict (number) do update
+        set reached = excluded.reached, state = excluded.state, holder = excluded.holder,
+            taken_at = excluded.taken_at;
+    end if;
+    if c -> 'letters' is not null then
+        insert into letters (id, topic, run_id, name, payload, at, reason)
+        select l.id, l.topic, l.run_id, l.name, l.payload, l.at, l.reason
+        from rows from (
+            json_to_recordset(c -> 'letters') as (
+                id text, topic text, run_id text, name text, payload text, at bigint, reason text
+            )
+        ) with ordinality as l (id, topic, run_id, name, payload, at, reason, place)
+        order by l.place;
+    end if;
+    if c -> 'purged' is not null then
+        delete from letters
+        using json_array_elements_text(c -> 'purged') as p (number)
+        where letters.number = p.number::bigint;
+    end if;
+    if c -> 'facts' is not null then
+        insert into audits (run_id, event, at, data)
+        select f.run_id, f.event, f.at, f.data::text
+        from rows from (
+            json_to_recordset(c -> 'facts') as (run_id text, event text, at bigint, data json)
+        ) with ordinality as f (run_id, event, at, data, place)
+        order by f.place;
+    end if;
+end
+$$;

@@ -1,0 +1,87 @@
+"""An outage: whether the server can be reached, known to all sessions of a store, and told once per change."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from contextlib import nullcontext
+
+import psycopg
+
+from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connections import USUAL, Connection, Limits, connect
+from holdfast.stores.postgres.trouble import unavailable
+
+FIRST_PAUSE_SECONDS = 0.1
+LAST_PAUSE_SECONDS = 2.0
+
+_log = logging.getLogger("holdfast.store")
+
+
+class Outage:
+    """Connects; while the server is away it is tried only now and then, and whoever comes between is told at once."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._changing = threading.Lock()
+        self._trying = threading.Lock()
+        self._was_reached = False
+        self._is_away = False
+        self._away_at = 0.0
+        self._back_at = 0.0
+        self._next_at = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+        self._reason = ""
+
+    def connect(self, limits: Limits = USUAL) -> Connection:
+        """A new connection. Raises `StoreUnavailable` and the like, never an error of the driver."""
+        # While it is away one tries for all: the others wait to hear what came of it.
+        with self._trying if self._is_away else nullcontext():
+            if self._is_away and time.monotonic() < self._next_at:
+                raise StoreUnavailable(self._reason)
+            try:
+                connection = connect(self.address, limits)
+            except (psycopg.Error, HoldfastError) as error:
+                told = unavailable(self.address, error)
+                self._failed(str(told))
+                if told is error:
+                    raise
+                raise told from error
+        self._worked()
+        return connection
+
+    def lost(self, error: BaseException, opened_at: float) -> None:
+        """A connection that was opened at this instant (of the monotonic clock) broke."""
+        with self._changing:
+            # One that is older than the last return broke in the outage before it, and was only not used since.
+            if not self._is_away and opened_at >= self._back_at:
+                self._leave(str(unavailable(self.address, error)))
+
+    def _failed(self, reason: str) -> None:
+        with self._changing:
+            if not self._is_away:
+                self._leave(reason)
+            self._reason = reason
+            self._next_at = time.monotonic() + self._pause * random.uniform(0.8, 1.2)
+            self._pause = min(LAST_PAUSE_SECONDS, self._pause * 2)
+
+    def _worked(self) -> None:
+        with self._changing:
+            self._was_reached = True
+            if self._is_away:
+                self._is_away = False
+                self._back_at = time.monotonic()
+                seconds = self._back_at - self._away_at
+                _log.warning("the database is back: connected to %s after %.1f s", self.address.shown, seconds)
+
+    def _leave(self, reason: str) -> None:
+        self._is_away = True
+        self._away_at = time.monotonic()
+        self._next_at = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+        self._reason = reason
+        if self._was_reached:  # else nobody relies on it yet, and whoever opens the store gets the error
+            _log.warning("lost the database, connecting again: %s", reason)

@@ -1,0 +1,325 @@
+"""Sessions: threads that run jobs, each on a connection of its own.
+
+A job is a function of a connection. It may be run more than once: a conflict with another transaction repeats it
+at once, a lost connection on a new one. What cannot be cured in a moment is the caller's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, NoReturn, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.trouble import is_conflict, is_lost, is_timeout, unavailable
+
+CONFLICT_LIMIT = 20
+LOSS_LIMIT = 2
+STOP_SECONDS = 10.0
+
+_CONFLICT_PAUSE_SECONDS = 0.001
+_CONFLICT_PAUSE_LIMIT_SECONDS = 0.1
+_GIVEN_UP_SECONDS = 1.0
+
+T = TypeVar("T")
+
+Work = Callable[[psycopg.Connection[Any]], T]
+
+
+class _Job(Generic[T]):
+    """What is to be done, first and after a lost connection, and who waits for the answer."""
+
+    __slots__ = ("again", "first", "future")
+
+    def __init__(
+        self, first: Work[T], again: Work[T] | None, future: asyncio.Future[T] | concurrent.futures.Future[T]
+    ) -> None:
+        self.first = first
+        self.again = again or first
+        self.future = future
+
+
+class Sessions:
+    """At most `size` threads that serve one queue; each thread, and its connection, is made when it is needed.
+
+    Sessions of one store share an `outage`, so that all know when the server is away.
+    """
+
+    def __init__(
+        self, address: Address, name: str, size: int, *, limits: Limits = USUAL, outage: Outage | None = None
+    ) -> None:
+        self._address = address
+        self._name = name
+        self._size = size
+        self._limits = limits
+        self._outage = outage or Outage(address)
+        self._changing = threading.Lock()
+        self._queue: deque[_Job[Any]] = deque()
+        # The one that was busy last comes first: its connection is warm, and a lone caller needs no second one.
+        self._idle: list[_Session] = []
+        self._sessions: list[_Session] = []
+        self._is_open = False
+
+    # For callers
+
+    def start(self) -> None:
+        """Take jobs from now on."""
+        self._is_open = True
+
+    def run(self, job: Work[T], *, again: Work[T] | None = None) -> asyncio.Future[T]:
+        """Have a job done; the answer comes on the running loop. A caller who is cancelled is not missed.
+
+        After a lost connection `again` is done instead, if given: the first attempt may have been applied.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._hand_over(_Job(job, again, future))
+        return future
+
+    def run_blocking(self, job: Work[T], *, again: Work[T] | None = None) -> T:
+        """Likewise, for a thread that may block, and that is none of these sessions."""
+        assert all(session.thread is not threading.current_thread() for session in self._sessions)
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._hand_over(_Job(job, again, future))
+        return future.result()
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Finish what was asked for, within a time limit, and close the connections. Blocks until that is done."""
+        with self._changing:
+            if not self._is_open:
+                return
+            self._is_open = False
+            idle, self._idle = self._idle, []
+        for session in idle:
+            session.wake(None)
+        until = time.monotonic() + seconds
+        for session in self._sessions:
+            session.thread.join(max(0.0, until - time.monotonic()))
+        self._give_up()
+
+    def abandon(self) -> None:
+        """In a forked child, which has the memory of these sessions but not their threads: use and close nothing.
+
+        No lock is taken, because a thread that is not here may have held it.
+        """
+        self._is_open = False
+        self._changing = threading.Lock()
+        sessions, self._sessions, self._idle = self._sessions, [], []
+        self._queue = deque()
+        for session in sessions:
+            session.abandon()
+
+    def _hand_over(self, job: _Job[Any]) -> None:
+        with self._changing:
+            if not self._is_open:
+                raise StoreUnavailable(f"the store {self._address.shown} is closed; open it first")
+            if self._idle:
+                session = self._idle.pop()
+            elif len(self._sessions) < self._size:
+                session = self._hire()
+            else:
+                self._queue.append(job)
+                return
+        session.wake(job)
+
+    def _hire(self) -> _Session:
+        name = f"holdfast-postgres-{self._name}-{len(self._sessions) + 1}"
+        session = _Session(name, self._next, self._outage, self._limits)
+        self._sessions.append(session)
+        return session
+
+    def _give_up(self) -> None:
+        """Let go of whoever still waits for an answer."""
+        with self._changing:
+            left = list(self._queue)
+            self._queue.clear()
+            sessions, self._sessions = self._sessions, []
+        closed = StoreUnavailable(f"the store {self._address.shown} was closed before it could answer")
+        for job in left:
+            _tell(job.future, error=closed)
+        for session in sessions:
+            session.give_up()
+        for session in sessions:
+            session.thread.join(_GIVEN_UP_SECONDS)
+
+    # For sessions, in their threads
+
+    def _next(self, session: _Session) -> bool:
+        """Give a session what is next in the queue, or have it wait. False when there will be nothing any more."""
+        with self._changing:
+            if self._queue:
+                session.wake(self._queue.popleft())
+            elif self._is_open:
+                self._idle.append(session)
+            else:
+                return False
+        return True
+
+
+class _Session:
+    """One thread, one connection, one job at a time."""
+
+    def __init__(self, name: str, next_job: Callable[[_Session], bool], outage: Outage, limits: Limits) -> None:
+        self._next_job = next_job
+        self._outage = outage
+        self._limits = limits
+        self._job: _Job[Any] | None = None
+        # A bare lock is the quickest way to wake a thread: half the time of an event, a little less than a queue.
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._connection: Connection | None = None
+        self._opened_at = 0.0
+        self._is_given_up = False
+        self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self.thread.start()
+
+    # From other threads
+
+    def wake(self, job: _Job[Any] | None) -> None:
+        """Do this; None is to end."""
+        self._job = job
+        self._bell.release()
+
+    def give_up(self) -> None:
+        """Wait for the server no longer."""
+        self._is_given_up = True
+        if (connection := self._connection) is not None:
+            connection.is_given_up = True
+
+    def abandon(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            disown(connection)
+
+    # In its own
+
+    def _serve(self) -> None:
+        try:
+            is_wanted = True
+            while is_wanted and self._bell.acquire() and (job := self._job) is not None:
+                self._job = None
+                answer, error = self._outcome(job)
+                # Free before the caller knows: he may have the next job ready, and find this warm connection.
+                is_wanted = self._next_job(self)
+                _tell(job.future, answer, error)
+                del job, answer, error  # nothing of a caller's is kept while there is nothing to do
+        finally:
+            self._disconnect()
+
+    def _outcome(self, job: _Job[T]) -> tuple[T | None, BaseException | None]:
+        if job.future.done():  # nobody waits any more
+            return None, None
+        try:
+            return self._perform(job), None
+        except BaseException as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
+            return None, error
+
+    def _perform(self, job: _Job[T]) -> T:
+        work = job.first
+        conflicts = losses = 0
+        while True:
+            connection = self._connected()
+            began = time.monotonic()
+            try:
+                answer = work(connection)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the connection has to be tidied
+                self._tidy(connection, error)
+                if is_conflict(error) and conflicts < CONFLICT_LIMIT:
+                    conflicts += 1
+                    time.sleep(_pause(conflicts))
+                elif self._is_worth_repeating(error, time.monotonic() - began) and losses < LOSS_LIMIT:
+                    losses += 1
+                    work = job.again
+                else:
+                    _raise(unavailable(self._outage.address, error), error)
+            else:
+                self._tidy(connection)
+                return answer
+
+    def _is_worth_repeating(self, error: BaseException, seconds: float) -> bool:
+        if self._is_given_up or not is_lost(error):
+            return False
+        # What took too long will do so again; what cannot have taken that long yet was cancelled by somebody.
+        return not is_timeout(error) or seconds < self._limits.shortest_seconds / 2
+
+    # The connection
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            if self._is_given_up:
+                raise StoreUnavailable(f"the store {self._outage.address.shown} was closed before it could answer")
+            self._connection = self._outage.connect(self._limits)
+            self._opened_at = time.monotonic()
+        return self._connection
+
+    def _tidy(self, connection: Connection, error: BaseException | None = None) -> None:
+        """Leave a connection as it was before the job, or none."""
+        if error is not None and is_lost(error) and not is_timeout(error):
+            self._outage.lost(error, self._opened_at)
+            self._disconnect()
+            return
+        try:
+            match connection.pgconn.transaction_status:
+                case TransactionStatus.IDLE:
+                    pass
+                case TransactionStatus.INTRANS | TransactionStatus.INERROR:
+                    connection.rollback()
+                case _:  # closed, or in the middle of an answer that nobody wants any more
+                    self._disconnect()
+                    return
+            if not connection.autocommit:
+                connection.autocommit = True
+        except psycopg.Error:  # whoever comes next gets a new one, and meets what is wrong, if it still is
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(psycopg.Error):
+                connection.close()
+
+
+def _pause(conflicts: int) -> float:
+    """How long to stand back after so many conflicts in a row; by chance, so that two do not meet again."""
+    return random.uniform(0, min(_CONFLICT_PAUSE_LIMIT_SECONDS, _CONFLICT_PAUSE_SECONDS * 2**conflicts))
+
+
+def _raise(translated: BaseException, error: BaseException) -> NoReturn:
+    if translated is error:
+        raise error
+    raise translated from error
+
+
+def _tell(
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any], answer: Any = None, error: BaseException | None = None
+) -> None:
+    """Give a caller the answer, on the thread where he waits for it."""
+    if isinstance(future, concurrent.futures.Future):
+        _settle(future, answer, error)
+        return
+    with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        future.get_loop().call_soon_threadsafe(_settle, future, answer, error)
+
+
+def _settle(
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any], answer: Any, error: BaseException | None
+) -> None:
+    if future.done():  # its caller was cancelled
+        return
+    if error is None:
+        future.set_result(answer)
+    elif isinstance(error, StopIteration):  # which a future cannot carry
+        future.set_exception(RuntimeError(f"a job raised {error!r}"))
+    else:
+        future.set_exception(error)

@@ -1,0 +1,293 @@
+"""The working set: the part of the store that one operation is about, locked and loaded as records of the model.
+
+The operations of the memory store work on it as they do on their own state. What they want to know and was not loaded
+is `Unknown`; nothing is written then, and the operation is done again with more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.clock import Micros
+from holdfast.core.location import is_within
+from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, Wait
+from holdfast.core.topics import EventState
+from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.postgres.wishes import Unknown, Wishes
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """An event as the database has it."""
+
+    number: int
+    topic: str
+    id: str
+    payload: str
+    at: Micros
+    reached: int
+    state: EventState
+    holder: str | None
+    taken_at: Micros
+
+    @classmethod
+    def of(cls, published: Published) -> EventRow:
+        event = published.event
+        return cls(
+            number=published.number,
+            topic=event.topic,
+            id=event.id,
+            payload=event.payload,
+            at=published.at,
+            reached=published.reached,
+            state=published.state,
+            holder=published.holder,
+            taken_at=published.taken_at,
+        )
+
+    def published(self) -> Published:
+        event = Event(id=self.id, topic=self.topic, payload=self.payload)
+        return Published(self.number, event, self.at, self.reached, self.state, self.holder, self.taken_at)
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What the function that loads has found. Pairs name the run, parent or group that the second belongs to."""
+
+    now: Micros
+    runs: list[Run]
+    waits: list[tuple[str, Wait]]
+    closing: list[str]
+    children: list[tuple[str, str]]
+    parked: list[tuple[str, str]]
+    entries: list[tuple[str, Entry]]
+    histories: list[tuple[str, list[Entry]]]
+    undo: list[tuple[str, bool, int]]
+    arrivals: list[tuple[str, Arrival]]
+    receipts: list[tuple[str, str, Micros]]
+    audits: list[AuditFact]
+    topics: list[Topic]
+    events: list[EventRow]
+    event_numbers: list[int]
+    letters: list[DeadLetter]
+
+
+decode_loaded = msgspec.json.Decoder(Loaded).decode
+
+
+class Known(dict[K, V]):
+    """What was loaded of something, by a name. Another name than those asked for is unknown, not absent."""
+
+    def __init__(self, wish: str, asked: Iterable[K], found: Iterable[tuple[K, V]] = ()) -> None:
+        super().__init__(found)
+        self._wish = wish
+        self.asked = {*asked, *self}
+
+    def __missing__(self, key: K) -> V:
+        self._check(key)
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or self._check(key)
+
+    def get(self, key: K, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def _check(self, key: object) -> bool:
+        if key not in self.asked:
+            raise Unknown(self._wish, key)
+        return False
+
+
+class KnownLists(Known[str, list[str]]):
+    """Lists by a name. Those not asked for may be added to, but not be looked at."""
+
+    def __missing__(self, key: str) -> list[str]:
+        found = self[key] = []
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        self._check(key)
+        return dict.__contains__(self, key)
+
+
+@dataclass
+class WorkingRecord(Record):
+    """A run with as much of what belongs to it as was asked for. What it was when it was loaded is in `origin`."""
+
+    wishes: Wishes = field(kw_only=True)
+    has_undo_before: bool | None = None
+    last_position_before: int = 0
+    origin: Record = field(init=False)
+    is_history_cleared: bool = False
+    is_inbox_emptied: bool = False
+
+    def loaded(self) -> None:
+        """Remember it as it is now, to tell later what has changed."""
+        self.origin = Record(
+            self.run,
+            entries=dict(self.entries),
+            inbox=dict(self.inbox),
+            waits=self.waits,
+            receipts=dict(self.receipts),
+        )
+
+    @property
+    def _is_history_known(self) -> bool:
+        return self.is_history_cleared or self.run.id in self.wishes.histories
+
+    def recorded(self, location: str) -> Entry | None:
+        run_id = self.run.id
+        if location not in self.entries and not self._is_history_known:
+            scopes = (scope for of_run, scope in self.wishes.scopes if of_run == run_id)
+            if (run_id, location) not in self.wishes.locations and not any(is_within(location, s) for s in scopes):
+                raise Unknown("locations", run_id, location)
+        return super().recorded(location)
+
+    def recorded_within(self, scope: str) -> list[Entry]:
+        if not self._is_history_known and (self.run.id, scope) not in self.wishes.scopes:
+            raise Unknown("scopes", self.run.id, scope)
+        return super().recorded_within(scope)
+
+    def history(self) -> tuple[Entry, ...]:
+        if not self._is_history_known:
+            raise Unknown("histories", self.run.id)
+        return super().history()
+
+    def forget_history(self) -> None:
+        self.is_history_cleared = True
+        super().forget_history()
+
+    @property
+    def has_undo(self) -> bool:
+        if super().has_undo or self._is_history_known:
+            return super().has_undo
+        if self.has_undo_before is None:
+            raise Unknown("endings", self.run.id)
+        return self.has_undo_before
+
+    @property
+    def last_position(self) -> int:
+        return max(super().last_position, self.last_position_before)
+
+    def newer(self, seen: int) -> tuple[Arrival, ...]:
+        if self.run.arrivals > seen:
+            self._know_inbox(seen)
+        return super().newer(seen)
+
+    def unread_messages(self) -> list[Arrival]:
+        self._know_inbox(0)
+        return super().unread_messages()
+
+    def knows_message(self, message_id: str, now: Micros) -> bool:
+        if not any(message_id == id for _, _, id in self.wishes.messages):
+            raise Unknown("messages", self.run.id, None, message_id)
+        # Not all that are unread were loaded, but that one would have been.
+        return any(arrival.ref == message_id for arrival in Record.unread_messages(self)) or self._has_receipt(
+            message_id, now
+        )
+
+    def empty_inbox(self) -> None:
+        self.is_inbox_emptied = True
+        super().empty_inbox()
+
+    def _know_inbox(self, seen: int) -> None:
+        if not self.is_inbox_emptied and self.wishes.inboxes.get(self.run.id, seen + 1) > seen:
+            raise Unknown("inboxes", self.run.id, seen)
+
+
+class WorkingSet(State):
+    """The state that an operation works on, and what it changes of it."""
+
+    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
+        closing = loaded.closing
+        super().__init__(
+            records=Known("runs", wishes.runs),
+            keys=Known("keys", wishes.keys, [(run.key, run.id) for run in loaded.runs if run.key is not None]),
+            children=KnownLists("endings", [*closing, *wishes.renewals]),  # type: ignore[arg-type]
+            parked=KnownLists("groups", wishes.groups),  # type: ignore[arg-type]
+            events=Known("emitted", {*wishes.emitted, *wishes.awaited}),  # type: ignore[arg-type]
+            topics={topic.name: topic for topic in loaded.topics},
+            letters={letter.number: letter for letter in loaded.letters},
+        )
+        self.facts: list[AuditFact] = []
+        self._numbers = iter(loaded.event_numbers)
+        self._letters = dict(self.letters)
+        self._fill(loaded, wishes)
+        self._events = {row.number: row for row in loaded.events}
+
+    def _fill(self, loaded: Loaded, wishes: Wishes) -> None:
+        records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
+        waits: dict[str, list[Wait]] = defaultdict(list)
+        for run_id, wait in loaded.waits:
+            waits[run_id].append(wait)
+        for run_id, of_run in waits.items():
+            records[run_id].waits = tuple(of_run)
+        for run_id, entry in loaded.entries:
+            records[run_id].entries[entry.location] = entry
+        for run_id, history in loaded.histories:
+            if run_id in records:
+                records[run_id].entries = {entry.location: entry for entry in history}
+        for run_id, arrival in loaded.arrivals:
+            records[run_id].inbox[arrival.number] = arrival
+        for run_id, message_id, at in loaded.receipts:
+            records[run_id].receipts[message_id] = at
+        for fact in loaded.audits:
+            records[fact.run_id].audit.append(fact)
+        for run_id, has_undo, last_position in loaded.undo:
+            if run_id in records:
+                records[run_id].has_undo_before, records[run_id].last_position_before = has_undo, last_position
+        for record in records.values():
+            record.loaded()
+        self.records.update(records)
+        self.records.asked.update(records)  # type: ignore[attr-defined]
+        for parent_id, child_id in loaded.children:
+            self.children[parent_id].append(child_id)
+        for group, run_id in loaded.parked:
+            self.parked[group].append(run_id)
+        for group, count in wishes.groups.items():
+            if len(self.parked.get(group, ())) == count:  # there may be more, so that the last one is not the end
+                self.parked[group].append("")
+        for topic in self.events.asked:  # type: ignore[attr-defined]
+            self.events[topic] = []
+        for row in loaded.events:
+            if row.topic in self.events.asked:  # type: ignore[attr-defined]
+                self.events[row.topic].append(row.published())
+            if row.topic not in wishes.emitted and row.state != "open":
+                raise Unknown("emitted", row.topic)  # of a queue only one may decide at a time
+
+    def next_event(self) -> int:
+        number = next(self._numbers, None)
+        if number is None:
+            raise Unknown("new_events")
+        return number
+
+    def next_letter(self) -> int:
+        """A number for now; the database gives the lasting one."""
+        self.letter_count -= 1
+        return self.letter_count
+
+    def note(self, record: Record, fact: AuditFact | None) -> None:
+        if fact is not None:
+            record.audit.append(fact)
+            self.facts.append(fact)
+
+    # Changes
+
+    def changed_letters(self) -> tuple[list[DeadLetter], list[int]]:
+        """The dead letters there are now and were not, and the numbers of those that are no more."""
+        made = [letter for number, letter in self.letters.items() if number not in self._letters]
+        return made, [number for number in self._letters if number not in self.letters]
+
+    def changed_events(self) -> tuple[list[EventRow], list[int]]:
+        """The events that are new or otherwise than they were, and the numbers of those that are no more."""
+        rows = {published.number: EventRow.of(published) for kept in self.events.values() for published in kept}
+        changed = [row for number, row in rows.items() if self._events.get(number) != row]
+        loaded = [row.number for row in self._events.values() if row.topic in self.events.asked]  # type: ignore[attr-defined]
+        return changed, [number for number in loaded if number not in rows]
