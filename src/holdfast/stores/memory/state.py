@@ -62,7 +62,10 @@ class Record:
     def knows_message(self, message_id: str, now: Micros) -> bool:
         """Whether a message is in the inbox, or was received not long ago."""
         is_unread = any(arrival.ref == message_id for arrival in self.unread_messages())
-        return is_unread or self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
+        return is_unread or self.has_receipt(message_id, now)
+
+    def has_receipt(self, message_id: str, now: Micros) -> bool:
+        return self.receipts.get(message_id, 0) > now - RECEIPT_RETENTION
 
     def empty_inbox(self) -> None:
         self.inbox.clear()

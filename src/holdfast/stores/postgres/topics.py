@@ -1,18 +1,92 @@
-"""Topics: the locks by which those who emit events and those who begin to wait for them see each other."""
+"""Topics: the rules that were set for them, and the lock that each has."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import psycopg
+
+from holdfast.core.model import Topic
+from holdfast.stores.postgres.statements import qualified
 
 BUCKETS = 65_536
-"""Fewer would make strangers wait for each other; a lock for each topic would need a row for each."""
+"""So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
+
+_TOPICS = """
+    select row_to_json(topics)::text
+    from {schema}.topics
+    order by name
+"""  # all of them: there are few
+
+_PUT = """
+    insert into {schema}.topics (name, mode, retention, max_pending)
+    select name, mode, retention, max_pending
+    from json_to_recordset(%s::json) as wanted (name text, mode text, retention bigint, max_pending bigint)
+    order by name
+    on conflict (name) do update
+    set mode = excluded.mode,
+        retention = excluded.retention,
+        max_pending = excluded.max_pending
+"""
+
+# How far the pruner has looked for topics that keep too many events; see `pruning`.
+_LOOK_AGAIN = """
+    delete from {schema}.meta
+    where name = 'pruned'
+"""
+
+_LOCK = """
+    select pg_advisory_xact_lock(%s, wanted.bucket)
+    from (
+        select unnest(%s::int[]) as bucket
+    ) as wanted
+"""  # in the order given: there is nothing that could change it
+
+_topic = msgspec.json.Decoder(Topic)
 
 
-def bucket(topic: str) -> int:
-    """The lock of a topic among those of its schema."""
-    return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=2).digest(), "big")
+class _Rules(msgspec.Struct, frozen=True):
+    """A topic with everything said."""
+
+    name: str
+    mode: str
+    retention: int
+    max_pending: int
 
 
 def classid(schema: str) -> int:
-    """What keeps the locks of one schema apart from those of others in the same database."""
-    return int.from_bytes(hashlib.blake2b(f"holdfast {schema}".encode(), digest_size=4).digest(), "big", signed=True)
+    """The first half of every advisory lock of a schema: a number the same for all, and hardly anybody else's."""
+    return int.from_bytes(blake2b(f"holdfast {schema}".encode(), digest_size=4).digest(), "big", signed=True)
+
+
+def bucket(topic: str) -> int:
+    """The second half: which of the locks of a schema is that of a topic."""
+    return int.from_bytes(blake2b(topic.encode(), digest_size=4).digest(), "big") % BUCKETS
+
+
+def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]) -> None:
+    """Wait for the locks of topics, until the end of the transaction. Before any row: see PROMISES, order of locks."""
+    buckets = sorted(set(map(bucket, topics)))
+    if buckets:
+        connection.execute(_LOCK, (classid(schema), buckets))
+
+
+def put(connection: psycopg.Connection[Any], schema: str, topics: Sequence[Topic]) -> None:
+    """Set the rules for topics; of several for one name the last counts. The pruner looks at all topics again."""
+    last = {topic.name: topic for topic in topics}
+    wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]
+    with connection.transaction():
+        connection.execute(qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),))
+        connection.execute(qualified(_LOOK_AGAIN, schema))
+
+
+def list_topics(connection: psycopg.Connection[Any], schema: str) -> list[Topic]:
+    return [_topic.decode(row[0]) for row in connection.execute(qualified(_TOPICS, schema))]
+
+
+def known(connection: psycopg.Connection[Any], schema: str) -> dict[str, Topic]:
+    """The rules there are, by name."""
+    return {topic.name: topic for topic in list_topics(connection, schema)}

@@ -189,9 +189,8 @@ class WorkingRecord(Record):
         if not any(message_id == id for _, _, id in self.wishes.messages):
             raise Unknown("messages", self.run.id, None, message_id)
         # Not all that are unread were loaded, but that one would have been.
-        return any(arrival.ref == message_id for arrival in Record.unread_messages(self)) or self._has_receipt(
-            message_id, now
-        )
+        is_unread = any(arrival.ref == message_id for arrival in super().unread_messages())
+        return is_unread or self.has_receipt(message_id, now)
 
     def empty_inbox(self) -> None:
         self.is_inbox_emptied = True

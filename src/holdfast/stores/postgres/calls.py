@@ -1,0 +1,36 @@
+"""Calls: the statements that carry out operations, for one schema. Each is one trip."""
+
+# ruff: noqa: S608 - the name of the schema is checked by `Address`; what users give is only ever bound
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import psycopg
+
+Connection = psycopg.Connection[Any]
+
+T = TypeVar("T")
+
+
+class Calls:
+    """The functions of a schema, by what they do."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.create = f"select {schema}.create_v1(%s, %s, %s)".encode()
+        self.claim = f"select {schema}.claim_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s)".encode()
+        self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
+        self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
+        self.look = f"select {schema}.look_v1(%s, %s)".encode()
+        self.load = f"select {schema}.load_v1(%s, %s)".encode()
+        self.apply = f"select {schema}.apply_v1(%s, %s)".encode()
+        self.retire = f"delete from {schema}.workers where id = %s".encode()
+
+
+def answer(connection: Connection, call: bytes, *arguments: object) -> str:
+    """The one value that a call gives back."""
+    row = connection.execute(call, arguments).fetchone()
+    assert row is not None
+    text: str = row[0]
+    return text

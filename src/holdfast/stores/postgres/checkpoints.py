@@ -1,0 +1,260 @@
+"""Checkpoints: most of them are written in one trip, because their holder knows the run; the others are decided.
+
+The store remembers the runs it has leased. Nobody but their holder changes them, except that something arrives,
+somebody wants them to pause, or they are taken away; so what becomes of a run is decided on the remembered value, and
+the server writes it if the run is still so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Renew, Suspend, TurnAround, Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.model import Arrival, Lease, Run, Wait, WaitKind
+from holdfast.stores.memory import checkpoints as model
+from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.changes import with_fields
+from holdfast.stores.postgres.deciding import Decider
+from holdfast.stores.postgres.wishes import Wishes
+
+encode = msgspec.json.encode
+
+
+class Held:
+    """The runs that this store has leased, as their holder knows them. Forgetting one costs a trip, no more."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+        self._waits: dict[str, tuple[Wait, ...]] = {}
+
+    def lease(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._runs[lease.run.id] = replace(lease.run, payload="")
+            self._waits.pop(lease.run.id, None)
+
+    def run(self, run_id: str, token: int) -> Run | None:
+        """A run held under this token, as far as is known."""
+        run = self._runs.get(run_id)
+        return run if run is not None and run.token == token else None
+
+    def waits(self, checkpoint: Checkpoint) -> tuple[Wait, ...] | None:
+        """What a run waits for after a checkpoint, if that is known."""
+        return checkpoint.waits if checkpoint.waits is not None else self._waits.get(checkpoint.run_id)
+
+    def keep(self, run: Run, waits: tuple[Wait, ...] | None) -> None:
+        self._runs[run.id] = run
+        if waits is not None:
+            self._waits[run.id] = waits
+
+    def let_go(self, run_id: str) -> None:
+        self._runs.pop(run_id, None)
+        self._waits.pop(run_id, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A checkpoint that takes one trip: the run as it was, what `rules` make of it, and its waits if known."""
+
+    checkpoint: Checkpoint
+    before: Run
+    after: Run
+    waits: tuple[Wait, ...] | None
+
+    @property
+    def is_held(self) -> bool:
+        return self.after is self.before
+
+    @property
+    def ends(self) -> bool:
+        return self.after.state.is_end
+
+    def move(self, number: int, now: Micros) -> dict[str, Any] | None:
+        """Everything but its entries, for the `number`-th run of a batch."""
+        checkpoint = self.checkpoint
+        move: dict[str, Any] = {}
+        if checkpoint.consumed:
+            move["consumed"] = checkpoint.consumed
+        if self.ends:
+            move["ends"] = True
+            move["waits"] = ()
+        elif checkpoint.waits is not None:
+            move["waits"] = checkpoint.waits
+        if checkpoint.values:
+            move["values"] = checkpoint.values
+        if not self.is_held:
+            move["run"] = self.after
+            move["fact"] = audit.of_move(self.before, self.after, now)
+        return {"n": number, **move} if move else None
+
+
+class _Said(msgspec.Struct):
+    """What the server says of one run."""
+
+    what: Literal["written", "lost", "applied", "other"] = msgspec.field(name="is")
+    seen: int = 0
+    arrivals: tuple[Arrival, ...] = ()
+
+
+class _Answer(msgspec.Struct):
+    """The answer to a batch. Without verdicts all is written, and nothing has arrived."""
+
+    now: Micros
+    verdicts: list[_Said] | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
+    """A checkpoint that takes one trip, or None if it takes more."""
+    run = held.run(checkpoint.run_id, checkpoint.token)
+    step = checkpoint.next
+    if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (TurnAround, Renew)):
+        return None
+    if any(audit.of_entry(run.id, entry, now) is not None for entry in checkpoint.entries):
+        return None
+    waits = held.waits(checkpoint)
+    if isinstance(step, Hold):
+        return Plain(checkpoint, run, run, waits) if not (checkpoint.charged and run.crashes) else None
+    if isinstance(step, Suspend):
+        if waits is None or run.arrivals > checkpoint.seen:
+            return None
+        return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
+    if isinstance(step, Finish) and run.parent_location is not None:
+        return None
+    return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
+
+
+def _reaches_others(checkpoint: Checkpoint) -> bool:
+    """Whether others than the run itself have to be looked at, or a part of its history."""
+    if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
+        return True
+    if checkpoint.replies or checkpoint.pruned:
+        return True
+    return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
+
+
+def write(
+    connection: Connection, calls: Calls, held: Held, batch: Sequence[Checkpoint], at: Micros | None, now: Micros
+) -> tuple[Verdicts, News]:
+    """Write a batch: in one trip what can be, in a transaction what is left. `now` is the time as far as is known."""
+    news = News()
+    verdicts: dict[int, Verdict] = {}
+    plains = {place: found for place, one in enumerate(batch) if (found := plain(one, held, now)) is not None}
+    if plains:
+        now = _write_plain(connection, calls, held, plains, verdicts, news, at, now)
+    left = [place for place in range(len(batch)) if place not in verdicts]
+    if left:
+        told, decided = decide(connection, calls, held, [batch[place] for place in left], at)
+        verdicts.update(zip(left, told.verdicts, strict=True))
+        news.add(decided)
+        now = told.now
+    return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(batch))), now=now), news
+
+
+def decide(
+    connection: Connection, calls: Calls, held: Held, batch: Sequence[Checkpoint], at: Micros | None
+) -> tuple[Verdicts, News]:
+    """Write a batch by the operations of the model."""
+    wishes = Wishes()
+    for checkpoint in batch:
+        wishes.checkpoint(checkpoint)
+        run = held.run(checkpoint.run_id, checkpoint.token)
+        if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
+            wishes.groups[run.group] += 1
+    kept: list[tuple[Run, tuple[Wait, ...]]] = []
+
+    def operation(working: Any, now: Micros) -> Verdicts:
+        told = model.write(working, batch, now)
+        kept[:] = [
+            (record.run, record.waits)
+            for verdict in told.verdicts
+            if verdict.is_held and (record := working.records[verdict.run_id]).run.is_held
+        ]
+        return told
+
+    told, news = Decider(connection, calls, at).decide(wishes, operation)
+    for verdict in told.verdicts:
+        held.let_go(verdict.run_id)
+    for run, waits in kept:
+        held.keep(replace(run, payload=""), waits)
+    return told, news
+
+
+def _write_plain(
+    connection: Connection,
+    calls: Calls,
+    held: Held,
+    plains: dict[int, Plain],
+    verdicts: dict[int, Verdict],
+    news: News,
+    at: Micros | None,
+    now: Micros,
+) -> Micros:
+    """Write what takes one trip. Those of which the server says `other` get no verdict."""
+    batch = list(plains.values())
+    gained = [
+        with_fields(entry, n=number)
+        for number, one in enumerate(batch, start=1)
+        for entry in one.checkpoint.entries
+    ]
+    moved = [move for number, one in enumerate(batch, start=1) if (move := one.move(number, now)) is not None]
+    said = _decode(
+        answer(
+            connection,
+            calls.checkpoint,
+            [one.checkpoint.run_id for one in batch],
+            [one.checkpoint.token for one in batch],
+            [one.checkpoint.seen for one in batch],
+            [isinstance(one.checkpoint.next, Suspend) for one in batch],
+            encode(gained).decode() if gained else None,
+            encode(moved).decode() if moved else None,
+            at,
+        )
+    )
+    for index, (place, one) in enumerate(plains.items()):
+        told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.before.arrivals)
+        verdict = _verdict(one, told)
+        if verdict is not None:
+            verdicts[place] = verdict
+            _remember(held, one, told)
+            _tell(news, one, told, said.now)
+    return said.now
+
+
+def _verdict(one: Plain, said: _Said) -> Verdict | None:
+    run_id = one.checkpoint.run_id
+    match said.what:
+        case "other":
+            return None
+        case "lost":
+            return Verdict(run_id=run_id, is_lost=True, is_held=False)
+        case "written" if one.is_held:
+            return Verdict(run_id=run_id, arrivals=said.arrivals, seen=said.seen)
+        case "written" | "applied":
+            return Verdict(run_id=run_id, is_held=False)
+
+
+def _remember(held: Held, one: Plain, said: _Said) -> None:
+    if said.what == "written" and one.is_held:
+        run = one.before if said.seen == one.before.arrivals else replace(one.before, arrivals=said.seen)
+        held.keep(run, one.waits)
+    else:
+        held.let_go(one.checkpoint.run_id)
+
+
+def _tell(news: News, one: Plain, said: _Said, now: Micros) -> None:
+    if said.what != "written" or one.is_held:
+        return
+    if one.ends:
+        news.ended.add(one.after.id)
+    elif one.after.ready_at is not None and one.after.ready_at <= now:
+        news.ready.add(one.after.type)

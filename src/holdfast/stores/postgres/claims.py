@@ -1,0 +1,113 @@
+"""Claims and starts: how runs come to be, and to those who work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import psycopg
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.model import Intent, Lease
+from holdfast.stores.memory import starts as model
+from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.deciding import TAKEN, Decider
+from holdfast.stores.postgres.wishes import Wishes
+
+encode = msgspec.json.encode
+
+
+class _Claimed(msgspec.Struct):
+    now: Micros
+    next_ready_at: Micros | None
+    has_requests: bool
+    leases: tuple[Lease, ...]
+
+
+class _Time(msgspec.Struct):
+    now: Micros
+
+
+_decode_claimed = msgspec.json.Decoder(_Claimed).decode
+_decode_time = msgspec.json.Decoder(_Time).decode
+
+
+def claim(connection: Connection, calls: Calls, request: ClaimRequest, at: Micros | None) -> tuple[Claimed, bool]:
+    """Lease the first due runs of the given types; and whether producers in SQL have left requests."""
+    text = answer(
+        connection,
+        calls.claim,
+        request.id,
+        request.worker,
+        list(request.types),
+        request.limit,
+        request.lease,
+        request.python,
+        request.may_suspect,
+        request.is_repeat,
+        at,
+    )
+    found = _decode_claimed(text)
+    return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
+
+
+def create(
+    connection: Connection,
+    calls: Calls,
+    intents: Sequence[Intent],
+    lease: LeaseRequest | None,
+    at: Micros | None,
+    *,
+    is_open: bool = False,
+) -> tuple[Created, News]:
+    """Make runs, in one trip if none of them is known yet. `is_open`: as part of a transaction that is open."""
+    if not intents or any(intent.is_parked for intent in intents):
+        return _decide(connection, calls, intents, lease, at, is_open=is_open)
+    if is_open:
+        connection.execute("savepoint holdfast")
+    try:
+        text = answer(
+            connection, calls.create, encode(intents).decode(), encode(lease).decode() if lease else None, at
+        )
+    except psycopg.DatabaseError as error:
+        if error.sqlstate != TAKEN:
+            raise
+        if is_open:
+            connection.execute("rollback to savepoint holdfast")
+            connection.execute("release savepoint holdfast")
+        return _decide(connection, calls, intents, lease, at, is_open=is_open)
+    if is_open:
+        connection.execute("release savepoint holdfast")
+    return _made(intents, lease, _decode_time(text).now)
+
+
+def _made(intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> tuple[Created, News]:
+    """The runs as the server has made them: all of them are new."""
+    news = News()
+    made: list[CreatedRun] = []
+    for intent in intents:
+        run = rules.new_run(intent, now)
+        if lease is None or run.ready_at is None or run.ready_at > now:
+            news.ready.add(run.type)
+            made.append(CreatedRun(run_id=run.id, created=True))
+        else:
+            made.append(CreatedRun(run_id=run.id, created=True, lease=Lease(run=rules.claimed(run, lease, now))))
+    return Created(runs=tuple(made), now=now), news
+
+
+def _decide(
+    connection: Connection,
+    calls: Calls,
+    intents: Sequence[Intent],
+    lease: LeaseRequest | None,
+    at: Micros | None,
+    *,
+    is_open: bool,
+) -> tuple[Created, News]:
+    wishes = Wishes()
+    wishes.intents(intents)
+    decider = Decider(connection, calls, at, is_open=is_open)
+    return decider.decide(wishes, lambda working, now: model.create(working, intents, lease, now))

@@ -1,0 +1,54 @@
+"""A schema of its own for each test, on the server all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from holdfast.stores.postgres import schema
+from holdfast.stores.postgres.statements import qualified
+
+
+@dataclass(frozen=True)
+class Place:
+    """A schema, which may not exist, and a connection to its database. `{schema}` in a statement is its name."""
+
+    connection: psycopg.Connection[Any]
+    schema: str
+    url: str
+
+    def execute(self, text: str, *values: object) -> psycopg.Cursor[Any]:
+        return self.connection.execute(qualified(text, self.schema), values or None)
+
+    def all(self, text: str, *values: object) -> list[Any]:
+        """What a statement finds, without tuples around single values."""
+        return [row[0] if len(row) == 1 else row for row in self.execute(text, *values).fetchall()]
+
+    def many(self, text: str, rows: Sequence[Sequence[object]]) -> None:
+        self.connection.cursor().executemany(qualified(text, self.schema), rows)
+
+    def prepared(self) -> Place:
+        schema.prepare(self.connection, self.schema, may_migrate=True)
+        return self
+
+    @contextmanager
+    def again(self) -> Iterator[Place]:
+        """The same on a connection of its own."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            yield Place(connection, self.schema, self.url)
+
+
+@contextmanager
+def empty_place(url: str) -> Iterator[Place]:
+    """A schema that does not exist and will not outlive the test."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        place = Place(connection, f"t_{uuid4().hex[:12]}", url)
+        try:
+            yield place
+        finally:
+            place.execute("drop schema if exists {schema} cascade")
