@@ -31,6 +31,14 @@ class News:
         self.taken: set[str] = set()
         self.replied: set[str] = set()
 
+    def add(self, other: News) -> None:
+        """Tell what another one has to tell, too."""
+        self.ready |= other.ready
+        self.arrived |= other.arrived
+        self.ended |= other.ended
+        self.taken |= other.taken
+        self.replied |= other.replied
+
     def hint(self) -> Hint | None:
         """The hint to give when it is committed, if there is anything to tell."""
         if not (self.ready or self.arrived or self.ended or self.taken or self.replied):

@@ -5,3 +5,7 @@ Only `app` and `testing` import it; only this package imports the driver. Start 
 An operation is one function of the server, called in one trip; `migrations` has them. What is rare or touches several
 runs is decided in Python by the operations of the memory store, on a `working` set that is locked and loaded first.
 """
+
+from holdfast.stores.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

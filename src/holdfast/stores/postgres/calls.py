@@ -25,6 +25,7 @@ class Calls:
         self.look = f"select {schema}.look_v1(%s, %s)".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()
         self.apply = f"select {schema}.apply_v1(%s, %s)".encode()
+        self.now = f"select {schema}.time_v1(null)".encode()
         self.retire = f"delete from {schema}.workers where id = %s".encode()
 
 

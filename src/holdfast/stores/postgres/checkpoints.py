@@ -142,6 +142,17 @@ def _reaches_others(checkpoint: Checkpoint) -> bool:
     return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
 
 
+def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
+    """The runs that checkpoints do something to, as far as is known: what these gained is to be decided in turn."""
+    reached: set[str] = set()
+    for checkpoint in batch:
+        run = held.run(checkpoint.run_id, checkpoint.token)
+        reached.update(checkpoint.cancels, (message.run_id or "" for message in checkpoint.messages))
+        if run is not None and run.parent_id is not None:
+            reached.add(run.parent_id)
+    return reached
+
+
 def write(
     connection: Connection, calls: Calls, held: Held, batch: Sequence[Checkpoint], at: Micros | None, now: Micros
 ) -> tuple[Verdicts, News]:
@@ -149,6 +160,9 @@ def write(
     news = News()
     verdicts: dict[int, Verdict] = {}
     plains = {place: found for place, one in enumerate(batch) if (found := plain(one, held, now)) is not None}
+    if len(plains) < len(batch):
+        reached = _reached(held, [one for place, one in enumerate(batch) if place not in plains])
+        plains = {place: one for place, one in plains.items() if one.before.id not in reached}
     if plains:
         now = _write_plain(connection, calls, held, plains, verdicts, news, at, now)
     left = [place for place in range(len(batch)) if place not in verdicts]

@@ -180,7 +180,7 @@ begin
                 )
             ),
             chosen as (
-                select r.id, r.worker as lost
+                select r.id, r.priority, r.ready_at, r.worker as lost
                 from (
                     select c.id, c.priority, c.ready_at, c.is_suspect
                     from candidates as c
@@ -209,7 +209,7 @@ begin
                     updated_at = now
                 from chosen as c
                 where r.id = c.id
-                returning r.id, r.token, r.crashes, c.lost
+                returning r.id, r.token, r.crashes, c.lost, c.priority, c.ready_at
             ),
             noted as (
                 insert into audits (run_id, event, at, data)
@@ -220,7 +220,7 @@ begin
                     end::text
                 from leased as l
             )
-            select coalesce(array_agg(l.id), '{}'), (select count(*) from candidates)
+            select coalesce(array_agg(l.id order by l.priority, l.ready_at, l.id), '{}'), (select count(*) from candidates)
             into claimed, seen
             from leased as l;
             exit when cardinality(claimed) > 0 or seen = 0;
@@ -285,8 +285,8 @@ begin
                 'run', row_to_json(r),
                 'entries', case when r.token = 1 then '[]'::json else history_v1(r.id) end,
                 'arrivals', case when r.arrivals = 0 then '[]'::json else newer_v1(r.id, 0) end
-            ) order by r.priority, r.id), '[]')
-            from unnest(claimed) as c (id)
+            ) order by c.place), '[]')
+            from unnest(claimed) with ordinality as c (id, place)
             join runs_read as r on r.id = c.id
         )
     )::text;
@@ -510,7 +510,7 @@ begin
         select ids[m.n], f.event, now, f.data::text
         from json_to_recordset(moves) as m (n integer, fact json)
         cross join lateral json_to_record(m.fact) as f (event text, data json)
-        where is_written[m.n];
+        where is_written[m.n] and m.fact is not null;
 
         update runs as r
         set state = a.state,
@@ -614,7 +614,7 @@ begin
     end loop;
 
     with recursive ending (id) as (
-        select unnest(endings)
+        select unnest(endings) collate "C"
         union
         select child.id
         from ending
@@ -699,7 +699,7 @@ begin
                 select e.*
                 from json_to_recordset(w -> 'locations') as l (run_id text, location text)
                 join entries_read as e on e.run_id = l.run_id and e.location = l.location
-                union
+                union all
                 select e.*
                 from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
                 join entries_read as e on e.run_id = s.run_id
