@@ -17,15 +17,12 @@ from psycopg import errors, sql
 
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
+from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.statements import identifier, qualified
-from holdfast.stores.postgres.topics import classid
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25
 PATIENCE_SECONDS = 60.0
-
-_BUCKET = -1
-"""Where migrators take turns, among the advisory locks of a schema; those of topics are not negative."""
 
 _FIND = """
     select has_schema_privilege(oid, 'usage'),
@@ -133,7 +130,7 @@ def _migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         connection.execute("set local statement_timeout = 0")
         connection.execute(f"set local lock_timeout = {round(LOCK_SECONDS * 1000)}".encode())
         # At the level of the transaction, so that a pooler in between may do as it likes.
-        connection.execute("select pg_advisory_xact_lock(%s, %s)", (classid(schema), _BUCKET), prepare=False)
+        topics.take_turn(connection, schema, topics.MIGRATING)
         current = _version(connection, schema)  # another one may have been here first
         pending = [migration for migration in migrations() if migration.version > current]
         if pending:

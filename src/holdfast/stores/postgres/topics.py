@@ -15,6 +15,9 @@ from holdfast.stores.postgres.statements import qualified
 BUCKETS = 65_536
 """So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
 
+MIGRATING, PRUNING, REQUESTING = -1, -2, -3
+"""Where migrators, pruners and those who carry out requests take turns, among the same locks."""
+
 _TOPICS = """
     select row_to_json(topics)::text
     from {schema}.topics
@@ -32,11 +35,10 @@ _PUT = """
         max_pending = excluded.max_pending
 """
 
-# How far the pruner has looked for topics that keep too many events; see `pruning`.
 _LOOK_AGAIN = """
     delete from {schema}.meta
-    where name = 'pruned'
-"""
+    where name = 'looked_at'
+"""  # see `pruning`
 
 _LOCK = """
     select pg_advisory_xact_lock(%s, wanted.bucket)
@@ -68,10 +70,18 @@ def bucket(topic: str) -> int:
 
 
 def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]) -> None:
-    """Wait for the locks of topics, until the end of the transaction. Before any row: see PROMISES, order of locks."""
+    """Wait for the locks of topics, and keep them until the end of the transaction.
+
+    All at once, and before any row is locked: whoever takes them in another order may wait for ever.
+    """
     buckets = sorted(set(map(bucket, topics)))
     if buckets:
         connection.execute(_LOCK, (classid(schema), buckets))
+
+
+def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
+    """Wait for one of the turns, and keep it until the end of the transaction. Before any lock of a topic."""
+    connection.execute("select pg_advisory_xact_lock(%s, %s)", (classid(schema), turn))
 
 
 def put(connection: psycopg.Connection[Any], schema: str, topics: Sequence[Topic]) -> None:
@@ -79,6 +89,7 @@ def put(connection: psycopg.Connection[Any], schema: str, topics: Sequence[Topic
     last = {topic.name: topic for topic in topics}
     wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]
     with connection.transaction():
+        take_turn(connection, schema, PRUNING)  # or a pruner that read the old rules would say that it looked
         connection.execute(qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),))
         connection.execute(qualified(_LOOK_AGAIN, schema))
 

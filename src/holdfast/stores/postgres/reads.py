@@ -1,0 +1,238 @@
+"""Reads: what people and the engine ask about runs. Nothing here writes, and each answer is of one instant.
+
+Rows come as the JSON of the values they are, made by the views `…_read`, and are decoded as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, WorkerInfo
+from holdfast.core.ports import Details, LetterQuery
+from holdfast.core.states import RunState
+from holdfast.core.topics import FAMILY
+from holdfast.stores.memory.state import AUDIT_KEPT, AUDIT_ROUTINE
+from holdfast.stores.postgres.statements import qualified
+
+_IDS_AT_ONCE = 5_000
+
+_T = TypeVar("_T")
+
+DETAILS = """
+    json_build_object(
+        'run', row_to_json(run),
+        'waits', coalesce(
+            (
+                select json_agg(wait order by wait.place)
+                from {schema}.waits_read as wait
+                where wait.run_id = run.id
+            ),
+            '[]'
+        ),
+        'values', coalesce(
+            (
+                select json_object_agg(value.name, value.value)
+                from {schema}.run_values as value
+                where value.run_id = run.id
+            ),
+            '{}'
+        )
+    )::text
+"""
+"""A run of `runs_read as run` with its waits and values, by their primary keys: the JSON of `Details`."""
+
+_GET = f"""
+    select {DETAILS}
+    from {{schema}}.runs_read as run
+    where run.id = %s
+"""  # noqa: S608 - of constants; by the primary key
+
+_FIND = """
+    select id
+    from {schema}.runs
+    where key = %s
+"""  # runs_key
+
+_HISTORY = """
+    select row_to_json(entry)::text
+    from {schema}.entries_read as entry
+    where run_id = %s
+    order by position = 0, position, location
+"""  # by the primary key
+
+_AUDIT = """
+    with fact as (
+        select number, run_id, event, at, coalesce(data, '{}')::json as data
+        from {schema}.audits
+        where run_id = %(run_id)s
+    ),
+    told as (
+        select *
+        from fact
+        where event <> all(%(routine)s::text[])
+        union all
+        (
+            select *
+            from fact
+            where event = any(%(routine)s::text[])
+            order by number desc
+            limit %(kept)s
+        )
+    )
+    select row_to_json(told)::text
+    from told
+    order by number
+"""  # audits_run
+
+_ENDED = """
+    select row_to_json(run)::text
+    from {schema}.runs_read as run
+    where id = any(%s::text[])
+      and state in ('succeeded', 'failed', 'cancelled')
+"""  # by the primary key
+
+_REPLIES = """
+    select reply.run_id, reply.message_id, reply.payload
+    from unnest(%s::text[], %s::text[]) as asked (run_id, message_id)
+    join {schema}.replies as reply on reply.run_id = asked.run_id and reply.message_id = asked.message_id
+"""  # by the primary key
+
+_LETTERS = """
+    select row_to_json(letters)::text
+    from {schema}.letters
+    where number > %(after)s
+    order by number
+    limit %(limit)s
+"""  # by the primary key
+
+_LETTERS_OF_TOPIC = """
+    select row_to_json(letters)::text
+    from {schema}.letters
+    where topic = %(topic)s
+      and number > %(after)s
+    order by number
+    limit %(limit)s
+"""  # letters_topic
+
+_LETTERS_OF_FAMILY = """
+    select row_to_json(letters)::text
+    from {schema}.letters
+    where starts_with(topic, %(topic)s)
+      and number > %(after)s
+    order by number
+    limit %(limit)s
+"""  # by the primary key
+
+_COUNTS = """
+    select type, state, count(*)
+    from {schema}.runs
+    group by type, state
+    order by type
+"""  # reads every run
+
+_WORKERS = """
+    select row_to_json(worker)::text
+    from (
+        select id, name, host, pid, types::json as types, concurrency, started_at, heartbeat_at
+        from {schema}.workers
+    ) as worker
+    order by id
+"""  # all of them: there are few
+
+_ORPHANS = """
+    select id
+    from {schema}.runs
+    where worker is null
+      and ready_at is null
+      and state not in ('succeeded', 'failed', 'cancelled', 'blocked', 'paused')
+      and not exists (select from {schema}.waits where waits.run_id = runs.id)
+    order by created_at, id
+    limit %s
+"""  # reads every run
+
+_details = msgspec.json.Decoder(Details)
+_run = msgspec.json.Decoder(Run)
+_entry = msgspec.json.Decoder(Entry)
+_fact = msgspec.json.Decoder(AuditFact)
+_letter = msgspec.json.Decoder(DeadLetter)
+_worker = msgspec.json.Decoder(WorkerInfo)
+
+
+def get(connection: psycopg.Connection[Any], schema: str, run_id: str) -> Details | None:
+    found = connection.execute(qualified(_GET, schema), (run_id,)).fetchone()
+    return _details.decode(found[0]) if found else None
+
+
+def details(found: psycopg.Cursor[Any]) -> list[Details]:
+    """What a statement found that selects `DETAILS`."""
+    return [_details.decode(text) for (text,) in found]
+
+
+def find(connection: psycopg.Connection[Any], schema: str, key: str) -> str | None:
+    found = connection.execute(qualified(_FIND, schema), (key,)).fetchone()
+    return found[0] if found else None
+
+
+def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[Entry, ...]:
+    return tuple(_entry.decode(text) for (text,) in connection.execute(qualified(_HISTORY, schema), (run_id,)))
+
+
+def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:
+    """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
+    values = {"run_id": run_id, "routine": sorted(AUDIT_ROUTINE), "kept": AUDIT_KEPT}
+    return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
+
+
+def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Run]:
+    found: dict[str, Run] = {}
+    for some in _in_parts(run_ids):
+        runs = (_run.decode(text) for (text,) in connection.execute(qualified(_ENDED, schema), (some,)))
+        found |= {run.id: run for run in runs}
+    return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+def replies(
+    connection: psycopg.Connection[Any], schema: str, asked: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    found = (
+        connection.execute(qualified(_REPLIES, schema), ([one[0] for one in some], [one[1] for one in some]))
+        for some in _in_parts(asked)
+    )
+    return {(run_id, message_id): payload for run_id, message_id, payload in chain.from_iterable(found)}
+
+
+def dead_letters(connection: psycopg.Connection[Any], schema: str, query: LetterQuery) -> list[DeadLetter]:
+    values = {"topic": query.topic, "after": query.after, "limit": query.limit}
+    if query.topic is None:
+        statement = _LETTERS
+    elif query.topic.endswith(FAMILY):
+        statement, values["topic"] = _LETTERS_OF_FAMILY, query.topic.removesuffix(FAMILY)
+    else:
+        statement = _LETTERS_OF_TOPIC
+    found = connection.execute(qualified(statement, schema), values)
+    return [_letter.decode(text) for (text,) in found]
+
+
+def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[RunState, int]]:
+    counted: dict[str, dict[RunState, int]] = {}
+    for type, state, count in connection.execute(qualified(_COUNTS, schema)):
+        counted.setdefault(type, {})[RunState(state)] = count
+    return counted
+
+
+def workers(connection: psycopg.Connection[Any], schema: str) -> list[WorkerInfo]:
+    return [_worker.decode(text) for (text,) in connection.execute(qualified(_WORKERS, schema))]
+
+
+def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[str]:
+    return [run_id for (run_id,) in connection.execute(qualified(_ORPHANS, schema), (limit,))]
+
+
+def _in_parts(values: Sequence[_T]) -> Iterator[list[_T]]:
+    for start in range(0, len(values), _IDS_AT_ONCE):
+        yield list(values[start : start + _IDS_AT_ONCE])
