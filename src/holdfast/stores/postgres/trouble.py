@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.core.errors import HoldfastError, InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Unanswered
+from holdfast.stores.postgres.connections import Limits, Unanswered
 
 _CONFLICTS = frozenset({"40001", "40P01"})
 _TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})
@@ -79,6 +79,11 @@ def is_conflict(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Whether the server undid what took too long (or was cancelled by somebody): a repetition will, too."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _TIMEOUTS
+
+
+def is_cancelled(error: BaseException, seconds: float, limits: Limits) -> bool:
+    """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
+    return is_timeout(error) and seconds < limits.shortest_seconds / 2
 
 
 def is_lost(error: BaseException) -> bool:
