@@ -1,12 +1,53 @@
-"""What every test has: property tests without a stopwatch.
+"""What every test has: property tests without a stopwatch, and a real Postgres for those that ask for one.
 
 Fixtures that users may want too live in `holdfast.testing.plugin`, which pytest loads by itself.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from holdfast.testing.postgres import Databases, PostgresServer
 
 # No deadline: a slow machine is not a bug, and a test that hangs meets the time limit of every test.
 settings.register_profile("holdfast", deadline=None, print_blob=True)
 settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """Databases on the Postgres that all workers of pytest share."""
+    from holdfast.testing.postgres import Databases, shared_url
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # each worker has its own below the one of them all
+    with shared_url(folder) as url, Databases(url) as databases:
+        yield databases
+
+
+@pytest.fixture
+def postgres_url(postgres_databases: Databases) -> Iterator[str]:
+    """An empty database on the shared server, for this test only."""
+    with postgres_databases.lend() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _own_postgres() -> Iterator[PostgresServer]:
+    from holdfast.testing.postgres import PostgresServer, wanted_version
+
+    with PostgresServer(wanted_version()) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_server(_own_postgres: PostgresServer) -> PostgresServer:
+    """A server for this test alone, which it may stop, restart and kill; its databases are left by earlier ones."""
+    return _own_postgres.start() if _own_postgres.pid is None else _own_postgres

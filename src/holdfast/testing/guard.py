@@ -1,0 +1,84 @@
+"""The guard: ends a server of the tests when the last process that uses it has gone, even by SIGKILL.
+
+A user of the server holds a shared lock on the file `users` in its folder. The guard waits in the background for the
+exclusive one, which the system grants when the last of them has ended, however it did. Then it runs a command that
+stops the server and removes the folder. Whoever holds the lock may do both earlier.
+
+It is run as a script, by a Python that need not find holdfast: it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+_STOP_SECONDS = 30.0
+
+
+def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> None:
+    """Have the server in `folder` stopped by a command, as some user, and the folder removed after its last use."""
+    subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-I", "-S", __file__, str(folder), json.dumps(list(stop)), json.dumps(user)],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def as_user(user: int | None) -> dict[str, Any]:
+    """What `subprocess` has to be told to run something as this user; None is whoever asks."""
+    return {} if user is None else {"user": user, "group": pwd.getpwuid(user).pw_gid, "extra_groups": []}
+
+
+def use(folder: Path) -> IO[bytes] | None:
+    """Hold a guarded folder until the file is closed; None if it has no users any more and is being removed."""
+    path = folder / "users"
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    if not path.exists():  # removed between the two
+        file.close()
+        return None
+    return file
+
+
+def _wait_and_stop(folder: str, stop: list[str], user: int | None) -> None:
+    try:
+        file = os.open(f"{folder}/users", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    # It may have been stopped and removed before, or not listen to anybody.
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(stop, cwd="/", timeout=_STOP_SECONDS, check=False, **as_user(user))  # noqa: S603 - our own
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _go_into_background() -> None:
+    """Leave the parent, its terminal and its streams, so that neither waits for us nor takes us with it."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+
+
+if __name__ == "__main__":
+    _go_into_background()
+    _wait_and_stop(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]))

@@ -1,0 +1,336 @@
+"""A private Postgres server: a cluster in a temporary folder, on a free port, gone with the process that uses it.
+
+    with PostgresServer() as server:
+        psycopg.connect(server.url)
+
+It is as durable as Postgres is by default. Postgres refuses to run as root: then it runs as an unprivileged user.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+import msgspec
+
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.testing.guard import as_user, set_guard, use
+from holdfast.testing.postgres.installation import Installation, find_installation
+
+HOST = "127.0.0.1"
+ROLE = "holdfast"
+"""The superuser of a private cluster."""
+
+StopMode = Literal["smart", "fast", "immediate"]
+"""Wait for sessions to end; break them off; or crash, so that the next start recovers."""
+
+_WAIT_SECONDS = 40
+_PASSING = ("Address already in use", "pre-existing shared memory block", "is still in use")
+"""Why a start may fail now and work in a moment: someone has the port, a child of a killed server still lives."""
+_PORTS = range(15_000, 32_000)
+"""Below those the system gives to clients, who could take ours while the server is down."""
+_TAIL_CHARACTERS = 2_000
+
+
+class _Address(msgspec.Struct, frozen=True):
+    """What another process must know of a cluster to use it, beside its folder."""
+
+    port: int
+    password: str
+    bin: str
+    version: int
+    user: int | None
+
+
+class PostgresServer:
+    """A private cluster. It exists after the first `start` and until `close`; `stop` and `start` keep its data."""
+
+    def __init__(
+        self,
+        version: int | None = None,
+        *,
+        installation: Installation | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._wanted = (version, installation)
+        self._settings = {"max_connections": 200, **(settings or {})}
+        self._folder: Path | None = None
+        self._address: _Address | None = None
+        self._used: IO[bytes] | None = None
+
+    @classmethod
+    def in_use(cls, folder: Path) -> PostgresServer | None:
+        """The server that another process has started in `folder`, for this one too; None if it is gone."""
+        used = use(folder)
+        if used is None:
+            return None
+        server = cls()
+        server._folder = folder
+        server._address = msgspec.json.decode((folder / "address.json").read_bytes(), type=_Address)
+        server._used = used
+        return server
+
+    # Where it is
+
+    @property
+    def folder(self) -> Path:
+        """The temporary folder with everything of this cluster."""
+        if self._folder is None:
+            raise InvalidRequest("this Postgres server has not been started, or is closed")
+        return self._folder
+
+    @property
+    def port(self) -> int:
+        return self._known.port
+
+    @property
+    def url(self) -> str:
+        """The database `postgres`, as a superuser."""
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        # Without encryption, which nobody offers here: so nobody asks for it first, and a proxy can read along.
+        return (
+            f"postgresql://{ROLE}:{self._known.password}@{HOST}:{self.port}/{database}"
+            "?sslmode=disable&gssencmode=disable"
+        )
+
+    @property
+    def installation(self) -> Installation:
+        """The binaries it runs from, `psql` among them."""
+        return Installation(Path(self._known.bin), self._known.version)
+
+    @property
+    def log(self) -> str:
+        """What the server has said."""
+        path = self.folder / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that all others of the server are children of; None if it does not run."""
+        try:
+            pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if _is_alive(pid) else None
+
+    # Its life
+
+    def start(self) -> Self:
+        """Start it, the first time in a new cluster; returns when it takes connections."""
+        if self._folder is None:
+            self._create()
+        self._until("start", self._has_started)
+        return self
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop it, if it runs; its data stays."""
+        if self.pid is not None:
+            self._until("stop", lambda: self._controlled("stop", "-m", mode) or self.pid is None)
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL all its processes. The next start recovers what had been committed."""
+        pid = self.pid
+        if pid is None:
+            return
+        children = _children(pid)
+        os.kill(pid, signal.SIGKILL)  # first, or it would start new ones
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._until("end", lambda: not any(map(_is_alive, (pid, *children))))
+        # Where nobody collects the dead, the next start would take it for alive.
+        for stale in (self._data / "postmaster.pid", *self.folder.glob(".s.PGSQL.*")):
+            stale.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Use it no longer; it ends when nobody does."""
+        if self._used is not None:
+            self._used.close()
+        self._used = self._folder = self._address = None
+
+    def close(self) -> None:
+        """End it, whoever may be using it, and remove its folder."""
+        if self._folder is not None:
+            self.stop("immediate")
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self.leave()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # How
+
+    @property
+    def _known(self) -> _Address:
+        if self._address is None:
+            raise InvalidRequest("this Postgres server has not been started, or is closed")
+        return self._address
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _create(self) -> None:
+        version, installation = self._wanted
+        found = installation or find_installation(version)
+        user = _unprivileged_user()
+        folder = self._folder = _reachable_folder(user)
+        (folder / "users").touch()
+        self._used = use(folder)
+        usable = found.usable_by(user, folder)
+        stop = [str(usable.bin / "pg_ctl"), "-D", str(folder / "data"), "-m", "immediate", "-w", "stop"]
+        set_guard(folder, stop, user=user)
+        self._address = _Address(_free_port(), secrets.token_hex(16), str(usable.bin), usable.version, user)
+        self._initialize()
+        (folder / "address.json").write_bytes(msgspec.json.encode(self._address))
+
+    def _initialize(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self._known.password, encoding="ascii")
+        if self._known.user is not None:
+            os.chown(secret, self._known.user, -1)
+        words = ["--username", ROLE, "--pwfile", str(secret), "--auth-local", "trust", "--auth-host", "scram-sha-256"]
+        words += ["--encoding", "UTF8", "--locale", "C", "--no-sync"]
+        if self._known.version >= 16:
+            # A password of this length needs no slow hash, and tests connect often.
+            words += ["-c", "scram_iterations=1"]
+        made = self._run("initdb", *words)
+        if made.returncode != 0:
+            raise StoreUnavailable(f"initdb of Postgres {self._known.version} failed: {made.stderr or made.stdout}")
+        settings = {
+            "listen_addresses": HOST,
+            "port": self._known.port,
+            "unix_socket_directories": self.folder,
+            **self._settings,
+        }
+        lines = "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.write(lines)
+
+    def _has_started(self) -> bool:
+        said = len(self.log)
+        if self._controlled("start", "-l", str(self.folder / "server.log")):
+            return True
+        if not any(words in self.log[said:] for words in _PASSING):
+            raise self._trouble("start")
+        return False
+
+    def _controlled(self, verb: str, *words: str) -> bool:
+        return self._run("pg_ctl", verb, "-w", "-t", str(_WAIT_SECONDS), *words).returncode == 0
+
+    def _run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
+        return subprocess.run(  # noqa: S603 - a binary of Postgres
+            [Path(self._known.bin) / name, "-D", str(self._data), *words],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            **as_user(self._known.user),
+        )
+
+    def _until(self, verb: str, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not is_done():
+            if time.monotonic() > deadline:
+                raise self._trouble(verb)
+            time.sleep(0.05)
+
+    def _trouble(self, verb: str) -> StoreUnavailable:
+        said = self.log[-_TAIL_CHARACTERS:].strip()
+        return StoreUnavailable(f"the private Postgres server did not {verb}; it said: {said or 'nothing'}")
+
+
+def _quoted(value: object) -> str:
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _unprivileged_user() -> int | None:
+    """Whom Postgres is to run as; None if we ourselves are good enough."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+    raise InvalidRequest("Postgres does not run as root, and there is no user `postgres` or `nobody` to run it as")
+
+
+def _reachable_folder(user: int | None) -> Path:
+    """A new temporary folder, which belongs to the user if there is one."""
+    if user is None:
+        return Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    places = [place for place in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")) if _is_open(place)]  # noqa: S108
+    if not places:
+        raise InvalidRequest(f"no temporary folder can be reached by the user {user}, as whom Postgres is to run")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-", dir=places[0]))
+    os.chown(folder, user, -1)
+    return folder
+
+
+def _is_open(folder: Path) -> bool:
+    return folder.exists() and all(place.stat().st_mode & 0o001 for place in (folder, *folder.resolve().parents))
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise StoreUnavailable(f"no port between {_PORTS.start} and {_PORTS.stop} seems to be free")
+
+
+def _children(pid: int) -> list[int]:
+    """The processes of a server, where the system tells; elsewhere they notice by themselves that it has died."""
+    try:
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except FileNotFoundError:
+        return []
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and was not collected does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()

@@ -1,0 +1,294 @@
+"""A proxy that breaks connections as it is told to: it cuts, refuses, delays or swallows, and heals.
+
+    with FaultProxy("127.0.0.1", 5432) as proxy:
+        connect(proxy.host, proxy.port)
+        proxy.cut()                       # every connection breaks, now
+        proxy.black_hole()                # connections stay, and nothing arrives any more
+        proxy.heal()
+
+It works in a thread of its own. Each method returns when what it asks for is the case. It knows nothing of what it
+carries; a `Tap` does, if there is one: see `holdfast.testing.postgres.proxy`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+_CHUNK_BYTES = 1 << 16
+_ANSWER_SECONDS = 20.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of some bytes: pass these on, give those back to the sender, and then, perhaps, end the connection.
+
+    A connection that is cut ends with an error for the client. The server still gets what was passed on before.
+    """
+
+    forward: bytes = b""
+    reply: bytes = b""
+    end: Literal["no", "close", "cut"] = "no"
+
+
+class Tap:
+    """Reads along on one connection, and may decide what passes. This one lets everything pass."""
+
+    def from_client(self, data: bytes) -> Verdict:
+        return Verdict(data)
+
+    def from_server(self, data: bytes) -> Verdict:
+        return Verdict(data)
+
+
+class FaultProxy:
+    """Between clients and one server. Use it as a context manager, or `start` and `close` it."""
+
+    def __init__(self, host: str, port: int, *, tap: Callable[[], Tap] = Tap) -> None:
+        self.host = "127.0.0.1"
+        self.port = 0
+        """Where clients connect; known when it has been started."""
+        self.accepted = 0
+        """How many connections clients have made so far."""
+        self._target = (host, port)
+        self._tap = tap
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._links: set[_Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._weather = _Weather()
+
+    # Faults
+
+    def cut(self) -> int:
+        """Reset every connection, on both sides. New ones are taken. How many there were."""
+        return self._do(self._cut())
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a host without the server does. Those that exist stay."""
+        self._do(self._stop_listening())
+
+    def delay(self, *, to_server: float = 0.0, to_client: float = 0.0) -> None:
+        """Have everything arrive this many seconds later, from now on."""
+        self._do(self._change(to_server, to_client, is_flowing=self._weather.flowing.is_set()))
+
+    def black_hole(self) -> None:
+        """Take what is sent and new connections, deliver nothing, close nothing. What was taken arrives on `heal`."""
+        self._do(self._change(self._weather.to_server, self._weather.to_client, is_flowing=False))
+
+    def heal(self) -> None:
+        """End all of the above, and take connections again."""
+        self._do(self._change(0.0, 0.0, is_flowing=True))
+        self._do(self._listen())
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are right now."""
+        return len(self._links)
+
+    # Its life
+
+    def start(self) -> Self:
+        self._thread.start()
+        self._do(self._listen())
+        return self
+
+    def close(self) -> None:
+        """Cut everything, and give the port back."""
+        if not self._thread.is_alive():
+            return
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
+
+    # In its own thread
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._take, self.host, self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _change(self, to_server: float, to_client: float, *, is_flowing: bool) -> None:
+        self._weather.to_server = to_server
+        self._weather.to_client = to_client
+        if is_flowing:
+            self._weather.flowing.set()
+        else:
+            self._weather.flowing.clear()
+
+    async def _cut(self) -> int:
+        links = list(self._links)
+        for link in links:
+            link.cut()
+        return len(links)
+
+    async def _end(self) -> None:
+        await self._stop_listening()
+        await self._cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        client = _Side(reader, writer)
+        try:
+            await self._carry(client)
+        except asyncio.CancelledError:
+            pass  # the proxy is being closed
+        finally:
+            client.reset()
+            self._tasks.discard(task)
+
+    async def _carry(self, client: _Side) -> None:
+        try:
+            server = _Side(*await asyncio.open_connection(*self._target))
+        except OSError:
+            return
+        link = _Link(client, server, self._tap(), self._weather)
+        self._links.add(link)
+        try:
+            await link.carry()
+        finally:
+            self._links.discard(link)
+
+
+class _Weather:
+    """What holds for all connections of a proxy."""
+
+    def __init__(self) -> None:
+        self.to_server = 0.0
+        self.to_client = 0.0
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+
+
+class _Side:
+    """One end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def reset(self) -> None:
+        """Close it at once, with a reset: the other side gets an error, not an end."""
+        if not self.writer.transport.is_closing():
+            peer: socket.socket = self.writer.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.writer.transport.abort()
+
+
+class _Link:
+    """A client's connection and ours to the server, with bytes under way between them."""
+
+    def __init__(self, client: _Side, server: _Side, tap: Tap, weather: _Weather) -> None:
+        self._client = client
+        self._server = server
+        self._tap = tap
+        self._weather = weather
+        self._pumps: list[asyncio.Task[None]] = []
+
+    def cut(self) -> None:
+        """An error for both sides, at once."""
+        self._client.reset()
+        self._server.reset()
+        self._stop()
+
+    def _end(self, how: Literal["close", "cut"]) -> None:
+        """Deliver to the server what was passed on, and to the client too unless it is cut."""
+        self._server.writer.close()
+        if how == "cut":
+            self._client.reset()
+        else:
+            self._client.writer.close()
+        self._stop()
+
+    def _stop(self) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def carry(self) -> None:
+        """Until one side has closed and the other was told, or the connection is cut."""
+        up: asyncio.Queue[tuple[float, Verdict]] = asyncio.Queue()
+        down: asyncio.Queue[tuple[float, Verdict]] = asyncio.Queue()
+        self._pumps = [
+            asyncio.create_task(work)
+            for work in (
+                self._read(self._client, self._tap.from_client, up, lambda: self._weather.to_server),
+                self._write(up, self._server, self._client),
+                self._read(self._server, self._tap.from_server, down, lambda: self._weather.to_client),
+                self._write(down, self._client, self._server),
+            )
+        ]
+        try:
+            await asyncio.gather(*self._pumps, return_exceptions=True)
+        except asyncio.CancelledError:
+            self.cut()
+            raise
+
+    async def _read(
+        self,
+        side: _Side,
+        judge: Callable[[bytes], Verdict],
+        queue: asyncio.Queue[tuple[float, Verdict]],
+        delay: Callable[[], float],
+    ) -> None:
+        """Take what comes, also while nothing is delivered."""
+        clock = asyncio.get_running_loop().time
+        verdict = Verdict()
+        while verdict.end == "no":
+            try:
+                data = await side.reader.read(_CHUNK_BYTES)
+            except OSError:
+                verdict = Verdict(end="cut")
+            else:
+                verdict = judge(data) if data else Verdict(end="close")
+            await queue.put((clock() + delay(), verdict))
+
+    async def _write(self, queue: asyncio.Queue[tuple[float, Verdict]], side: _Side, sender: _Side) -> None:
+        """Deliver it when it is time."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due, verdict = await queue.get()
+            await asyncio.sleep(max(0.0, due - clock()))
+            await self._weather.flowing.wait()
+            try:
+                side.writer.write(verdict.forward)
+                await side.writer.drain()
+                sender.writer.write(verdict.reply)
+                await sender.writer.drain()
+            except OSError:
+                self.cut()
+                return
+            if verdict.end != "no":
+                self._end(verdict.end)
+                return

@@ -1,0 +1,191 @@
+"""The fault proxy before a server that sends back what it gets."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.testing.proxy import FaultProxy
+
+LIMIT_SECONDS = 20.0
+MOMENT_SECONDS = 0.1
+"""How long to see that nothing comes."""
+
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        try:
+            while data := self.request.recv(1 << 16):
+                self.request.sendall(data)
+        except ConnectionError:
+            pass
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        with FaultProxy(*server.server_address) as proxy:
+            yield proxy
+        server.shutdown()
+
+
+@pytest.fixture
+def connect(proxy: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
+    opened: list[socket.socket] = []
+
+    def connect() -> socket.socket:
+        opened.append(socket.create_connection((proxy.host, proxy.port), timeout=LIMIT_SECONDS))
+        return opened[-1]
+
+    yield connect
+    for each in opened:
+        each.close()
+
+
+Connect = Callable[[], socket.socket]
+
+
+def test_what_is_sent_arrives_in_order_both_ways(connect: Connect) -> None:
+    client = connect()
+    sent = bytes(range(256)) * 4_000
+
+    threading.Thread(target=client.sendall, args=[sent]).start()
+
+    assert _received(client, len(sent)) == sent
+
+
+def test_an_end_is_passed_on(proxy: FaultProxy, connect: Connect) -> None:
+    client = connect()
+    assert _echoed(client, b"hello") == b"hello"
+
+    client.shutdown(socket.SHUT_WR)
+
+    assert client.recv(1) == b""
+    _until(lambda: proxy.connections == 0)
+
+
+def test_a_cut_is_an_error_for_every_client_and_new_ones_are_taken(proxy: FaultProxy, connect: Connect) -> None:
+    clients = [connect(), connect()]
+    for client in clients:
+        _echoed(client, b"hello")
+
+    assert proxy.cut() == 2
+
+    for client in clients:
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    assert _echoed(connect(), b"again") == b"again"
+    assert proxy.accepted == 3
+
+
+def test_a_refusing_proxy_takes_no_new_connection_until_healed(proxy: FaultProxy, connect: Connect) -> None:
+    early = connect()
+    _echoed(early, b"hello")
+
+    proxy.refuse()
+
+    with pytest.raises(ConnectionRefusedError):
+        connect()
+    assert _echoed(early, b"still here") == b"still here"
+    proxy.heal()
+    assert _echoed(connect(), b"again") == b"again"
+
+
+def test_a_delay_holds_what_is_sent_back_for_that_long(proxy: FaultProxy, connect: Connect) -> None:
+    client = connect()
+    proxy.delay(to_server=0.1, to_client=0.2)
+    began = time.monotonic()
+
+    assert _echoed(client, b"hello") == b"hello"
+
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_black_hole_takes_everything_and_delivers_nothing_until_healed(proxy: FaultProxy, connect: Connect) -> None:
+    early = connect()
+    _echoed(early, b"hello")
+    proxy.black_hole()
+    late = connect()
+    early.sendall(b"early")
+    late.sendall(b"late")
+    assert _is_silent(early)
+    assert _is_silent(late)
+
+    proxy.heal()
+
+    assert _received(early, 5) == b"early"
+    assert _received(late, 4) == b"late"
+
+
+def test_a_black_hole_can_be_cut(proxy: FaultProxy, connect: Connect) -> None:
+    client = connect()
+    _echoed(client, b"hello")
+    proxy.black_hole()
+    client.sendall(b"lost")
+
+    proxy.cut()
+
+    with pytest.raises(ConnectionResetError):
+        client.recv(1)
+
+
+def test_a_server_that_is_not_there_is_an_error_for_the_client() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with FaultProxy(*unused.getsockname()) as proxy, pytest.raises(ConnectionResetError):
+            _first_byte(proxy)
+
+
+def test_a_closed_proxy_is_gone_with_its_connections(connect: Connect, proxy: FaultProxy) -> None:
+    client = connect()
+    _echoed(client, b"hello")
+
+    proxy.close()
+
+    with pytest.raises(ConnectionResetError):
+        client.recv(1)
+    with pytest.raises(ConnectionRefusedError):
+        connect()
+
+
+def _first_byte(proxy: FaultProxy) -> bytes:
+    with socket.create_connection((proxy.host, proxy.port), timeout=LIMIT_SECONDS) as client:
+        return client.recv(1)
+
+
+def _echoed(client: socket.socket, data: bytes) -> bytes:
+    client.sendall(data)
+    return _received(client, len(data))
+
+
+def _received(client: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = client.recv(1 << 16)
+        assert piece
+        data += piece
+    return data
+
+
+def _is_silent(client: socket.socket) -> bool:
+    client.settimeout(MOMENT_SECONDS)
+    try:
+        client.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        client.settimeout(LIMIT_SECONDS)
+    return False
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
