@@ -23,7 +23,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
 from holdfast.stores.postgres.outage import Outage
-from holdfast.stores.postgres.trouble import is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
 
 CONFLICT_LIMIT = 20
 LOSS_LIMIT = 2
@@ -248,10 +248,10 @@ class _Session:
                 return answer
 
     def _is_worth_repeating(self, error: BaseException, seconds: float) -> bool:
-        if self._is_given_up or not is_lost(error):
+        if self._is_given_up:
             return False
-        # What took too long will do so again; what cannot have taken that long yet was cancelled by somebody.
-        return not is_timeout(error) or seconds < self._limits.shortest_seconds / 2
+        # What took too long will do so again.
+        return is_cancelled(error, seconds, self._limits) or (is_lost(error) and not is_timeout(error))
 
     # The connection
 

@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.core.errors import HoldfastError, InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Unanswered
+from holdfast.stores.postgres.connections import Limits, Unanswered
 
 _CONFLICTS = frozenset({"40001", "40P01"})
 _TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})
@@ -22,11 +22,13 @@ _ADVICE = {
     ),
     "25P03": "ended the transaction, because idle_in_transaction_session_timeout was reached; nothing was written",
     "25P04": "ended the transaction, because transaction_timeout was reached; nothing was written",
+    "26000": "does not know a prepared statement of ours; behind a pooler add ?prepare=off&hints=off to the URL",
     "28000": "does not let this user in; check the user's name, and pg_hba.conf on the server",
     "28P01": "refuses the password; check user and password of the URL, or set PGPASSWORD",
     "3D000": "has no such database; create it (`createdb`), or correct the URL",
     "40001": "undid it again and again for the sake of other transactions; nothing was written; try again",
     "40P01": "undid it again and again for the sake of other transactions; nothing was written; try again",
+    "42P05": "knows a prepared statement that is not ours; behind a pooler add ?prepare=off&hints=off to the URL",
     "53100": "has no disk space left; nothing was written; free some space, then it works again",
     "53200": "is out of memory; nothing was written; if it speaks of locks, raise max_locks_per_transaction",
     "53300": (
@@ -77,6 +79,11 @@ def is_conflict(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Whether the server undid what took too long (or was cancelled by somebody): a repetition will, too."""
     return isinstance(error, psycopg.Error) and error.sqlstate in _TIMEOUTS
+
+
+def is_cancelled(error: BaseException, seconds: float, limits: Limits) -> bool:
+    """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
+    return is_timeout(error) and seconds < limits.shortest_seconds / 2
 
 
 def is_lost(error: BaseException) -> bool:
