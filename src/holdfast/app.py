@@ -25,8 +25,9 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 class Holdfast(Engine):
     """A durable workflow engine on one store.
 
-    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db` or `memory://`; by default that of
-    `$HOLDFAST_URL`, else `sqlite:///holdfast.db`. Nothing is opened before the first use.
+    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database` or
+    `memory://`; by default that of `$HOLDFAST_URL`, else `sqlite:///holdfast.db`. Nothing is opened before the first
+    use.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
@@ -189,7 +190,21 @@ def store_for(url: str) -> Store:
 
         _refuse_options(url, options)
         return SqliteStore(unquote(parts.path[1:]))
-    raise InvalidRequest(f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db or memory://")
+    if parts.scheme in ("postgresql", "postgres"):
+        return _postgres(url)
+    raise InvalidRequest(
+        f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
+    )
+
+
+def _postgres(url: str) -> Store:
+    try:
+        from holdfast.stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise InvalidRequest("Postgres needs a driver: pip install 'holdfast[postgres]'") from error
+    return PostgresStore(url)
 
 
 def _refuse_options(url: str, options: dict[str, str]) -> None:

@@ -91,4 +91,3 @@ def _first_missed(state: State, record: Record, wait: Wait, now: Micros) -> Publ
         if published.state == "open" and published.at >= oldest and published.number > wait.after:
             return published
     return None
-

@@ -24,6 +24,7 @@ from holdfast.stores.postgres.calls import Calls, Connection, answer
 from holdfast.stores.postgres.changes import with_fields
 from holdfast.stores.postgres.deciding import Decider
 from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
 
 encode = msgspec.json.encode
 
@@ -153,95 +154,104 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
     return reached
 
 
-def write(
-    connection: Connection, calls: Calls, held: Held, batch: Sequence[Checkpoint], at: Micros | None, now: Micros
-) -> tuple[Verdicts, News]:
-    """Write a batch: in one trip what can be, in a transaction what is left. `now` is the time as far as is known."""
-    news = News()
-    verdicts: dict[int, Verdict] = {}
-    plains = {place: found for place, one in enumerate(batch) if (found := plain(one, held, now)) is not None}
-    if len(plains) < len(batch):
-        reached = _reached(held, [one for place, one in enumerate(batch) if place not in plains])
-        plains = {place: one for place, one in plains.items() if one.before.id not in reached}
-    if plains:
-        now = _write_plain(connection, calls, held, plains, verdicts, news, at, now)
-    left = [place for place in range(len(batch)) if place not in verdicts]
-    if left:
-        told, decided = decide(connection, calls, held, [batch[place] for place in left], at)
-        verdicts.update(zip(left, told.verdicts, strict=True))
-        news.add(decided)
-        now = told.now
-    return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(batch))), now=now), news
+class Writing:
+    """One batch on its way. `now` is the time as far as is known, `at` is set if it is not for the server to tell."""
 
+    def __init__(self, connection: Connection, calls: Calls, held: Held, *, at: Micros | None, now: Micros) -> None:
+        self._connection = connection
+        self._calls = calls
+        self._held = held
+        self._at = at
+        self._now = now
+        self._verdicts: dict[int, Verdict] = {}
+        self.news = News()
 
-def decide(
-    connection: Connection, calls: Calls, held: Held, batch: Sequence[Checkpoint], at: Micros | None
-) -> tuple[Verdicts, News]:
-    """Write a batch by the operations of the model."""
-    wishes = Wishes()
-    for checkpoint in batch:
-        wishes.checkpoint(checkpoint)
-        run = held.run(checkpoint.run_id, checkpoint.token)
-        if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
-            wishes.groups[run.group] += 1
-    kept: list[tuple[Run, tuple[Wait, ...]]] = []
+    def write(self, batch: Sequence[Checkpoint]) -> Verdicts:
+        """Write in one trip what can be, in a transaction what is left."""
+        if plains := self._plains(batch):
+            self._write_plain(plains)
+        left = [place for place in range(len(batch)) if place not in self._verdicts]
+        if left:
+            told = self.decide([batch[place] for place in left])
+            self._verdicts.update(zip(left, told.verdicts, strict=True))
+        return Verdicts(verdicts=tuple(self._verdicts[place] for place in range(len(batch))), now=self._now)
 
-    def operation(working: Any, now: Micros) -> Verdicts:
-        told = model.write(working, batch, now)
-        kept[:] = [
-            (record.run, record.waits)
-            for verdict in told.verdicts
-            if verdict.is_held and (record := working.records[verdict.run_id]).run.is_held
-        ]
+    def decide(self, batch: Sequence[Checkpoint]) -> Verdicts:
+        """Write a batch by the operations of the model."""
+        wishes = Wishes()
+        for checkpoint in batch:
+            wishes.checkpoint(checkpoint)
+            run = self._held.run(checkpoint.run_id, checkpoint.token)
+            if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
+                wishes.groups[run.group] += 1
+        kept: list[tuple[Run, tuple[Wait, ...]]] = []
+
+        def operation(working: WorkingSet, now: Micros) -> Verdicts:
+            told = model.write(working, batch, now)
+            records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
+            kept[:] = [(record.run, record.waits) for record in records]
+            return told
+
+        told, news = Decider(self._connection, self._calls, self._at).decide(wishes, operation)
+        self.news.add(news)
+        self._now = told.now
+        for verdict in told.verdicts:
+            self._held.let_go(verdict.run_id)
+        for run, waits in kept:
+            self._held.keep(replace(run, payload=""), waits)
         return told
 
-    told, news = Decider(connection, calls, at).decide(wishes, operation)
-    for verdict in told.verdicts:
-        held.let_go(verdict.run_id)
-    for run, waits in kept:
-        held.keep(replace(run, payload=""), waits)
-    return told, news
+    def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, Plain]:
+        """Those that take one trip, by their places in the batch."""
+        found = ((place, plain(one, self._held, self._now)) for place, one in enumerate(batch))
+        plains = {place: one for place, one in found if one is not None}
+        if len(plains) == len(batch):
+            return plains
+        reached = _reached(self._held, [one for place, one in enumerate(batch) if place not in plains])
+        return {place: one for place, one in plains.items() if one.before.id not in reached}
 
-
-def _write_plain(
-    connection: Connection,
-    calls: Calls,
-    held: Held,
-    plains: dict[int, Plain],
-    verdicts: dict[int, Verdict],
-    news: News,
-    at: Micros | None,
-    now: Micros,
-) -> Micros:
-    """Write what takes one trip. Those of which the server says `other` get no verdict."""
-    batch = list(plains.values())
-    gained = [
-        with_fields(entry, n=number)
-        for number, one in enumerate(batch, start=1)
-        for entry in one.checkpoint.entries
-    ]
-    moved = [move for number, one in enumerate(batch, start=1) if (move := one.move(number, now)) is not None]
-    said = _decode(
-        answer(
-            connection,
-            calls.checkpoint,
-            [one.checkpoint.run_id for one in batch],
-            [one.checkpoint.token for one in batch],
-            [one.checkpoint.seen for one in batch],
-            [isinstance(one.checkpoint.next, Suspend) for one in batch],
-            encode(gained).decode() if gained else None,
-            encode(moved).decode() if moved else None,
-            at,
+    def _write_plain(self, plains: dict[int, Plain]) -> None:
+        """Write what takes one trip. Those of which the server says `other` get no verdict."""
+        batch = list(plains.values())
+        numbered = list(enumerate(batch, start=1))
+        gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
+        moved = [move for number, one in numbered if (move := one.move(number, self._now)) is not None]
+        said = _decode(
+            answer(
+                self._connection,
+                self._calls.checkpoint,
+                [one.checkpoint.run_id for one in batch],
+                [one.checkpoint.token for one in batch],
+                [one.checkpoint.seen for one in batch],
+                [isinstance(one.checkpoint.next, Suspend) for one in batch],
+                encode(gained).decode() if gained else None,
+                encode(moved).decode() if moved else None,
+                self._at,
+            )
         )
-    )
-    for index, (place, one) in enumerate(plains.items()):
-        told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.before.arrivals)
-        verdict = _verdict(one, told)
-        if verdict is not None:
-            verdicts[place] = verdict
-            _remember(held, one, told)
-            _tell(news, one, told, said.now)
-    return said.now
+        self._now = said.now
+        for index, (place, one) in enumerate(plains.items()):
+            told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.before.arrivals)
+            verdict = _verdict(one, told)
+            if verdict is not None:
+                self._verdicts[place] = verdict
+                self._remember(one, told)
+                self._tell(one, told)
+
+    def _remember(self, one: Plain, said: _Said) -> None:
+        if said.what == "written" and one.is_held:
+            run = one.before if said.seen == one.before.arrivals else replace(one.before, arrivals=said.seen)
+            self._held.keep(run, one.waits)
+        else:
+            self._held.let_go(one.checkpoint.run_id)
+
+    def _tell(self, one: Plain, said: _Said) -> None:
+        if said.what != "written" or one.is_held:
+            return
+        if one.ends:
+            self.news.ended.add(one.after.id)
+        elif one.after.ready_at is not None and one.after.ready_at <= self._now:
+            self.news.ready.add(one.after.type)
 
 
 def _verdict(one: Plain, said: _Said) -> Verdict | None:
@@ -255,20 +265,3 @@ def _verdict(one: Plain, said: _Said) -> Verdict | None:
             return Verdict(run_id=run_id, arrivals=said.arrivals, seen=said.seen)
         case "written" | "applied":
             return Verdict(run_id=run_id, is_held=False)
-
-
-def _remember(held: Held, one: Plain, said: _Said) -> None:
-    if said.what == "written" and one.is_held:
-        run = one.before if said.seen == one.before.arrivals else replace(one.before, arrivals=said.seen)
-        held.keep(run, one.waits)
-    else:
-        held.let_go(one.checkpoint.run_id)
-
-
-def _tell(news: News, one: Plain, said: _Said, now: Micros) -> None:
-    if said.what != "written" or one.is_held:
-        return
-    if one.ends:
-        news.ended.add(one.after.id)
-    elif one.after.ready_at is not None and one.after.ready_at <= now:
-        news.ready.add(one.after.type)

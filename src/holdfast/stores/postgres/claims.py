@@ -69,9 +69,7 @@ def create(
     if is_open:
         connection.execute("savepoint holdfast")
     try:
-        text = answer(
-            connection, calls.create, encode(intents).decode(), encode(lease).decode() if lease else None, at
-        )
+        text = answer(connection, calls.create, encode(intents).decode(), encode(lease).decode() if lease else None, at)
     except psycopg.DatabaseError as error:
         if error.sqlstate != TAKEN:
             raise

@@ -16,7 +16,7 @@ from holdfast.stores.postgres.topics import bucket, classid
 ALL_PENDING = 1_000_000
 
 
-class Unknown(Exception):  # noqa: N818 - it is no error: the operation is done again, knowing more
+class Unknown(Exception):
     """Something that an operation wants to know was not loaded. `wish` is the field of `Wishes` it belongs to."""
 
     def __init__(self, wish: str, *what: Any) -> None:

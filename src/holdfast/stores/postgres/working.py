@@ -6,7 +6,6 @@ is `Unknown`; nothing is written then, and the operation is done again with more
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -97,7 +96,7 @@ class Known(dict[K, V]):
         return super().__contains__(key) or self._check(key)
 
     def get(self, key: K, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return super().__getitem__(key) if key in self else default
 
     def _check(self, key: object) -> bool:
         if key not in self.asked:
@@ -201,6 +200,27 @@ class WorkingRecord(Record):
             raise Unknown("inboxes", self.run.id, seen)
 
 
+def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
+    """The runs that are there, each with what was loaded of it."""
+    records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
+    for run_id, wait in loaded.waits:
+        records[run_id].waits += (wait,)
+    for run_id, entry in (*loaded.entries, *((run_id, one) for run_id, all in loaded.histories for one in all)):
+        records[run_id].entries[entry.location] = entry
+    for run_id, arrival in loaded.arrivals:
+        records[run_id].inbox[arrival.number] = arrival
+    for run_id, message_id, at in loaded.receipts:
+        records[run_id].receipts[message_id] = at
+    for fact in loaded.audits:
+        records[fact.run_id].audit.append(fact)
+    for run_id, has_undo, last_position in loaded.undo:
+        if run_id in records:
+            records[run_id].has_undo_before, records[run_id].last_position_before = has_undo, last_position
+    for record in records.values():
+        record.loaded()
+    return records
+
+
 class WorkingSet(State):
     """The state that an operation works on, and what it changes of it."""
 
@@ -209,9 +229,9 @@ class WorkingSet(State):
         super().__init__(
             records=Known("runs", wishes.runs),
             keys=Known("keys", wishes.keys, [(run.key, run.id) for run in loaded.runs if run.key is not None]),
-            children=KnownLists("endings", [*closing, *wishes.renewals]),  # type: ignore[arg-type]
-            parked=KnownLists("groups", wishes.groups),  # type: ignore[arg-type]
-            events=Known("emitted", {*wishes.emitted, *wishes.awaited}),  # type: ignore[arg-type]
+            children=KnownLists("endings", [*closing, *wishes.renewals]),
+            parked=KnownLists("groups", wishes.groups),
+            events=Known("emitted", {*wishes.emitted, *wishes.awaited}),
             topics={topic.name: topic for topic in loaded.topics},
             letters={letter.number: letter for letter in loaded.letters},
         )
@@ -222,28 +242,7 @@ class WorkingSet(State):
         self._events = {row.number: row for row in loaded.events}
 
     def _fill(self, loaded: Loaded, wishes: Wishes) -> None:
-        records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
-        waits: dict[str, list[Wait]] = defaultdict(list)
-        for run_id, wait in loaded.waits:
-            waits[run_id].append(wait)
-        for run_id, of_run in waits.items():
-            records[run_id].waits = tuple(of_run)
-        for run_id, entry in loaded.entries:
-            records[run_id].entries[entry.location] = entry
-        for run_id, history in loaded.histories:
-            if run_id in records:
-                records[run_id].entries = {entry.location: entry for entry in history}
-        for run_id, arrival in loaded.arrivals:
-            records[run_id].inbox[arrival.number] = arrival
-        for run_id, message_id, at in loaded.receipts:
-            records[run_id].receipts[message_id] = at
-        for fact in loaded.audits:
-            records[fact.run_id].audit.append(fact)
-        for run_id, has_undo, last_position in loaded.undo:
-            if run_id in records:
-                records[run_id].has_undo_before, records[run_id].last_position_before = has_undo, last_position
-        for record in records.values():
-            record.loaded()
+        records = _records_of(loaded, wishes)
         self.records.update(records)
         self.records.asked.update(records)  # type: ignore[attr-defined]
         for parent_id, child_id in loaded.children:

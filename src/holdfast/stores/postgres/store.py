@@ -1,0 +1,324 @@
+"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it hands work to sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.clock import Clock, FollowingClock, Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint, News
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.states import RunState
+from holdfast.stores.memory import arrivals, controls, letters
+from holdfast.stores.postgres import checkup, claims, listing, pruning, reads, schema
+from holdfast.stores.postgres import topics as topic_rules
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.checkpoints import Held, Writing
+from holdfast.stores.postgres.connections import connect
+from holdfast.stores.postgres.deciding import Decider, Operation
+from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.sessions import Sessions
+from holdfast.stores.postgres.wishes import Wishes
+
+WRITERS = 3
+READERS = 2
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_decode_verdicts = msgspec.json.Decoder(Verdicts).decode
+
+
+class PostgresStore:
+    """Runs in one schema of a Postgres database, for any number of processes on any number of machines."""
+
+    flushes = 2
+    """A second batch is written while the first one waits for the disk."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._address = Address.of(url)
+        self._calls = Calls(self._address.schema)
+        self._clock = clock
+        self._following = FollowingClock()
+        self._held = Held()
+        outage = Outage(self._address)
+        self._bell = Bell(self._address, outage=outage)
+        self._writers = Sessions(self._address, "writer", WRITERS, outage=outage)
+        self._readers = Sessions(self._address, "reader", READERS, outage=outage)
+        # Leases are renewed whatever else goes on, so nothing else may stand in the way.
+        self._heart = Sessions(self._address, "heart", 1, outage=outage)
+        self._opening = asyncio.Lock()
+        self._pid: int | None = None
+        self._at_exit: weakref.finalize[..., PostgresStore] | None = None
+
+    # Lifetime
+
+    async def open(self, *, migrate: bool = True) -> None:
+        self._check_process()
+        async with self._opening:
+            if self._pid is not None:
+                return
+            for sessions in self._all:
+                sessions.start()
+            self._pid = os.getpid()
+            self._at_exit = weakref.finalize(self, _end, self._all, self._bell, self._pid)
+            os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
+            try:
+                await self._writers.run(
+                    lambda connection: schema.prepare(connection, self._address.schema, may_migrate=migrate)
+                )
+                self._bell.start()
+                await self.now()
+            except BaseException:
+                await self.close()
+                raise
+
+    async def close(self) -> None:
+        if self._pid != os.getpid():  # a forked child must leave the parent's alone
+            return
+        if self._at_exit is not None:
+            self._at_exit.detach()
+        await asyncio.to_thread(_end, self._all, self._bell, self._pid)
+        self._held = Held()
+        self._pid = None  # nothing is open that a fork could not take along
+
+    def schema(self) -> SchemaStatus:
+        with connect(self._address) as connection:
+            return schema.status(connection, self._address.schema)
+
+    async def now(self) -> Micros:
+        if self._clock is not None:
+            return self._clock.now()
+        told = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.now))
+        self._following.told(int(told))
+        return int(told)
+
+    @property
+    def _all(self) -> tuple[Sessions, ...]:
+        return self._writers, self._readers, self._heart
+
+    # Writing
+
+    async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
+        created = await self._write(claims.create, intents, lease, self._at)
+        self._held.lease([run.lease for run in created.runs if run.lease is not None])
+        return created
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        at = self._at
+        repeat = msgspec.structs.replace(request, is_repeat=True)
+        claimed, _ = await self._running(self._writers).run(
+            lambda connection: claims.claim(connection, self._calls, request, at),
+            again=lambda connection: claims.claim(connection, self._calls, repeat, at),
+        )
+        self._following.told(claimed.now)
+        self._held.lease(claimed.leases)
+        return claimed
+
+    def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
+        at = self._at
+        now = self._following.now() if at is None else at
+
+        def job(connection: Connection) -> Verdicts:
+            writing = Writing(connection, self._calls, self._held, at=at, now=now)
+            verdicts = writing.write(batch)
+            self._following.told(verdicts.now)
+            self._tell(writing.news)
+            return verdicts
+
+        return self._running(self._writers).run(job)
+
+    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+        about, held = _json(worker), _json(holdings)
+        at = self._at
+        text = self._running(self._heart).run_blocking(
+            lambda connection: answer(connection, self._calls.renew, about, held, lease, at)
+        )
+        return _decode_verdicts(text)
+
+    async def retire(self, worker_id: str) -> None:
+        await self._running(self._writers).run(
+            lambda connection: connection.execute(self._calls.retire, (worker_id,)).close()
+        )
+
+    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
+        wishes = Wishes()
+        wishes.send(messages)
+        return await self._decide(wishes, lambda working, now: arrivals.send(working, messages, now))
+
+    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
+        wishes = Wishes()
+        wishes.emit(events)
+        return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now))
+
+    async def put_topics(self, topics: Sequence[Topic]) -> None:
+        await self._writers_run(topic_rules.put, topics)
+
+    async def replay_letters(self, numbers: Sequence[int]) -> int:
+        wishes = Wishes(letters=set(numbers))
+        return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
+
+    async def purge_letters(self, numbers: Sequence[int]) -> int:
+        wishes = Wishes(letters=set(numbers))
+        return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
+
+    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+        return await self._writers_run(pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+
+    async def control(self, run_id: str, request: Control) -> bool:
+        wishes = Wishes()
+        wishes.control(run_id, request)
+        return await self._decide(wishes, lambda working, now: controls.control(working, run_id, request, now))
+
+    async def _decide(self, wishes: Wishes, operation: Operation[_R]) -> _R:
+        """Have an operation of the model decide, on what `wishes` ask for to begin with."""
+        return await self._write(
+            lambda connection, calls, at: Decider(connection, calls, at).decide(wishes, operation), self._at
+        )
+
+    async def _write(
+        self,
+        operation: Callable[Concatenate[Connection, Calls, _P], tuple[_R, News]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        """Have something written, and tell of it."""
+
+        def job(connection: Connection) -> _R:
+            told, news = operation(connection, self._calls, *args, **kwargs)
+            self._tell(news)
+            return told
+
+        return await self._running(self._writers).run(job)
+
+    # Reading
+
+    async def get(self, run_id: str) -> Details | None:
+        return await self._read(reads.get, run_id)
+
+    async def find(self, key: str) -> str | None:
+        return await self._read(reads.find, key)
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return await self._read(listing.list_runs, query)
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return await self._read(reads.history, run_id)
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return await self._read(reads.audit, run_id)
+
+    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        return await self._read(reads.ends, run_ids)
+
+    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
+        held, at = _json(holdings), self._at
+        text = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.look, held, at))
+        return _decode_verdicts(text)
+
+    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        return await self._read(reads.replies, asked)
+
+    async def topics(self) -> Sequence[Topic]:
+        return await self._read(topic_rules.list_topics)
+
+    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
+        return await self._read(reads.dead_letters, query)
+
+    async def counts(self) -> dict[str, dict[RunState, int]]:
+        return await self._read(reads.counts)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await self._read(reads.workers)
+
+    async def orphans(self, limit: int) -> Sequence[str]:
+        return await self._read(reads.orphans, limit)
+
+    async def check(self) -> Sequence[Finding]:
+        return await self._read(checkup.findings)
+
+    async def _read(
+        self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        schema = self._address.schema
+        return await self._running(self._readers).run(lambda connection: function(connection, schema, *args, **kwargs))
+
+    async def _writers_run(
+        self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        schema = self._address.schema
+        return await self._running(self._writers).run(lambda connection: function(connection, schema, *args, **kwargs))
+
+    # For tables of users
+
+    @property
+    def database(self) -> Any:
+        return None
+
+    # Telling
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._bell.listen(listener)
+
+    def _tell(self, news: News) -> None:
+        hint = news.hint()
+        if hint is not None:
+            self._bell.tell(hint)
+            self._bell.ring(hint)
+
+    # Sessions
+
+    @property
+    def _at(self) -> Micros | None:
+        """The time of an operation, if it is not for the server to say."""
+        return None if self._clock is None else self._clock.now()
+
+    def _running(self, sessions: Sessions) -> Sessions:
+        self._check_process()
+        if self._pid is None:
+            raise StoreUnavailable(f"the store {self._address.shown} is not open; call open() first")
+        return sessions
+
+    def _check_process(self) -> None:
+        if self._pid is not None and os.getpid() != self._pid:
+            raise StoreUnavailable(
+                f"the store {self._address.shown} was opened in another process (pid {self._pid}); "
+                "a fork does not take its threads along: open the store after the fork"
+            )
+
+    def abandon(self) -> None:
+        """What a forked child does first: nothing of its parent's is used or closed."""
+        for sessions in self._all:
+            sessions.abandon()
+        self._bell.abandon()
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _end(all_sessions: Sequence[Sessions], bell: Bell, pid: int | None) -> None:
+    """Close everything that is open, unless this is a forked child, whose parent goes on with it."""
+    if os.getpid() != pid:
+        return
+    for sessions in all_sessions:
+        sessions.stop()
+    bell.stop()
+
+
+def _abandoning(known: weakref.ref[PostgresStore]) -> Callable[[], None]:
+    def abandon() -> None:
+        if (store := known()) is not None:
+            store.abandon()
+
+    return abandon

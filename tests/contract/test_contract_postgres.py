@@ -1,0 +1,22 @@
+"""The Postgres store keeps the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from holdfast.core.ports import Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.contract import SettableClock, StoreContract
+
+
+class TestPostgresStore(StoreContract):
+    """Every sentence of the contract, said of the Postgres store."""
+
+    @pytest_asyncio.fixture
+    async def store(self, clock: SettableClock, postgres_url: str) -> AsyncIterator[Store]:
+        store = PostgresStore(postgres_url, clock=clock)
+        await store.open()
+        yield store
+        await store.close()
