@@ -240,6 +240,14 @@ class Store(Reader, Protocol):
         """The same store as a database for users' own tables, if it is one."""
         ...
 
+    @property
+    def flushes(self) -> int:
+        """How many calls of `checkpoint` one worker may have under way at once and be the faster for it.
+
+        They never have a run in common, and may be answered in any order.
+        """
+        ...
+
     async def open(self, *, migrate: bool = True) -> None:
         """Make ready for use. An empty store gets its schema; an older one is migrated if allowed."""
         ...

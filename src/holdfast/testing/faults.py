@@ -177,6 +177,10 @@ class FaultyStore:
         inner = self.inner.database
         return None if inner is None else FaultyDatabase(inner, self._through)
 
+    @property
+    def flushes(self) -> int:
+        return self.inner.flushes
+
     async def now(self) -> Micros:
         return await self.inner.now()
 
