@@ -46,19 +46,30 @@ async def open_account(name: str, cents: int) -> None:
         await hf.start_in(connection, greet, name, key=f"greet:{name}")
 
 
+async def close_account(name: str) -> None:
+    """The account is gone exactly if its owner hears of it."""
+    with hf.connection() as connection:
+        connection.execute("delete from account where name = ?", (name,))
+        await hf.send_in(connection, hf.run(key=f"greet:{name}"), "closed")
+
+
 @hf.workflow("bank.greet.v1")
 async def greet(ctx: Context, name: str) -> str:
-    return await ctx.step("mail", lambda: f"welcome, {name}")
+    await ctx.step("welcome", lambda: f"welcome, {name}")
+    await ctx.receive("closed")
+    return await ctx.step("farewell", lambda: f"farewell, {name}")
 
 
 async def main() -> None:
-    ada, bob = (f"{name}-{os.getpid()}-{uuid4().hex[:4]}" for name in ("ada", "bob"))
+    ada, bob, eve = (f"{name}-{os.getpid()}-{uuid4().hex[:4]}" for name in ("ada", "bob", "eve"))
     async with hf, hf.worker():
         with hf.connection() as connection:
             connection.execute(SCHEMA).fetchall()
         await open_account(ada, 500)
         await open_account(bob, 0)
-        print((await hf.run(key=f"greet:{bob}").result()).partition("-")[0])
+        await open_account(eve, 0)
+        await close_account(eve)
+        print((await hf.run(key=f"greet:{eve}").result()).partition("-")[0])
         print(await asyncio.gather(*(hf.execute(transfer, ada, bob, cents) for cents in (100, 200))))
         print(await hf.execute(transfer, ada, bob, 1_000))
         with hf.connection(readonly=True) as connection:

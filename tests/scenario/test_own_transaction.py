@@ -1,17 +1,29 @@
-"""Transactions of users outside of runs: `hf.connection()`, and runs that exist exactly if they are committed."""
+"""Transactions of users outside of runs: what is written in them is there exactly if they are committed."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 import pytest_asyncio
 
-from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, RunNotFound, RunState, StoreUnavailable
+from holdfast import (
+    Context,
+    Holdfast,
+    InvalidRequest,
+    KeyConflict,
+    NotSerializable,
+    RunFinished,
+    RunNotFound,
+    RunState,
+    StoreUnavailable,
+)
 
 SOON_SECONDS = 0.5
 """Sooner than anybody looks who was not told."""
@@ -25,6 +37,14 @@ async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
     async def ship(_ctx: Context, order: int) -> str:
         return f"order {order} is on its way"
 
+    @hf.workflow("parcel")
+    async def parcel(ctx: Context) -> Any:
+        return await ctx.receive("word")
+
+    @hf.workflow("listener")
+    async def listener(ctx: Context) -> Any:
+        return await ctx.wait_event("rates")
+
     async with hf:
         with hf.connection() as connection:
             connection.execute("create table orders (id integer primary key, item text not null)")
@@ -34,6 +54,13 @@ async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
 def place(connection: apsw.Connection, item: str = "tea") -> int:
     connection.execute("insert into orders (item) values (?)", (item,))
     return connection.last_insert_rowid()
+
+
+@contextmanager
+def rolled_back(hf: Holdfast) -> Iterator[apsw.Connection]:
+    with suppress(LookupError), hf.connection() as connection:
+        yield connection
+        raise LookupError
 
 
 def orders(hf: Holdfast) -> int:
@@ -81,6 +108,87 @@ async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
         connection.execute("commit")
         assert await run.result(timeout=5) == "order 1 is on its way"
     connection.close()
+
+
+# Messages and events
+
+
+async def test_a_message_arrives_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
+    run = await hf.start("parcel", key="parcel-1")
+    async with hf.worker() as worker:
+        await worker.run_until_idle()
+        with rolled_back(hf) as connection:
+            await hf.send_in(connection, run, "word", f"order {place(connection)} is void")
+        with hf.connection() as connection:
+            await hf.send_in(connection, run, "word", f"order {place(connection)} is paid")
+        assert await run.result(timeout=SOON_SECONDS) == "order 1 is paid"
+    assert orders(hf) == 1
+
+
+async def test_a_message_may_name_its_run_by_id_or_by_key(hf: Holdfast) -> None:
+    first, second = await hf.start("parcel"), await hf.start("parcel", key="parcel-2")
+    with hf.connection() as connection:
+        await hf.send_in(connection, first.id, "word", 1)
+        await hf.send_in(connection, hf.run(key="parcel-2"), "word", 2)
+        third = await hf.start_in(connection, "parcel")
+        await third.send_in(connection, "word", 3)
+    async with hf.worker():
+        assert [await run.result(timeout=5) for run in (first, second, third)] == [1, 2, 3]
+
+
+async def test_a_message_with_the_same_id_is_the_same_message(hf: Holdfast) -> None:
+    run = await hf.start("parcel")
+    await run.send("word", "first", id="m")
+    with hf.connection() as connection:
+        await hf.send_in(connection, run, "word", "second", id="m")
+    assert (await hf.store.get(run.id)).run.arrivals == 1  # type: ignore[union-attr]  # there it is
+
+
+async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: Holdfast) -> None:
+    finished = await hf.start("ship", {"order": 1})
+    await hf.worker().run_until_idle()
+    with hf.connection() as connection:
+        place(connection)
+        with pytest.raises(RunFinished, match="'word' was not sent"):
+            await hf.send_in(connection, finished, "word")
+        with pytest.raises(RunNotFound, match="there is no run nobody"):
+            await hf.send_in(connection, "nobody", "word")
+        with pytest.raises(RunNotFound, match="no run has the key 'none'"):
+            await hf.send_in(connection, hf.run(key="none"), "word")
+    assert orders(hf) == 1
+
+
+async def test_an_event_is_there_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
+    runs = [await hf.start("listener") for _ in range(2)]
+    async with hf.worker() as worker:
+        await worker.run_until_idle()
+        with rolled_back(hf) as connection:
+            await hf.emit_in(connection, "rates", f"void {place(connection)}")
+        with hf.connection() as connection:
+            assert await hf.emit_in(connection, "rates", f"order {place(connection)}") == 2
+        assert [await run.result(timeout=SOON_SECONDS) for run in runs] == ["order 1"] * 2
+
+
+async def test_names_and_payloads_are_checked_before_anything_is_written(hf: Holdfast) -> None:
+    run = await hf.start("parcel")
+    with hf.connection() as connection:
+        place(connection)
+        with pytest.raises(InvalidRequest, match="message name"):
+            await hf.send_in(connection, run, "a/b")
+        with pytest.raises(NotSerializable):
+            await hf.emit_in(connection, "rates", object())
+    assert orders(hf) == 1
+
+
+async def test_a_store_without_tables_says_so() -> None:
+    async with Holdfast("memory://") as hf:
+        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store is no database"):
+            await hf.send_in(object(), "a-run", "word")
+        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store is no database"):
+            await hf.emit_in(object(), "rates")
+
+
+# What is refused
 
 
 async def test_a_key_that_is_taken_is_refused_without_harm(hf: Holdfast) -> None:

@@ -227,9 +227,16 @@ class Database(Protocol):
         """A connection with a transaction open, which is committed at the end, or rolled back if that is an error."""
         ...
 
-    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
-        """Make runs in the transaction that is open on a connection. `InvalidRequest` if that cannot be."""
-        ...
+    # In a transaction that is open on a connection of a user's. They are like the store's own operations, and what
+    # they write is committed, or rolled back, with it; after a commit everybody is told soon. A refusal leaves the
+    # transaction as it was before. `InvalidRequest` if the connection cannot be used for it. Connections may be of
+    # several kinds, and some of them have to be awaited.
+
+    def create_in(self, connection: object, intents: Sequence[Intent]) -> Awaitable[Created]: ...
+
+    def send_in(self, connection: object, messages: Sequence[Message]) -> Awaitable[Sequence[Sent]]: ...
+
+    def emit_in(self, connection: object, events: Sequence[Event]) -> Awaitable[Sequence[int]]: ...
 
 
 class Store(Reader, Protocol):
@@ -238,6 +245,14 @@ class Store(Reader, Protocol):
     @property
     def database(self) -> Database | None:
         """The same store as a database for users' own tables, if it is one."""
+        ...
+
+    @property
+    def flushes(self) -> int:
+        """How many calls of `checkpoint` one worker may have under way at once and be the faster for it.
+
+        They never have a run in common, and may be answered in any order.
+        """
         ...
 
     async def open(self, *, migrate: bool = True) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
 from holdfast.core.clock import Micros, instant, micros
-from holdfast.core.codec import Codec, encode_any
+from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import new_id
 from holdfast.core.intent import (
@@ -22,18 +21,18 @@ from holdfast.core.intent import (
     check_key,
     check_priority,
     check_tags,
-    check_topic,
     described,
     run_options,
 )
-from holdfast.core.model import DEFAULT_PRIORITY, Event, Intent, Lease, Reuse, Undelivered
-from holdfast.core.ports import PAGE_LIMIT, Database, Query
+from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
+from holdfast.core.ports import PAGE_LIMIT, Query
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
 from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
+from holdfast.engine.own import OwnTransactions, an_event
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -73,7 +72,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery):
+class Engine(Controls, Delivery, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -162,24 +161,8 @@ class Engine(Controls, Delivery):
         """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
         intent, codec = self._intent(workflow, args, options)
         await self.opened()
-        (run,) = self._database("start_in").create_in(connection, [intent]).runs
+        (run,) = (await self.database_for("start_in").create_in(connection, [intent])).runs
         return RunHandle(self, run.run_id, codec, created=run.created)
-
-    def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
-        """A transaction in the store's database, for tables of yours: `with hf.connection() as connection: …`.
-
-        It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
-        keep it short; one that is `readonly` keeps nobody waiting. Needs an open store: `async with hf`.
-        """
-        return self._database("connection").connection(readonly=readonly)
-
-    def _database(self, what: str) -> Database:
-        database = self.store.database
-        if database is None:
-            raise InvalidRequest(
-                f"hf.{what}: this store is no database that tables of yours could be in; use sqlite:///file.db"
-            )
-        return database
 
     async def _create_one(self, intent: Intent) -> Created:
         """Create a run; if a worker of this process has nothing better to do, it gets the lease in the same commit."""
@@ -390,7 +373,7 @@ class Engine(Controls, Delivery):
 
         When it returns the event is durable.
         """
-        event = Event(id=new_id(), topic=check_topic(topic), payload=encode_any(payload, f"payload of event {topic!r}"))
+        event = an_event(topic, payload)
         await self.opened()
         (reached,) = await self.store.emit([event])
         return reached

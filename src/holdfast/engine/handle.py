@@ -12,7 +12,7 @@ from holdfast.core.ids import new_id
 from holdfast.core.intent import check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import Message
-from holdfast.core.ports import Details
+from holdfast.core.ports import Details, Sent
 from holdfast.core.states import RunState
 from holdfast.engine.ends import End
 from holdfast.engine.explain import explain
@@ -138,15 +138,29 @@ class RunHandle(Generic[R]):
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
+        message = self._message(name, payload, id)
         await self._engine.opened()
-        message = Message(
+        (sent,) = await self._engine.store.send([message])
+        self._check(sent, name)
+
+    async def send_in(self, connection: object, name: str, payload: Any = None, *, id: str | None = None) -> None:
+        """Send the run a message in your own transaction: it arrives when you commit what is open on the connection."""
+        message = self._message(name, payload, id)
+        await self._engine.opened()
+        (sent,) = await self._engine.database_for("send_in").send_in(connection, [message])
+        self._check(sent, name)
+
+    def _message(self, name: str, payload: Any, id: str | None) -> Message:
+        return Message(
             id=new_id() if id is None else check_text(id, "message id"),
             name=check_name(name, "message name"),
             payload=encode_any(payload, f"payload of message {name!r}"),
             run_id=self._id,
             key=None if self._id is not None else self._key,
         )
-        (sent,) = await self._engine.store.send([message])
+
+    def _check(self, sent: Sent, name: str) -> None:
+        """Raise what became of a message that was refused."""
         if sent.refused == "unknown":
             raise self._not_found()
         if sent.refused == "finished":

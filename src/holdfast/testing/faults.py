@@ -177,6 +177,10 @@ class FaultyStore:
         inner = self.inner.database
         return None if inner is None else FaultyDatabase(inner, self._through)
 
+    @property
+    def flushes(self) -> int:
+        return self.inner.flushes
+
     async def now(self) -> Micros:
         return await self.inner.now()
 
@@ -264,8 +268,14 @@ class FaultyDatabase:
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
         return self.inner.connection(readonly=readonly)
 
-    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
-        return self.inner.create_in(connection, intents)
+    async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        return await self.inner.create_in(connection, intents)
+
+    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+        return await self.inner.send_in(connection, messages)
+
+    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
+        return await self.inner.emit_in(connection, events)
 
 
 def _lost(name: str) -> StoreUnavailable:

@@ -1,7 +1,7 @@
 """The committer: collects checkpoints of all runs while the last write is in flight, and writes them as one.
 
 This is where the speed comes from. Durability is not weakened: nothing is executed before what led to it is
-written; only the cost of the commit is shared.
+written; only the cost of the commit is shared. A store that can use it gets a further batch while one is in flight.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 
 BATCH_LIMIT = 500
+
+WORTH_A_COMMIT = 50
+"""So many checkpoints are worth a commit of their own beside one in flight, even if more are about to come."""
+
+WORTH_SHARE = 4
+"""Beside a large batch in flight a small one waits, to be part of the next: it is at least one in so many of them."""
+
 _FIRST_PAUSE_SECONDS = 0.05
 _LAST_PAUSE_SECONDS = 5.0
 
@@ -31,7 +38,7 @@ class Writer(Protocol):
     """Whoever has something to write: one held run."""
 
     def take_checkpoint(self) -> Checkpoint | None:
-        """What to write now, or None if it is not needed any more."""
+        """What to write now, or None if it is not needed any more. Not asked for while one is in flight."""
         ...
 
     def written(self, verdict: Verdict) -> None: ...
@@ -41,8 +48,19 @@ class Writer(Protocol):
         ...
 
 
+class Flush:
+    """A batch in flight, and who waits for the answer."""
+
+    __slots__ = ("batch", "task", "writers")
+
+    def __init__(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], task: asyncio.Future[Any]) -> None:
+        self.batch = batch
+        self.writers = writers
+        self.task = task
+
+
 class Committer:
-    """Writes checkpoints in batches, one batch at a time, hence never two of one run.
+    """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
 
     `is_alone` tells that nobody else could have something to write soon.
     """
@@ -51,20 +69,24 @@ class Committer:
         self._store = store
         self._told = told
         self._is_alone = is_alone
+        self._limit = store.flushes
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Writer, None] = {}
-        self._task: asyncio.Future[Any] | None = None
+        self._flushes: set[Flush] = set()
+        self._busy: set[Writer] = set()
+        self._troubled: set[Flush] = set()
+        self._is_out = False
         self._is_scheduled = False
         self._is_closed = False
 
     @property
     def is_idle(self) -> bool:
-        return not self._dirty and self._task is None
+        return not self._dirty and not self._flushes
 
     def add(self, writer: Writer) -> None:
         """Have a run's checkpoint written with the next batch."""
         self._dirty[writer] = None
-        if self._task is not None or self._is_scheduled:
+        if self._is_scheduled or not self._is_time():
             return
         if self._is_alone():
             self._flush()
@@ -73,30 +95,58 @@ class Committer:
             self._is_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def _is_time(self) -> bool:
+        """Whether what has gathered is to be written now.
+
+        With nothing in flight it always is. Else it waits for the answer, and grows meanwhile; unless the store can
+        use another batch, and this one is worth a commit of its own: it is large, or nothing else is about to come,
+        and it is no mere crumb of what is in flight. Runs that commit together come back together, so crumbs would
+        stay crumbs, and commits of a few would for ever slow down those of many.
+        """
+        if not self._flushes:
+            return True
+        if len(self._flushes) >= self._limit or self._troubled:
+            return False
+        gathered = len(self._dirty)
+        is_share = gathered * WORTH_SHARE >= len(self._busy)
+        return is_share and (gathered >= WORTH_A_COMMIT or self._is_alone())
+
     async def close(self) -> None:
         """Stop writing; what is under way is left to its fate."""
         self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [flush.task for flush in self._flushes]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _flush(self) -> None:
         self._is_scheduled = False
-        if self._task is not None or self._is_closed:
-            return
+        while not self._is_closed and self._dirty and self._is_time():
+            writers, batch = self._gathered()
+            if not batch:
+                return
+            self._busy.update(writers)
+            flush = Flush(batch, writers, self._sent(batch))
+            self._flushes.add(flush)
+            # Runs are driven from plain callbacks, never from inside a task.
+            flush.task.add_done_callback(partial(self._answered, flush))
+
+    def _gathered(self) -> tuple[list[Writer], list[Checkpoint]]:
+        """The next batch. A run whose last checkpoint is in flight stays for a later one."""
         writers: list[Writer] = []
         batch: list[Checkpoint] = []
-        while self._dirty and len(batch) < BATCH_LIMIT:
-            writer = next(iter(self._dirty))
+        for writer in list(self._dirty):
+            if len(batch) == BATCH_LIMIT:
+                break
+            if writer in self._busy:
+                continue
             del self._dirty[writer]
             checkpoint = writer.take_checkpoint()
             if checkpoint is not None:
                 writers.append(writer)
                 batch.append(checkpoint)
-        if batch:
-            self._task = self._sent(batch)
-            # Runs are driven from plain callbacks, never from inside a task.
-            self._task.add_done_callback(partial(self._answered, batch, writers))
+        return writers, batch
 
     def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         try:
@@ -106,27 +156,35 @@ class Committer:
             refused.set_exception(error)
             return refused
 
-    def _answered(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], sent: asyncio.Future[Verdicts]) -> None:
+    def _answered(self, flush: Flush, sent: asyncio.Future[Verdicts]) -> None:
         if sent.cancelled():
-            self._task = None
+            self._landed(flush)
         elif (error := sent.exception()) is None:
             self._told(sent.result().now)
-            self._deliver(writers, sent.result().verdicts)
+            self._deliver(flush, sent.result().verdicts)
+        elif self._is_closed:
+            self._landed(flush)
         else:
-            self._task = self._loop.create_task(self._insist(batch, error))
-            self._task.add_done_callback(partial(self._written, writers))
+            self._troubled.add(flush)
+            flush.task = self._loop.create_task(self._insist(flush.batch, error))
+            flush.task.add_done_callback(partial(self._written, flush))
 
-    def _written(self, writers: Sequence[Writer], task: asyncio.Future[list[Answer]]) -> None:
+    def _written(self, flush: Flush, task: asyncio.Future[list[Answer]]) -> None:
         if task.cancelled():
-            self._task = None
+            self._landed(flush)
         else:
-            self._deliver(writers, task.result())
+            self._deliver(flush, task.result())
 
-    def _deliver(self, writers: Sequence[Writer], answers: Sequence[Answer]) -> None:
-        self._task = None
+    def _landed(self, flush: Flush) -> None:
+        self._flushes.discard(flush)
+        self._troubled.discard(flush)
+        self._busy.difference_update(flush.writers)
+
+    def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
+        self._landed(flush)
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
-            for writer, answer in zip(writers, answers, strict=True):
+            for writer, answer in zip(flush.writers, answers, strict=True):
                 if isinstance(answer, Verdict):
                     writer.written(answer)
                 else:
@@ -139,8 +197,7 @@ class Committer:
         pause = 0.0
         while True:
             if isinstance(error, StoreUnavailable):
-                if pause == 0.0:
-                    _log.warning("cannot write; trying again until it works: %s", error)
+                self._note_outage(error)
                 pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
                 await asyncio.sleep(pause)
             elif isinstance(error, Exception):
@@ -153,7 +210,16 @@ class Committer:
             except Exception as again:  # noqa: BLE001 - whatever a store refuses must not stop the others
                 error = again
             else:
-                if pause:
-                    _log.warning("writing works again")
+                self._note_end_of_outage()
                 self._told(answer.now)
                 return list(answer.verdicts)
+
+    def _note_outage(self, error: StoreUnavailable) -> None:
+        if not self._is_out:
+            self._is_out = True
+            _log.warning("cannot write; trying again until it works: %s", error)
+
+    def _note_end_of_outage(self) -> None:
+        if self._is_out:
+            self._is_out = False
+            _log.warning("writing works again")

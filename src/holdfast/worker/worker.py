@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -32,6 +31,7 @@ from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, Heart
 from holdfast.worker.held import HeldRun
+from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.transactor import Transactor
 
@@ -200,29 +200,23 @@ class Worker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; the second signal ends the grace at once."""
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        installed = []
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, stopping.set)
-                installed.append(number)
-        try:
+        orders = Orders()
+        with orders.from_person():
             await self.start()
-            await stopping.wait()
-            _log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
-            stopping.clear()
-            drain = asyncio.create_task(self.stop())
-            hurry = asyncio.create_task(stopping.wait())
-            await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
-            if not drain.done():
-                for held in list(self._held.values()):
-                    held.stop()
-            hurry.cancel()
-            await drain
-        finally:
-            for number in installed:
-                loop.remove_signal_handler(number)
+            await self.obey(orders)
+
+    async def obey(self, orders: Orders) -> None:
+        """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
+        await orders.stop.wait()
+        _log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
+        drain = asyncio.create_task(self.stop())
+        hurry = asyncio.create_task(orders.hurry.wait())
+        await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
+        if not drain.done():
+            for held in list(self._held.values()):
+                held.stop()
+        hurry.cancel()
+        await drain
 
     async def run_until_idle(self) -> None:
         """Work until nothing of its types is held here or due; sleeping and waiting runs do not count."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
+import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -19,10 +20,14 @@ from holdfast.cli.application import load_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.output import Output
+from holdfast.cli.settings import Settings
+from holdfast.cli.supervisor import Supervisor
 from holdfast.cli.times import LENGTH
 from holdfast.core.intent import matches_type
+from holdfast.worker.orders import Orders
 from holdfast.worker.worker import Worker
 
 _SWITCH_SECONDS = 0.0005
@@ -34,6 +39,7 @@ _TYPES_SHOWN = 8
     "worker",
     "holdfast worker shop:hf",
     "holdfast worker shop:hf --types 'billing.*,shop.checkout.v1' --concurrency 50",
+    "holdfast worker shop:hf --processes 4",
     "holdfast worker shop:hf --until-idle",
 )
 @click.argument("target", metavar="MODULE:ATTR")
@@ -52,7 +58,16 @@ _TYPES_SHOWN = 8
     show_default=True,
     envvar="HOLDFAST_WORKER_CONCURRENCY",
     show_envvar=True,
-    help="Runs at once.",
+    help="Runs at once, in each process.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    envvar="HOLDFAST_WORKER_PROCESSES",
+    show_envvar=True,
+    help="Worker processes; one that dies is replaced.",
 )
 @click.option(
     "--threads",
@@ -89,9 +104,60 @@ _TYPES_SHOWN = 8
     help="What the worker is called.  [default: host and process]",
 )
 @pass_output
-def command(
+def command(out: Output, target: str, *, processes: int, **options: Any) -> ExitCode:
+    """Execute runs of the application's workflows and tasks until SIGTERM or ^C.
+
+    MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the current directory is searched
+    first. Then running steps get their grace, and every run is given back for others to continue. A second ^C
+    ends the grace at once. Logs go to stderr; -v shows more of them.
+    """
+    if processes > 1:
+        return _supervise(out, target, processes, **options)
+    return _execute(out, target, Lifeline.taken(), **options)
+
+
+def _supervise(out: Output, target: str, processes: int, **options: Any) -> ExitCode:
+    """Have other processes execute runs."""
+    log_to_stderr(out.settings.verbosity)
+
+    async def supervise() -> ExitCode:
+        return await Supervisor(
+            lambda number: _command(out.settings, target, number, options),
+            processes,
+            grace_seconds=options["grace"].total_seconds(),
+            ends_when_idle=options["until_idle"],
+        ).run()
+
+    out.talk(f"{processes} worker processes under process {os.getpid()}")
+    code = asyncio.run(supervise())
+    out.talk("all worker processes stopped")
+    return code
+
+
+def _command(settings: Settings, target: str, number: int, options: Mapping[str, Any]) -> list[str]:
+    """What to type for one of several processes. Each option is given, so that no variable says otherwise."""
+    words = [sys.executable, "-m", "holdfast", "worker", target, "--processes", "1", "--color", settings.color]
+    if settings.url is not None:
+        words += ["--url", settings.url]
+    if settings.verbosity:
+        words += ["-q"] if settings.is_quiet else ["-v"] * settings.verbosity
+    for pattern in options["types"]:
+        words += ["--types", pattern]
+    for name in ("concurrency", "threads"):
+        words += [f"--{name}", str(options[name])]
+    for name in ("grace", "lease"):
+        words += [f"--{name}", str(options[name].total_seconds())]
+    if options["until_idle"]:
+        words.append("--until-idle")
+    if options["name"] is not None:
+        words += ["--name", f"{options['name']}-{number}"]
+    return words
+
+
+def _execute(
     out: Output,
     target: str,
+    lifeline: Lifeline | None,
     *,
     types: Sequence[str],
     grace: timedelta,
@@ -99,40 +165,65 @@ def command(
     until_idle: bool,
     **options: Any,
 ) -> ExitCode:
-    """Execute runs of the application's workflows and tasks until SIGTERM or ^C.
-
-    MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the current directory is searched
-    first. Then running steps get their grace, and every run is given back for others to continue. A second ^C
-    ends the grace at once. Logs go to stderr; -v shows more of them.
-    """
-    log_to_stderr(out.settings.verbosity)
+    """Execute runs in this process."""
+    log_to_stderr(out.settings.verbosity, None if lifeline is None else lifeline.number)
+    if lifeline is not None:
+        lifeline.hold(grace.total_seconds())
     # Steps in threads would otherwise starve beside a busy event loop.
     sys.setswitchinterval(_SWITCH_SECONDS)
     # Hundreds of runs at once make many short-lived objects; the default would look for garbage every 700 of them.
     gc.set_threshold(*_GC_THRESHOLDS)
     hf = load_application(target, out.settings.url)
+    if lifeline is not None and _is_in_memory(hf):
+        raise Refusal("the store of the application is in memory, which several processes cannot share: --processes 1")
     patterns = _patterns(types, hf.registry.types())
     lengths = {"lease_seconds": lease.total_seconds(), "grace_seconds": grace.total_seconds()}
-    asyncio.run(_work(out, hf, patterns, options | lengths, until_idle=until_idle))
+    asyncio.run(_work(out, hf, patterns, options | lengths, lifeline, until_idle=until_idle))
     return ExitCode.OK
 
 
 async def _work(
-    out: Output, hf: Holdfast, patterns: list[str] | None, options: dict[str, Any], *, until_idle: bool
+    out: Output,
+    hf: Holdfast,
+    patterns: list[str] | None,
+    options: dict[str, Any],
+    lifeline: Lifeline | None,
+    *,
+    until_idle: bool,
 ) -> None:
     worker = hf.worker(types=patterns, **options)
     try:
         await hf.opened()
         out.talk(_greeting(hf, worker, patterns, until_idle=until_idle))
-        if hf.url.partition(":")[0] == "memory":
+        if _is_in_memory(hf):
             out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
-        if until_idle:
+        if lifeline is not None:
+            await _work_as_ordered(worker, lifeline, until_idle=until_idle)
+        elif until_idle:
             await _run_until_idle(worker)
         else:
             await worker.run()
         out.talk(f"worker {worker.name} stopped")
     finally:
         await hf.close()
+
+
+def _is_in_memory(hf: Holdfast) -> bool:
+    return hf.url.partition(":")[0] == "memory"
+
+
+async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
+    """Work for a supervisor."""
+    orders = Orders()
+    with orders.from_supervisor():
+        await worker.start()
+        lifeline.say_ready()
+        working = asyncio.create_task(worker.run_until_idle() if until_idle else orders.stop.wait())
+        working.add_done_callback(lambda _: orders.stop.set())
+        await worker.obey(orders)
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
 
 
 async def _run_until_idle(worker: Worker) -> None:

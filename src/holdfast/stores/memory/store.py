@@ -45,6 +45,8 @@ def _atomic(
 class MemoryStore:
     """Runs in a dictionary, rules from core, nothing else."""
 
+    flushes = 1
+
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.RLock()

@@ -13,9 +13,9 @@ import apsw
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Clock
 from holdfast.core.errors import Fatal, InvalidRequest
-from holdfast.core.model import Intent
-from holdfast.core.ports import Transacted, Transaction
-from holdfast.stores.sqlite import checkpoints, starts, transactions
+from holdfast.core.model import Event, Intent, Message
+from holdfast.core.ports import Sent, Transacted, Transaction
+from holdfast.stores.sqlite import arrivals, checkpoints, starts, transactions
 from holdfast.stores.sqlite.connections import open_for_reading, open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
@@ -95,15 +95,30 @@ class SqliteDatabase:
             with self._translating():
                 connection.execute("commit")
 
-    def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+    # They are coroutines only because other databases have connections to be awaited: nothing happens in between.
+
+    async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        with self._desk(connection) as desk:
+            return starts.create(desk, intents, None)
+
+    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+        with self._desk(connection) as desk:
+            return arrivals.send(desk, messages)
+
+    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
+        with self._desk(connection) as desk:
+            return arrivals.emit(desk, events)
+
+    @contextmanager
+    def _desk(self, connection: object) -> Iterator[Desk]:
+        """Work in a transaction of a user's. Whom to tell of it is known only when they commit, so all are told."""
         ours = self._checked(connection)
         guard = ours.authorizer
         lifted = guard.off() if isinstance(guard, Guard) else nullcontext()
         with self._translating(), lifted, ours:  # a savepoint: what is refused leaves nothing behind
             desk = Desk(ours, self._clock)
-            created = starts.create(desk, intents, None)
+            yield desk
             desk.flush()
-        return created
 
     def _checked(self, connection: object) -> apsw.Connection:
         if type(connection).__module__.partition(".")[0] == "sqlite3":
@@ -112,16 +127,16 @@ class SqliteDatabase:
                 "process destroy each other's locks, and with them the file; use `with hf.connection() as connection:`"
             )
         if not isinstance(connection, apsw.Connection):
-            raise InvalidRequest(
-                f"start_in takes an apsw.Connection, such as hf.connection() gives, not {connection!r}"
-            )
+            raise InvalidRequest(f"this is no apsw.Connection, such as hf.connection() gives, but {connection!r}")
         if not self._is_ours(Path(connection.filename)):
             raise InvalidRequest(
                 f"this connection is to {connection.filename or 'a database in memory'}, and runs are kept in "
                 f"{self._files.database}; use `with hf.connection() as connection:`"
             )
         if not connection.in_transaction:
-            raise InvalidRequest("no transaction is open on this connection; begin one, and commit it to start the run")
+            raise InvalidRequest(
+                "no transaction is open on this connection; begin one: what is written here counts once you commit it"
+            )
         return connection
 
     def _is_ours(self, path: Path) -> bool:
@@ -167,5 +182,5 @@ def check_not_writing(path: Path) -> None:
     if path in _WRITING.get([]):
         raise InvalidRequest(
             f"inside `with hf.connection()` nobody else can write to {path}, holdfast neither: leave the block first, "
-            "or use hf.start_in(connection, …)"
+            "or use hf.start_in, hf.send_in or hf.emit_in(connection, …)"
         )

@@ -57,6 +57,8 @@ _EXIT_SECONDS = 1.0
 class SqliteStore:
     """Runs in one SQLite file, which several processes of one machine may use at once."""
 
+    flushes = 1  # there is one writer, which commits together whatever it finds
+
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
         self._files = Files(Path(path).absolute())
         self._clock: Clock = clock or SystemClock()

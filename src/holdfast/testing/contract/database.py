@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Verdict
+from holdfast.core.checkpoint import Cancel, Suspend, Verdict
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import InvalidRequest, KeyConflict
-from holdfast.core.model import Entry, EntryKind, EntryState, Lease
-from holdfast.core.ports import Database, Store, Transacted
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Message, Topic
+from holdfast.core.ports import Database, Sent, Store, Transacted
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -20,14 +21,20 @@ from holdfast.testing.contract.arrange import (
     a_message,
     a_retry,
     a_step,
+    an_event,
     an_id,
     an_intent,
     checkpoint_for,
+    claim,
     claim_one,
+    ended,
+    for_event,
+    for_message,
     held,
     picture_of,
     start,
     succeed,
+    suspended,
     the_run,
     write,
 )
@@ -65,10 +72,21 @@ class Book:
 
         return await self.database.transact(checkpoint_for(lease, **parts), entry.location, transaction)
 
+    @contextmanager
+    def rolled_back(self) -> Iterator[Any]:
+        """A transaction of which nothing is left."""
+        with suppress(_Undone), self.database.connection() as connection:
+            yield connection
+            raise _Undone
+
     def lines(self) -> int:
         with self.database.connection(readonly=True) as connection:
             (row,) = connection.execute("select count(*) from book").fetchall()
         return int(row[0])
+
+
+class _Undone(Exception):
+    pass
 
 
 def history_of(entries: Sequence[Entry]) -> list[tuple[str, EntryKind, EntryState, str | None]]:
@@ -198,7 +216,7 @@ class DatabaseContract(Contract):
 
     async def test_a_run_started_in_a_transaction_exists_once_that_is_committed(self, store: Store, book: Book) -> None:
         with book.database.connection() as connection:
-            (run,) = book.database.create_in(connection, [an_intent(1, tags={"a": "b"})]).runs
+            (run,) = (await book.database.create_in(connection, [an_intent(1, tags={"a": "b"})])).runs
             assert run.created
             assert await store.get(an_id(1)) is None
         assert (await the_run(store)).state is RunState.PENDING
@@ -206,13 +224,8 @@ class DatabaseContract(Contract):
         assert (await claim_one(store)).run.id == an_id(1)
 
     async def test_a_run_started_in_a_transaction_that_is_rolled_back_never_was(self, store: Store, book: Book) -> None:
-        def fail() -> None:
-            with book.database.connection() as connection:
-                book.database.create_in(connection, [an_intent(1, key="k")])
-                raise LookupError
-
-        with pytest.raises(LookupError):
-            fail()
+        with book.rolled_back() as connection:
+            await book.database.create_in(connection, [an_intent(1, key="k")])
         assert await store.get(an_id(1)) is None
         assert await store.find("k") is None
 
@@ -220,7 +233,7 @@ class DatabaseContract(Contract):
         """S1."""
         await start(store, an_intent(1, key="k"))
         with book.database.connection() as connection:
-            (run,) = book.database.create_in(connection, [an_intent(2, key="k")]).runs
+            (run,) = (await book.database.create_in(connection, [an_intent(2, key="k")])).runs
         assert (run.run_id, run.created) == (an_id(1), False)
 
     async def test_a_refused_start_leaves_the_rest_of_the_transaction_alone(self, store: Store, book: Book) -> None:
@@ -228,10 +241,127 @@ class DatabaseContract(Contract):
         with book.database.connection() as connection:
             connection.execute("insert into book values ('mine')")
             with pytest.raises(KeyConflict):
-                book.database.create_in(connection, [an_intent(2), an_intent(3, key="k", payload='{"a":1}')])
+                await book.database.create_in(connection, [an_intent(2), an_intent(3, key="k", payload='{"a":1}')])
         assert book.lines() == 1
         assert await store.get(an_id(2)) is None
 
+    # Sending in a transaction
+
+    async def test_a_message_sent_in_a_transaction_wakes_the_run_once_that_is_committed(
+        self, store: Store, clock: SettableClock, book: Book
+    ) -> None:
+        await suspended(store, 1, for_message("go"))
+        clock.advance(SECOND)
+        with book.database.connection() as connection:
+            assert list(await book.database.send_in(connection, [a_message()])) == [Sent(run_id=an_id(1))]
+            assert (await the_run(store)).ready_at is None
+        assert (await the_run(store)).ready_at == START + SECOND
+        assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
+
+    async def test_a_message_sent_in_a_transaction_that_is_rolled_back_never_was(
+        self, store: Store, book: Book
+    ) -> None:
+        await suspended(store, 1, for_message("go"))
+        before = await picture_of(store, 1)
+        with book.rolled_back() as connection:
+            await book.database.send_in(connection, [a_message()])
+        assert await picture_of(store, 1) == before
+        await store.send([a_message(payload='"again"')])
+        assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ['"again"']
+
+    async def test_the_holder_of_a_run_hears_of_a_message_that_was_committed(self, store: Store, book: Book) -> None:
+        """T1: nothing of a held run is touched but its inbox."""
+        lease = await held(store)
+        before = await the_run(store)
+        with book.database.connection() as connection:
+            await book.database.send_in(connection, [a_message()])
+        after = await the_run(store)
+        assert (after.state, after.ready_at, after.token) == (before.state, before.ready_at, before.token)
+        assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1"]
+
+    async def test_a_message_is_one_however_it_is_sent(self, store: Store, book: Book) -> None:
+        """SEMANTICS, waiting: a repeated send is no second message."""
+        lease = await held(store)
+        await store.send([a_message(id="m1")])
+        with book.database.connection() as connection:
+            await book.database.send_in(connection, [a_message(id="m1"), a_message(id="m2")])
+            await book.database.send_in(connection, [a_message(id="m2")])
+        await store.send([a_message(id="m2")])
+        assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1", "m2"]
+
+    async def test_a_message_finds_its_run_by_key_also_one_of_the_same_transaction(
+        self, store: Store, book: Book
+    ) -> None:
+        message = Message(id="m1", name="go", payload="1", key="k")
+        with book.database.connection() as connection:
+            await book.database.create_in(connection, [an_intent(1, key="k")])
+            assert list(await book.database.send_in(connection, [message])) == [Sent(run_id=an_id(1))]
+        assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
+
+    async def test_a_refused_message_leaves_the_rest_of_the_transaction_alone(self, store: Store, book: Book) -> None:
+        await ended(store, 1)
+        await held(store, 3)
+        with book.database.connection() as connection:
+            connection.execute("insert into book values ('mine')")
+            sent = await book.database.send_in(connection, [a_message(1), a_message(2), a_message(3)])
+        assert list(sent) == [
+            Sent(run_id=an_id(1), refused="finished"),
+            Sent(run_id=an_id(2), refused="unknown"),
+            Sent(run_id=an_id(3)),
+        ]
+        assert book.lines() == 1
+        assert (await the_run(store, 3)).arrivals == 1
+
+    # Emitting in a transaction
+
+    async def test_an_event_of_a_transaction_reaches_who_waits_once_that_is_committed(
+        self, store: Store, clock: SettableClock, book: Book
+    ) -> None:
+        await suspended(store, 1, for_event("paid"))
+        await suspended(store, 2, for_event("paid"))
+        await suspended(store, 3, for_event("shipped"))
+        clock.advance(SECOND)
+        with book.database.connection() as connection:
+            assert list(await book.database.emit_in(connection, [an_event()])) == [2]
+            assert (await the_run(store)).ready_at is None
+        assert [(await the_run(store, number)).ready_at for number in (1, 2, 3)] == [START + SECOND] * 2 + [None]
+        assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["1"]
+
+    async def test_an_event_of_a_transaction_that_is_rolled_back_never_was(self, store: Store, book: Book) -> None:
+        await suspended(store, 1, for_event("paid"))
+        early = await held(store, 2)
+        before = await picture_of(store, 1)
+        with book.rolled_back() as connection:
+            await book.database.emit_in(connection, [an_event()])
+        assert await picture_of(store, 1) == before
+        verdict = await write(store, checkpoint_for(early, Suspend(), waits=(for_event("paid"),)))
+        assert not verdict.is_held
+
+    async def test_an_event_of_a_transaction_is_kept_for_who_waits_later(self, store: Store, book: Book) -> None:
+        """S3."""
+        lease = await held(store)
+        with book.database.connection() as connection:
+            assert list(await book.database.emit_in(connection, [an_event()])) == [0]
+        verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))
+        assert verdict.is_held
+        assert [arrival.payload for arrival in verdict.arrivals] == ["1"]
+
+    async def test_an_event_of_a_transaction_goes_to_one_run_if_its_topic_is_a_queue(
+        self, store: Store, book: Book
+    ) -> None:
+        await store.put_topics([Topic(name="paid", mode="queue")])
+        await suspended(store, 1, for_event("paid"))
+        await suspended(store, 2, for_event("paid"))
+        with book.database.connection() as connection:
+            assert list(await book.database.emit_in(connection, [an_event("e1")])) == [1]
+        assert [lease.run.id for lease in (await claim(store)).leases] == [an_id(1)]
+
+    # Connections
+
     async def test_what_is_no_connection_is_refused(self, book: Book) -> None:
         with pytest.raises(InvalidRequest):
-            book.database.create_in(object(), [an_intent(1)])
+            await book.database.create_in(object(), [an_intent(1)])
+        with pytest.raises(InvalidRequest):
+            await book.database.send_in(object(), [a_message()])
+        with pytest.raises(InvalidRequest):
+            await book.database.emit_in(object(), [an_event()])

@@ -1,0 +1,236 @@
+"""The supervisor: keeps a number of worker processes alive, and ends with them.
+
+It never loads the application, so nothing in there can take it down. The first process goes ahead: only when that can
+work are the others started, so a mistake is told once, and ends the command as it would with a single process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.lifeline import AFTER_GRACE_SECONDS, VARIABLE
+from holdfast.worker.orders import Orders
+
+_TELLING = frozenset(ExitCode) - {ExitCode.OK}
+_AS_TOLD = frozenset({ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT})
+
+_log = logging.getLogger("holdfast.supervisor")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How a process that ends again and again is treated.
+
+    It is replaced at once. After a second end within `steady_seconds` of its start the next one waits, for twice as
+    long each time. When every process has failed `starts` times in a row before it could work, the supervisor gives up.
+    """
+
+    steady_seconds: float = 10.0
+    first_pause_seconds: float = 0.5
+    last_pause_seconds: float = 30.0
+    starts: int = 6
+
+    def pause_seconds(self, quick_ends: int) -> float:
+        """How long to wait after so many quick ends in a row."""
+        if quick_ends <= 1:
+            return 0.0
+        return float(min(self.last_pause_seconds, self.first_pause_seconds * 2.0 ** min(quick_ends - 2, 30)))
+
+
+class Place:
+    """One of the processes there are to be: whoever holds it now, and how its predecessors fared."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: Process | None = None
+        self.is_ready = False
+        self.failed_starts = 0
+        self.quick_ends = 0
+
+    @property
+    def name(self) -> str:
+        pid = "" if self.process is None else f" (pid {self.process.pid})"
+        return f"worker process {self.number}{pid}"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Supervisor:
+    """Runs `count` processes of a command, which is told the number of the process it is for."""
+
+    def __init__(
+        self,
+        command: Callable[[int], Sequence[str]],
+        count: int,
+        *,
+        grace_seconds: float,
+        ends_when_idle: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
+        self._command = command
+        self._places = [Place(number + 1) for number in range(count)]
+        self._grace_seconds = grace_seconds
+        self._ends_when_idle = ends_when_idle
+        self._patience = patience or Patience()
+        self._orders = Orders()
+        self._is_proven = asyncio.Event()
+        self._is_over = asyncio.Event()
+        self._code = ExitCode.OK
+
+    async def run(self) -> ExitCode:
+        """Supervise until SIGTERM, SIGINT or, if so wished, until there is nothing left to do; the exit code.
+
+        Each process gets its grace. A second signal ends that, and a third kills what is left.
+        """
+        with self._orders.from_person():
+            stopping = asyncio.create_task(self._stop_when_told())
+            try:
+                async with asyncio.TaskGroup() as keepers:
+                    for place in self._places:
+                        keepers.create_task(self._keep(place))
+            finally:
+                for place in self._places:
+                    place.signal(signal.SIGKILL)
+                self._is_over.set()
+                await stopping
+        return self._code
+
+    # Keeping them alive
+
+    async def _keep(self, place: Place) -> None:
+        if place is not self._places[0]:
+            await self._unless_told(self._is_proven.wait())
+        while not self._orders.stop.is_set():
+            began = asyncio.get_running_loop().time()
+            code = await self._lived(place)
+            if self._orders.stop.is_set():
+                self._judge_end(place, code)
+            elif code == ExitCode.OK and self._ends_when_idle:
+                return
+            else:
+                await self._judge(place, code, asyncio.get_running_loop().time() - began)
+
+    async def _lived(self, place: Place) -> int:
+        """Start a process, and wait for its end; the exit code, negative if it was killed by a signal."""
+        place.process, place.is_ready = None, False
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.settimeout(0)
+            with theirs:
+                try:
+                    place.process = await self._started(place.number, theirs.fileno())
+                except OSError as error:
+                    _log.error("cannot start %s: %s", place.name, error)
+                    return ExitCode.FAILED
+            if self._orders.stop.is_set():  # the order came too early for this one
+                place.signal(signal.SIGTERM)
+            loop.add_reader(ours, self._hear, place, ours)
+            try:
+                return await place.process.wait()
+            finally:
+                loop.remove_reader(ours)
+
+    async def _started(self, number: int, descriptor: int) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command(number),
+            env=os.environ | {VARIABLE: f"{number}:{descriptor}"},
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # ^C in a terminal is for the supervisor, which passes it on
+        )
+
+    def _hear(self, place: Place, line: socket.socket) -> None:
+        """The process can work, or has ended before it could."""
+        asyncio.get_running_loop().remove_reader(line)
+        with suppress(OSError):
+            place.is_ready = bool(line.recv(1))
+        if place.is_ready:
+            place.failed_starts = 0
+            self._is_proven.set()
+
+    async def _judge(self, place: Place, code: int, seconds: float) -> None:
+        """A process has ended, and nobody has told it to."""
+        if not place.is_ready:
+            place.failed_starts += 1
+            if not self._is_proven.is_set() or self._is_hopeless():
+                self._give_up(code)
+                return
+        place.quick_ends = place.quick_ends + 1 if seconds < self._patience.steady_seconds else 0
+        pause = self._patience.pause_seconds(place.quick_ends)
+        soon = f"in {pause:g} s" if pause else "now"
+        when = "" if place.is_ready else " before it could work"
+        _log.warning("%s %s%s; another one is started %s", place.name, _fate(code), when, soon)
+        if pause:
+            await self._unless_told(asyncio.sleep(pause))
+
+    def _is_hopeless(self) -> bool:
+        return all(place.failed_starts >= self._patience.starts for place in self._places)
+
+    def _give_up(self, code: int) -> None:
+        _log.error("giving up: worker processes fail before they can work, the last one %s", _fate(code))
+        self._code = ExitCode(code) if code in _TELLING else ExitCode.FAILED
+        self._orders.stop.set()
+
+    async def _unless_told(self, something: Coroutine[Any, Any, object]) -> None:
+        """Wait for something, or until all are to stop."""
+        await _first_of(something, self._orders.stop.wait())
+
+    # Ending them
+
+    async def _stop_when_told(self) -> None:
+        """Stop all as ordered, ever more firmly, until none is left."""
+        await self._until_over(self._orders.stop)
+        self._signal(signal.SIGTERM)
+        await self._until_over(self._orders.hurry, self._grace_seconds + AFTER_GRACE_SECONDS)
+        if self._orders.hurry.is_set():
+            self._orders.hurry.clear()
+            self._signal(signal.SIGINT)
+            await self._until_over(self._orders.hurry, AFTER_GRACE_SECONDS)
+        if not self._is_over.is_set():
+            _log.warning("worker processes did not end in time and are killed; others take their runs over")
+            self._signal(signal.SIGKILL)
+
+    async def _until_over(self, order: asyncio.Event, seconds: float | None = None) -> None:
+        """Wait until all processes have ended, or an order comes, or time is up."""
+        await _first_of(self._is_over.wait(), order.wait(), seconds=seconds)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for place in self._places:
+            place.signal(number)
+
+    def _judge_end(self, place: Place, code: int) -> None:
+        """A process has ended, as it was told to. One that was about to start dies of the signal itself."""
+        if code not in _AS_TOLD:
+            _log.warning("%s %s while it was to stop", place.name, _fate(code))
+            self._code = self._code or ExitCode.FAILED
+
+
+async def _first_of(*things: Coroutine[Any, Any, object], seconds: float | None = None) -> None:
+    tasks = [asyncio.create_task(thing) for thing in things]
+    await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+def _fate(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

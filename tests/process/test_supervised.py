@@ -1,0 +1,263 @@
+"""`holdfast worker --processes N`: one that dies is replaced, all stop together, and none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast import Holdfast
+
+LIMIT_SECONDS = 40.0
+
+APPLICATION = """
+import asyncio
+import os
+from pathlib import Path
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.task("whoami")
+async def whoami() -> int:
+    return os.getpid()
+
+@hf.task("slow")
+async def slow(gate: str) -> int:
+    Path(f"begun-{gate}").touch()
+    while not Path(gate).exists():
+        await asyncio.sleep(0.01)
+    return os.getpid()
+"""
+
+
+class Firm:
+    """A supervisor process in a directory with an application, and a producer beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.hf = Holdfast(f"sqlite:///{folder / 'shop.db'}")
+        self.supervisor: subprocess.Popen[bytes]
+        (folder / "app.py").write_text(APPLICATION)
+
+    def open(self, *options: str, target: str = "app:hf", url: str | None = None) -> subprocess.Popen[bytes]:
+        """Start the supervisor."""
+        with self.log.open("wb") as log:
+            self.supervisor = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "worker", target, *options],
+                cwd=self.folder,
+                env=os.environ | {"HOLDFAST_URL": url or self.hf.url},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self.supervisor
+
+    async def staffed(self, number: int, without: frozenset[int] = frozenset()) -> frozenset[int]:
+        """Wait until there are so many worker processes, not counting some; their process ids."""
+        await self.hf.opened()
+        found: frozenset[int] = frozenset()
+
+        async def is_so() -> bool:
+            nonlocal found
+            found = frozenset(worker.pid for worker in await self.hf.store.workers()) - without
+            return len(found) == number
+
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not await is_so():
+            assert time.monotonic() < limit, self.report(f"there are {sorted(found)}, and not {number}")
+            await asyncio.sleep(0.02)
+        return found
+
+    async def until(self, what: str, is_so: Callable[[], bool]) -> None:
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not is_so():
+            assert time.monotonic() < limit, self.report(f"it is still not so that {what}")
+            await asyncio.sleep(0.02)
+
+    async def begun(self, gate: str) -> None:
+        await self.until(f"{gate} has begun", (self.folder / f"begun-{gate}").exists)
+
+    async def ended(self) -> int:
+        """Wait until the supervisor has ended; its exit code."""
+        await self.until("the supervisor has ended", lambda: self.supervisor.poll() is not None)
+        return self.supervisor.wait()
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def report(self, what: str) -> str:
+        return f"{what}\n{self.said()}"
+
+
+@pytest_asyncio.fixture
+async def firm(tmp_path: Path) -> AsyncIterator[Firm]:
+    firm = Firm(tmp_path)
+    async with firm.hf:
+        yield firm
+        if firm.supervisor.poll() is None:
+            firm.supervisor.terminate()
+            try:
+                firm.supervisor.wait(LIMIT_SECONDS)
+            finally:
+                firm.supervisor.kill()
+        sys.stdout.write(firm.report("the end of the test"))
+        assert "Traceback" not in firm.said()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process that is more than an entry in the table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: Firm) -> None:
+    firm.open("--processes", "2")
+    before = await firm.staffed(2)
+    run = await firm.hf.start("slow", {"gate": "g"})
+    await firm.begun("g")
+    (holder,) = {worker.pid for worker in await firm.hf.store.workers() if worker.id == (await _holder(firm, run.id))}
+
+    os.kill(holder, signal.SIGKILL)
+    (firm.folder / "g").touch()
+
+    assert await run.result(timeout=LIMIT_SECONDS) != holder
+    after = await firm.staffed(2, without=frozenset({holder}))
+    assert len(after & before) == 1
+    assert f"(pid {holder}) was killed by SIGKILL; another one is started now" in firm.said()
+
+
+async def _holder(firm: Firm, run_id: str) -> str | None:
+    details = await firm.hf.store.get(run_id)
+    assert details is not None
+    return details.run.worker
+
+
+async def test_a_signal_stops_all_of_them_after_their_steps_have_ended(firm: Firm) -> None:
+    firm.open("--processes", "2", "--grace", "60s")
+    pids = await firm.staffed(2)
+    run = await firm.hf.start("slow", {"gate": "g"})
+    await firm.begun("g")
+
+    firm.supervisor.terminate()
+    await firm.staffed(1)
+    (firm.folder / "g").touch()
+
+    assert await firm.ended() == 0
+    assert await run.result(timeout=LIMIT_SECONDS) in pids
+    assert not any(map(is_alive, pids))
+    assert await firm.hf.store.workers() == []
+
+
+async def test_a_second_signal_ends_the_grace(firm: Firm) -> None:
+    firm.open("--processes", "2", "--grace", "600s")
+    pids = await firm.staffed(2)
+    run = await firm.hf.start("slow", {"gate": "g"})
+    await firm.begun("g")
+
+    firm.supervisor.send_signal(signal.SIGINT)
+    await firm.staffed(1)
+    firm.supervisor.send_signal(signal.SIGINT)
+
+    assert await firm.ended() == 0
+    assert not any(map(is_alive, pids))
+    assert (await run.info()).state == "pending"  # given back, and not charged with a crash
+
+
+async def test_a_service_manager_may_signal_every_process_and_the_grace_still_counts(firm: Firm) -> None:
+    firm.open("--processes", "2", "--grace", "600s")
+    pids = await firm.staffed(2)
+    run = await firm.hf.start("slow", {"gate": "g"})
+    await firm.begun("g")
+
+    for pid in (firm.supervisor.pid, *pids, *pids):
+        os.kill(pid, signal.SIGTERM)
+    await firm.staffed(1)
+    (firm.folder / "g").touch()
+
+    assert await firm.ended() == 0
+    assert await run.result(timeout=LIMIT_SECONDS) in pids
+
+
+async def test_no_process_outlives_a_supervisor_that_is_killed(firm: Firm) -> None:
+    firm.open("--processes", "2", "--grace", "600s")
+    pids = await firm.staffed(2)
+    run = await firm.hf.start("slow", {"gate": "g"})
+    await firm.begun("g")
+
+    firm.supervisor.kill()
+    await firm.staffed(1)
+    (firm.folder / "g").touch()
+
+    await firm.until("all processes have ended", lambda: not any(map(is_alive, pids)))
+    assert await run.result(timeout=LIMIT_SECONDS) in pids
+
+
+async def test_a_process_that_is_told_to_stop_makes_place_for_a_new_one(firm: Firm) -> None:
+    """So that all can be replaced one by one."""
+    firm.open("--processes", "2")
+    pids = await firm.staffed(2)
+    leaver = min(pids)
+
+    os.kill(leaver, signal.SIGTERM)
+
+    assert len(await firm.staffed(2, without=frozenset({leaver})) & pids) == 1
+
+
+async def test_all_of_them_end_when_nothing_is_left_to_do(firm: Firm) -> None:
+    runs = await firm.hf.start_many("whoami", [{}] * 20)
+
+    firm.open("--processes", "2", "--until-idle")
+
+    assert await firm.ended() == 0
+    for run in runs:
+        assert await run.result(timeout=1) > 0
+    assert await firm.hf.store.workers() == []
+
+
+async def test_each_has_a_name_of_its_own(firm: Firm) -> None:
+    firm.open("--processes", "2", "--name", "wally")
+    await firm.staffed(2)
+
+    assert {worker.name for worker in await firm.hf.store.workers()} == {"wally-1", "wally-2"}
+
+
+async def test_the_number_can_be_set_by_a_variable(firm: Firm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_WORKER_PROCESSES", "2")
+
+    firm.open("--until-idle")
+
+    assert await firm.ended() == 0
+    assert "2 worker processes under" in firm.said()
+
+
+@pytest.mark.parametrize(
+    ("target", "url", "code", "message"),
+    [
+        ("nosuch:hf", None, 2, "there is no module 'nosuch'"),
+        ("broken:hf", None, 1, "importing 'broken' failed: ZeroDivisionError"),
+        ("app:hf", "memory://", 2, "in memory, which several processes cannot share"),
+        ("app:hf", "sqlite:///nowhere/shop.db", 5, "there is no directory"),
+    ],
+)
+async def test_what_no_process_can_execute_is_told_once(
+    firm: Firm, target: str, url: str | None, code: int, message: str
+) -> None:
+    (firm.folder / "broken.py").write_text("1 / 0")
+
+    firm.open("--processes", "3", target=target, url=url)
+
+    assert await firm.ended() == code
+    assert firm.said().count(message) == 1
+    assert f"the last one ended with exit code {code}" in firm.said()

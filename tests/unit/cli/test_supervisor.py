@@ -1,0 +1,144 @@
+"""The supervisor, with processes that do nothing but end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.lifeline import VARIABLE
+from holdfast.cli.supervisor import Patience, Supervisor
+
+LIMIT_SECONDS = 30.0
+HASTY = Patience(steady_seconds=60, first_pause_seconds=0.01, last_pause_seconds=0.02, starts=3)
+
+SAY_READY = f"import os, time; os.write(int(os.environ['{VARIABLE}'].partition(':')[2]), b'r')"
+
+
+class Script:
+    """What each process does, by its number; it notes each start in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._starts = folder / "starts"
+        self.lines: dict[int, str] = {}
+
+    def command(self, number: int) -> list[str]:
+        with self._starts.open("a") as starts:
+            starts.write(f"{number}\n")
+        return [sys.executable, "-S", "-c", self.lines[number]]
+
+    def starts(self, number: int) -> int:
+        return self._starts.read_text().split().count(str(number)) if self._starts.exists() else 0
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    return Script(tmp_path)
+
+
+def supervisor(script: Script, *, grace_seconds: float = 5, ends_when_idle: bool = False) -> Supervisor:
+    return Supervisor(
+        script.command, len(script.lines), grace_seconds=grace_seconds, ends_when_idle=ends_when_idle, patience=HASTY
+    )
+
+
+async def until_started(script: Script, number: int, times: int) -> None:
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while script.starts(number) < times:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_others_are_not_started_if_the_first_cannot_work(script: Script) -> None:
+    script.lines = {1: "raise SystemExit(5)", 2: SAY_READY}
+
+    assert await supervisor(script).run() is ExitCode.UNREACHABLE
+
+    assert (script.starts(1), script.starts(2)) == (1, 0)
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(77)", "import os; os.kill(os.getpid(), 9)", ""])
+async def test_an_end_that_says_nothing_of_its_cause_is_a_failure(script: Script, end: str) -> None:
+    script.lines = {1: end}
+
+    assert await supervisor(script).run() is ExitCode.FAILED
+
+
+async def test_a_command_that_does_not_exist_is_a_failure(tmp_path: Path) -> None:
+    nobody = Supervisor(lambda _: [str(tmp_path / "nobody")], 2, grace_seconds=1, patience=HASTY)
+
+    assert await nobody.run() is ExitCode.FAILED
+
+
+async def test_it_gives_up_when_every_process_fails_again_and_again_before_it_can_work(
+    script: Script, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    once = f"""
+import os, pathlib
+if pathlib.Path({str(mark)!r}).exists():
+    raise SystemExit(2)
+pathlib.Path({str(mark)!r}).touch()
+{SAY_READY}
+"""
+    script.lines = {1: once, 2: once}
+
+    assert await supervisor(script).run() is ExitCode.USAGE
+
+    assert script.starts(1) + script.starts(2) >= 2 * HASTY.starts + 1
+
+
+async def test_it_goes_on_trying_as_long_as_one_can_work(script: Script) -> None:
+    script.lines = {1: f"{SAY_READY}; time.sleep(600)", 2: "raise SystemExit(2)"}
+    running = asyncio.create_task(supervisor(script).run())
+
+    await until_started(script, 2, times=HASTY.starts + 3)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await running is ExitCode.OK
+    assert script.starts(1) == 1
+
+
+async def test_one_that_works_and_dies_again_and_again_is_always_replaced(script: Script) -> None:
+    script.lines = {1: f"{SAY_READY}; raise SystemExit(1)"}
+    running = asyncio.create_task(supervisor(script).run())
+
+    await until_started(script, 1, times=HASTY.starts + 3)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await running is ExitCode.OK
+
+
+async def test_one_that_has_nothing_left_to_do_is_not_replaced_if_all_are_to_end_then(script: Script) -> None:
+    script.lines = {1: SAY_READY, 2: SAY_READY}
+
+    assert await supervisor(script, ends_when_idle=True).run() is ExitCode.OK
+
+    assert (script.starts(1), script.starts(2)) == (1, 1)
+
+
+async def test_one_that_ignores_every_order_is_killed_by_the_third(script: Script) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    script.lines = {1: f"{deaf}; {SAY_READY}; time.sleep(600)", 2: f"{SAY_READY}; time.sleep(600)"}
+    running = asyncio.create_task(supervisor(script, grace_seconds=600).run())
+    await until_started(script, 2, times=1)
+    began = time.monotonic()
+
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.2)
+
+    assert await running is ExitCode.FAILED
+    assert time.monotonic() - began < LIMIT_SECONDS
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    patience = Patience()
+
+    assert [patience.pause_seconds(ends) for ends in (0, 1, 2, 3, 4, 5)] == [0, 0, 0.5, 1, 2, 4]
+    assert patience.pause_seconds(1_000_000) == 30

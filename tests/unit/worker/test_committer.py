@@ -1,0 +1,398 @@
+"""The committer: what shares a commit, what may be in flight beside it, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.core.checkpoint import Checkpoint, Hold, Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.memory import MemoryStore
+from holdfast.worker.committer import BATCH_LIMIT, WORTH_A_COMMIT, WORTH_SHARE, Committer
+
+LIMIT_SECONDS = 10.0
+
+
+class ScriptedStore(MemoryStore):
+    """A store that keeps nothing, and answers a batch when the test says so, in any order."""
+
+    def __init__(self, flushes: int) -> None:
+        super().__init__()
+        self.flushes = flushes
+        self.calls: list[tuple[list[str], asyncio.Future[Verdicts]]] = []
+
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:  # type: ignore[override]
+        answer: asyncio.Future[Verdicts] = asyncio.get_running_loop().create_future()
+        self.calls.append(([checkpoint.run_id for checkpoint in checkpoints], answer))
+        return answer
+
+    @property
+    def batches(self) -> list[list[str]]:
+        """The runs of every batch so far."""
+        return [runs for runs, _ in self.calls]
+
+    async def answer(self, index: int, error: Exception | None = None, *, now: Micros = 1) -> None:
+        """Answer a batch, and let everybody react."""
+        runs, future = self.calls[index]
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(Verdicts(verdicts=tuple(Verdict(run_id=run) for run in runs), now=now))
+        await rounds()
+
+    async def called(self, times: int) -> None:
+        """Wait until there were so many batches."""
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while len(self.calls) < times:
+                await asyncio.sleep(0.001)
+
+
+async def rounds() -> None:
+    """Let the loop do whatever is ready."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Run:
+    """A run that always has something to write, and never looks whether the last is written."""
+
+    def __init__(self, id: str, rig: Rig) -> None:
+        self.id = id
+        self.taken = 0
+        self.answers: list[Verdict | Exception] = []
+        self._rig = rig
+
+    def take_checkpoint(self) -> Checkpoint | None:
+        assert len(self.answers) == self.taken, "its last checkpoint is in flight"
+        self.taken += 1
+        return Checkpoint(run_id=self.id, token=1, next=Hold(), seen=0)
+
+    def written(self, verdict: Verdict) -> None:
+        assert verdict.run_id == self.id
+        self.answers.append(verdict)
+        if self.id in self._rig.again:
+            self._rig.again.remove(self.id)
+            self._rig.committer.add(self)
+
+    def refused(self, error: Exception) -> None:
+        self.answers.append(error)
+
+
+class Rig:
+    """A committer on a scripted store, and runs that write."""
+
+    def __init__(self, flushes: int) -> None:
+        self.store = ScriptedStore(flushes)
+        self.is_alone = False
+        self.times: list[Micros] = []
+        self.again: list[str] = []
+        self.committer = Committer(self.store, self.times.append, lambda: self.is_alone)
+        self.runs: dict[str, Run] = {}
+
+    async def add(self, *ids: str) -> None:
+        for id in ids:
+            self.committer.add(self.runs.setdefault(id, Run(id, self)))
+        await rounds()
+
+    async def add_many(self, name: str, number: int) -> list[str]:
+        """So many runs whose names begin alike."""
+        ids = [f"{name}{index}" for index in range(number)]
+        await self.add(*ids)
+        return ids
+
+    def written(self) -> list[str]:
+        return [id for id, run in self.runs.items() if run.answers]
+
+
+# One at a time
+
+
+async def test_what_is_ready_in_one_round_shares_a_commit() -> None:
+    rig = Rig(flushes=1)
+
+    await rig.add("a", "b")
+
+    assert rig.store.batches == [["a", "b"]]
+    assert not rig.committer.is_idle
+
+
+async def test_one_that_is_alone_is_written_at_once() -> None:
+    rig = Rig(flushes=1)
+    rig.is_alone = True
+
+    rig.committer.add(Run("a", rig))
+
+    assert rig.store.batches == [["a"]]
+
+
+async def test_with_one_flush_everything_else_waits_for_the_answer() -> None:
+    rig = Rig(flushes=1)
+    rig.is_alone = True
+    await rig.add("a")
+    many = await rig.add_many("b", WORTH_A_COMMIT * 2)
+    assert rig.store.batches == [["a"]]
+
+    await rig.store.answer(0)
+
+    assert rig.store.batches == [["a"], many]
+    assert rig.written() == ["a"]
+
+
+async def test_what_comes_of_the_answers_shares_the_next_commit() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a", "b")
+    await rig.add("c")
+    rig.again = ["a", "b"]
+
+    await rig.store.answer(0)
+
+    assert rig.store.batches == [["a", "b"], ["c", "a", "b"]]
+
+
+async def test_a_batch_has_a_limit() -> None:
+    rig = Rig(flushes=1)
+    await rig.add_many("a", BATCH_LIMIT + 1)
+
+    await rig.store.answer(0)
+
+    assert list(map(len, rig.store.batches)) == [BATCH_LIMIT, 1]
+
+
+# Two at a time
+
+
+async def test_a_second_flush_waits_while_more_is_about_to_come() -> None:
+    rig = Rig(flushes=2)
+    await rig.add("a")
+    await rig.add("b", "c")
+    assert rig.store.batches == [["a"]]
+
+    await rig.store.answer(0)
+
+    assert rig.store.batches == [["a"], ["b", "c"]]
+
+
+async def test_a_second_flush_goes_when_nothing_else_will_come() -> None:
+    rig = Rig(flushes=2)
+    await rig.add("a")
+    await rig.add("b")
+
+    rig.is_alone = True
+    await rig.add("c")
+
+    assert rig.store.batches == [["a"], ["b", "c"]]
+
+
+async def test_a_second_flush_goes_when_enough_has_gathered() -> None:
+    rig = Rig(flushes=2)
+    await rig.add("a")
+    few = await rig.add_many("b", WORTH_A_COMMIT - 1)
+    assert len(rig.store.calls) == 1
+
+    await rig.add("last")
+
+    assert rig.store.batches == [["a"], [*few, "last"]]
+
+
+@pytest.mark.parametrize(("in_flight", "goes"), [(WORTH_SHARE, True), (WORTH_SHARE + 1, False)])
+async def test_a_crumb_waits_for_the_answer_of_a_large_batch(in_flight: int, goes: bool) -> None:
+    rig = Rig(flushes=2)
+    large = await rig.add_many("a", in_flight)
+    rig.is_alone = True
+    await rig.add("crumb")
+    assert (len(rig.store.calls) == 2) is goes
+
+    await rig.store.answer(0)
+
+    assert rig.store.batches == [large, ["crumb"]]
+
+
+async def test_no_more_are_in_flight_than_the_store_can_use() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+    await rig.add("c")
+    assert rig.store.batches == [["a"], ["b"]]
+
+    await rig.store.answer(1)
+
+    assert rig.store.batches == [["a"], ["b"], ["c"]]
+
+
+async def test_what_exceeds_one_batch_goes_with_a_second() -> None:
+    rig = Rig(flushes=2)
+
+    await rig.add_many("a", BATCH_LIMIT * 2)
+
+    assert list(map(len, rig.store.batches)) == [BATCH_LIMIT, BATCH_LIMIT]
+
+
+async def test_answers_may_come_in_any_order() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+
+    await rig.store.answer(1, now=20)
+    assert rig.written() == ["b"]
+    await rig.store.answer(0, now=10)
+
+    assert rig.written() == ["a", "b"]
+    assert rig.times == [20, 10]
+    assert rig.committer.is_idle
+
+
+async def test_a_run_never_has_two_checkpoints_in_flight() -> None:
+    rig = Rig(flushes=3)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+    await rig.add("a", "c")
+    assert rig.store.batches == [["a"], ["b"], ["c"]]
+
+    await rig.store.answer(2)
+    assert len(rig.store.calls) == 3
+    await rig.store.answer(0)
+
+    assert rig.store.batches == [["a"], ["b"], ["c"], ["a"]]
+
+
+async def test_a_run_that_waits_for_its_own_answer_is_not_idle() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("a")
+
+    idle = []
+    for index in range(2):
+        await rig.store.answer(index)
+        idle.append(rig.committer.is_idle)
+
+    assert idle == [False, True]
+    assert len(rig.runs["a"].answers) == 2
+
+
+# Errors
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the committer try again at once: it waits in real time."""
+    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_outage_is_told_once_however_many_are_in_flight(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "holdfast.worker")
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+
+    await rig.store.answer(0, StoreUnavailable("away"))
+    await rig.store.answer(1, StoreUnavailable("away"))
+    await rig.store.called(4)
+    await rig.store.answer(2)
+    await rig.store.answer(3)
+
+    assert rig.store.batches == [["a"], ["b"], ["a"], ["b"]]
+    assert rig.written() == ["a", "b"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot write; trying again until it works: away",
+        "writing works again",
+    ]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_nothing_else_is_sent_while_a_batch_is_in_trouble() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.store.answer(0, StoreUnavailable("away"))
+    await rig.store.called(2)
+
+    await rig.add("b")
+    assert rig.store.batches == [["a"], ["a"]]
+    await rig.store.answer(1)
+
+    assert rig.store.batches == [["a"], ["a"], ["b"]]
+
+
+async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> None:
+    rig = Rig(flushes=2)
+    await rig.add("a", "b")
+    rig.is_alone = True
+    await rig.add("c")
+    error = ValueError("not this one")
+
+    await rig.store.answer(0, error)
+    await rig.store.answer(2)
+    await rig.store.answer(3, error)
+    await rig.store.answer(1)
+
+    assert rig.store.batches == [["a", "b"], ["c"], ["a"], ["b"]]
+    assert rig.runs["b"].answers == [error]
+    assert rig.written() == ["a", "b", "c"]
+    assert rig.committer.is_idle
+
+
+async def test_a_store_that_refuses_at_once_is_like_one_that_answers_with_an_error() -> None:
+    class Refusing(ScriptedStore):
+        def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:  # type: ignore[override]
+            raise ValueError("no")
+
+    rig = Rig(flushes=2)
+    rig.committer = Committer(Refusing(2), rig.times.append, lambda: True)
+
+    await rig.add("a")
+    await rig.add("b")
+
+    assert [type(run.answers[0]) for run in rig.runs.values()] == [ValueError, ValueError]
+
+
+# Closing
+
+
+async def test_closing_leaves_what_is_in_flight_to_its_fate() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+    await rig.add("c")
+
+    await rig.committer.close()
+    await rounds()
+
+    assert all(future.cancelled() for _, future in rig.store.calls)
+    assert rig.store.batches == [["a"], ["b"]]
+    assert rig.written() == []
+
+
+async def test_closing_ends_a_batch_in_trouble() -> None:
+    rig = Rig(flushes=2)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.add("b")
+    await rig.store.answer(0, StoreUnavailable("away"))
+
+    await asyncio.wait_for(rig.committer.close(), LIMIT_SECONDS)
+    await rounds()
+
+    assert rig.store.batches == [["a"], ["b"]]
+
+
+async def test_an_error_that_arrives_while_closing_is_not_insisted_on() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a")
+    rig.store.calls[0][1].set_exception(StoreUnavailable("away"))
+
+    await rig.committer.close()
+    await rounds()
+
+    assert rig.store.batches == [["a"]]
+    assert rig.committer.is_idle
