@@ -4,13 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-import psycopg
-
-Connection = psycopg.Connection[Any]
-
-T = TypeVar("T")
+from holdfast.stores.postgres.talks import Connection
 
 
 class Calls:

@@ -20,9 +20,10 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Lease, Run, Wait, WaitKind
 from holdfast.stores.memory import checkpoints as model
-from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import with_fields
-from holdfast.stores.postgres.deciding import Decider
+from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
 
@@ -157,8 +158,7 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
 class Writing:
     """One batch on its way. `now` is the time as far as is known, `at` is set if it is not for the server to tell."""
 
-    def __init__(self, connection: Connection, calls: Calls, held: Held, *, at: Micros | None, now: Micros) -> None:
-        self._connection = connection
+    def __init__(self, calls: Calls, held: Held, *, at: Micros | None, now: Micros) -> None:
         self._calls = calls
         self._held = held
         self._at = at
@@ -166,17 +166,17 @@ class Writing:
         self._verdicts: dict[int, Verdict] = {}
         self.news = News()
 
-    def write(self, batch: Sequence[Checkpoint]) -> Verdicts:
+    def write(self, batch: Sequence[Checkpoint]) -> Talk[Verdicts]:
         """Write in one trip what can be, in a transaction what is left."""
         if plains := self._plains(batch):
-            self._write_plain(plains)
+            yield from self._write_plain(plains)
         left = [place for place in range(len(batch)) if place not in self._verdicts]
         if left:
-            told = self.decide([batch[place] for place in left])
+            told = yield from self.decide([batch[place] for place in left])
             self._verdicts.update(zip(left, told.verdicts, strict=True))
         return Verdicts(verdicts=tuple(self._verdicts[place] for place in range(len(batch))), now=self._now)
 
-    def decide(self, batch: Sequence[Checkpoint]) -> Verdicts:
+    def decide(self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION) -> Talk[Verdicts]:
         """Write a batch by the operations of the model."""
         wishes = Wishes()
         for checkpoint in batch:
@@ -192,7 +192,7 @@ class Writing:
             kept[:] = [(record.run, record.waits) for record in records]
             return told
 
-        told, news = Decider(self._connection, self._calls, self._at).decide(wishes, operation)
+        told, news = yield from decided(self._calls, wishes, operation, self._at, bounds)
         self.news.add(news)
         self._now = told.now
         for verdict in told.verdicts:
@@ -210,25 +210,22 @@ class Writing:
         reached = _reached(self._held, [one for place, one in enumerate(batch) if place not in plains])
         return {place: one for place, one in plains.items() if one.before.id not in reached}
 
-    def _write_plain(self, plains: dict[int, Plain]) -> None:
+    def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
         """Write what takes one trip. Those of which the server says `other` get no verdict."""
         batch = list(plains.values())
         numbered = list(enumerate(batch, start=1))
         gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
         moved = [move for number, one in numbered if (move := one.move(number, self._now)) is not None]
-        said = _decode(
-            answer(
-                self._connection,
-                self._calls.checkpoint,
-                [one.checkpoint.run_id for one in batch],
-                [one.checkpoint.token for one in batch],
-                [one.checkpoint.seen for one in batch],
-                [isinstance(one.checkpoint.next, Suspend) for one in batch],
-                encode(gained).decode() if gained else None,
-                encode(moved).decode() if moved else None,
-                self._at,
-            )
+        arguments = (
+            [one.checkpoint.run_id for one in batch],
+            [one.checkpoint.token for one in batch],
+            [one.checkpoint.seen for one in batch],
+            [isinstance(one.checkpoint.next, Suspend) for one in batch],
+            encode(gained).decode() if gained else None,
+            encode(moved).decode() if moved else None,
+            self._at,
         )
+        said = _decode((yield self._calls.checkpoint, arguments))
         self._now = said.now
         for index, (place, one) in enumerate(plains.items()):
             told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.before.arrivals)

@@ -13,9 +13,11 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Intent, Lease
 from holdfast.stores.memory import starts as model
-from holdfast.stores.postgres.calls import Calls, Connection, answer
-from holdfast.stores.postgres.deciding import TAKEN, Decider
+from holdfast.stores.postgres.calls import Calls, answer
+from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.talks import Connection, Talk
 from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
 
 encode = msgspec.json.encode
 
@@ -55,30 +57,30 @@ def claim(connection: Connection, calls: Calls, request: ClaimRequest, at: Micro
 
 
 def create(
-    connection: Connection,
-    calls: Calls,
-    intents: Sequence[Intent],
-    lease: LeaseRequest | None,
-    at: Micros | None,
-    *,
-    is_open: bool = False,
-) -> tuple[Created, News]:
-    """Make runs, in one trip if none of them is known yet. `is_open`: as part of a transaction that is open."""
-    if not intents or any(intent.is_parked for intent in intents):
-        return _decide(connection, calls, intents, lease, at, is_open=is_open)
-    if is_open:
-        connection.execute("savepoint holdfast")
-    try:
-        text = answer(connection, calls.create, encode(intents).decode(), encode(lease).decode() if lease else None, at)
-    except psycopg.DatabaseError as error:
-        if error.sqlstate != TAKEN:
-            raise
-        if is_open:
-            connection.execute("rollback to savepoint holdfast")
-            connection.execute("release savepoint holdfast")
-        return _decide(connection, calls, intents, lease, at, is_open=is_open)
-    if is_open:
-        connection.execute("release savepoint holdfast")
+    calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None, bounds: Bounds | None = None
+) -> Talk[tuple[Created, News]]:
+    """Make runs, in one trip if none of them is known yet; within `bounds` if a transaction is open."""
+    is_plain = intents and not any(intent.is_parked for intent in intents)
+    if is_plain:
+        first = _create_new(calls, intents, lease, at)
+        try:
+            return (yield from (first if bounds is None else bounds.around(first)))
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != TAKEN:
+                raise
+    wishes = Wishes()
+    wishes.intents(intents)
+
+    def operation(working: WorkingSet, now: Micros) -> Created:
+        return model.create(working, intents, lease, now)
+
+    return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
+
+
+def _create_new(
+    calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
+) -> Talk[tuple[Created, News]]:
+    text = yield calls.create, (encode(intents).decode(), encode(lease).decode() if lease else None, at)
     return _made(intents, lease, _decode_time(text).now)
 
 
@@ -94,18 +96,3 @@ def _made(intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) ->
         else:
             made.append(CreatedRun(run_id=run.id, created=True, lease=Lease(run=rules.claimed(run, lease, now))))
     return Created(runs=tuple(made), now=now), news
-
-
-def _decide(
-    connection: Connection,
-    calls: Calls,
-    intents: Sequence[Intent],
-    lease: LeaseRequest | None,
-    at: Micros | None,
-    *,
-    is_open: bool,
-) -> tuple[Created, News]:
-    wishes = Wishes()
-    wishes.intents(intents)
-    decider = Decider(connection, calls, at, is_open=is_open)
-    return decider.decide(wishes, lambda working, now: model.create(working, intents, lease, now))

@@ -16,8 +16,9 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import changes_of
+from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet, decode_loaded
 
@@ -32,49 +33,56 @@ T = TypeVar("T")
 Operation = Callable[[WorkingSet, Micros], T]
 
 
-class Decider:
-    """Carries out operations on a connection, in transactions of its own or as part of one that is open."""
+class Bounds:
+    """What begins, ends and undoes a unit of work: a transaction, or a part of one that somebody else has open."""
 
-    def __init__(self, connection: Connection, calls: Calls, at: Micros | None, *, is_open: bool = False) -> None:
-        self._connection = connection
-        self._calls = calls
-        self._at = at
-        # In somebody else's transaction a savepoint is what can be undone; its locks go with it.
-        self._begin = b"savepoint holdfast" if is_open else b"begin"
-        self._commit = b"release savepoint holdfast" if is_open else b"commit"
-        self._undo = (b"rollback to savepoint holdfast", self._commit) if is_open else (b"rollback",)
+    def __init__(self, begin: bytes, commit: bytes, *undo: bytes) -> None:
+        self._begin = begin
+        self._commit = commit
+        self._undo = undo
 
-    def decide(self, wishes: Wishes, operation: Operation[T]) -> tuple[T, News]:
-        """What an operation answers once all it changed is committed, and what there is to tell of it."""
-        for _ in range(ROUNDS_LIMIT):
-            self._connection.execute(self._begin)
-            try:
-                told, working = self._attempt(wishes, operation)
-                self._connection.execute(self._commit)
-            except Unknown as unknown:
-                self._roll_back()
-                wishes.add(unknown)
-            except psycopg.DatabaseError as error:
-                with suppress(psycopg.Error):  # it may be the connection that is broken
-                    self._roll_back()
-                if error.sqlstate != TAKEN:
-                    raise  # else it is done again, and meets whoever was quicker
-            except BaseException:
-                self._roll_back()
-                raise
-            else:
-                return told, working.news
-        raise AssertionError(f"an operation wants to know ever more: {wishes}")
+    def around(self, work: Talk[T]) -> Talk[T]:
+        """Do something wholly or, if it raises, not at all."""
+        yield self._begin, ()
+        try:
+            answer = yield from work
+            yield self._commit, ()
+        except BaseException:
+            with suppress(psycopg.Error):  # it may be the connection that is broken
+                for statement in self._undo:
+                    yield statement, ()
+            raise
+        return answer
 
-    def _attempt(self, wishes: Wishes, operation: Operation[T]) -> tuple[T, WorkingSet]:
-        calls = self._calls
-        loaded = decode_loaded(answer(self._connection, calls.load, wishes.document(calls.schema), self._at))
-        working = WorkingSet(loaded, wishes)
-        told = operation(working, loaded.now)
-        if changes := changes_of(working):
-            self._connection.execute(calls.apply, (msgspec.json.encode(changes).decode(), loaded.now))
-        return told, working
 
-    def _roll_back(self) -> None:
-        for statement in self._undo:
-            self._connection.execute(statement)
+TRANSACTION = Bounds(b"begin", b"commit", b"rollback")
+PART = Bounds(
+    b"savepoint holdfast",
+    b"release savepoint holdfast",
+    b"rollback to savepoint holdfast",  # its locks go with it
+    b"release savepoint holdfast",
+)
+
+
+def decided(
+    calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None, bounds: Bounds = TRANSACTION
+) -> Talk[tuple[T, News]]:
+    """What an operation answers once all it changed is written, and what there is to tell of it."""
+    for _ in range(ROUNDS_LIMIT):
+        try:
+            return (yield from bounds.around(_attempt(calls, wishes, operation, at)))
+        except Unknown as unknown:
+            wishes.add(unknown)
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != TAKEN:
+                raise  # else it is done again, and meets whoever was quicker
+    raise AssertionError(f"an operation wants to know ever more: {wishes}")
+
+
+def _attempt(calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None) -> Talk[tuple[T, News]]:
+    loaded = decode_loaded((yield calls.load, (wishes.document(calls.schema), at)))
+    working = WorkingSet(loaded, wishes)
+    told = operation(working, loaded.now)
+    if changes := changes_of(working):
+        yield calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)
+    return told, working.news

@@ -22,12 +22,13 @@ from holdfast.stores.postgres import checkup, claims, listing, pruning, reads, s
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.calls import Calls, Connection, answer
+from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.connections import connect
-from holdfast.stores.postgres.deciding import Decider, Operation
+from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
+from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
@@ -110,7 +111,8 @@ class PostgresStore:
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        created = await self._write(claims.create, intents, lease, self._at)
+        at = self._at
+        created = await self._write(lambda: claims.create(self._calls, intents, lease, at))
         self._held.lease([run.lease for run in created.runs if run.lease is not None])
         return created
 
@@ -130,8 +132,8 @@ class PostgresStore:
         now = self._following.now() if at is None else at
 
         def job(connection: Connection) -> Verdicts:
-            writing = Writing(connection, self._calls, self._held, at=at, now=now)
-            verdicts = writing.write(batch)
+            writing = Writing(self._calls, self._held, at=at, now=now)
+            verdicts = hold(connection, writing.write(batch))
             self._following.told(verdicts.now)
             self._tell(writing.news)
             return verdicts
@@ -182,20 +184,14 @@ class PostgresStore:
 
     async def _decide(self, wishes: Wishes, operation: Operation[_R]) -> _R:
         """Have an operation of the model decide, on what `wishes` ask for to begin with."""
-        return await self._write(
-            lambda connection, calls, at: Decider(connection, calls, at).decide(wishes, operation), self._at
-        )
+        at = self._at
+        return await self._write(lambda: decided(self._calls, wishes, operation, at))
 
-    async def _write(
-        self,
-        operation: Callable[Concatenate[Connection, Calls, _P], tuple[_R, News]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _R:
-        """Have something written, and tell of it."""
+    async def _write(self, talk: Callable[[], Talk[tuple[_R, News]]]) -> _R:
+        """Have something written, and tell of it. `talk` makes it, once for each time it is tried."""
 
         def job(connection: Connection) -> _R:
-            told, news = operation(connection, self._calls, *args, **kwargs)
+            told, news = hold(connection, talk())
             self._tell(news)
             return told
 

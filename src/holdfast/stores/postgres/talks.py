@@ -1,0 +1,57 @@
+"""Talks: what an operation says to the server and hears from it, whoever carries the words.
+
+An operation that takes several trips is a generator of statements, each answered with the one value it gives back. So
+it is written once, and works on connections that block as on those that have to be awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import psycopg
+
+T = TypeVar("T")
+
+Connection = psycopg.Connection[Any]
+AsyncConnection = psycopg.AsyncConnection[Any]
+
+Trip = tuple[bytes, tuple[object, ...]]
+"""A statement and its arguments."""
+
+Talk = Generator[Trip, Any, T]
+"""An operation in several trips. An error is raised where the statement was said."""
+
+
+def hold(connection: Connection, talk: Talk[T]) -> T:
+    """Carry a talk out on a connection."""
+    try:
+        trip = next(talk)
+        while True:
+            try:
+                cursor = connection.execute(*trip)
+                row = cursor.fetchone() if cursor.description else None
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
+                trip = talk.throw(error)
+            else:
+                trip = talk.send(row[0] if row else None)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+
+
+async def hold_async(connection: AsyncConnection, talk: Talk[T]) -> T:
+    """Likewise, on a connection that has to be awaited."""
+    try:
+        trip = next(talk)
+        while True:
+            try:
+                cursor = await connection.execute(*trip)
+                row = await cursor.fetchone() if cursor.description else None
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
+                trip = talk.throw(error)
+            else:
+                trip = talk.send(row[0] if row else None)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
