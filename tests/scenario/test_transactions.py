@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -437,11 +437,17 @@ async def test_savepoints_of_its_own_are_fine(bank: Bank) -> None:
 async def coroutine_function(_connection: apsw.Connection) -> None: ...
 
 
+async def async_generator_function(_connection: apsw.Connection) -> AsyncIterator[int]:
+    yield 1
+
+
 class AsyncObject:
     async def __call__(self, _connection: apsw.Connection) -> None: ...
 
 
-@pytest.mark.parametrize("function", [coroutine_function, partial(coroutine_function), AsyncObject()])
+@pytest.mark.parametrize(
+    "function", [coroutine_function, partial(coroutine_function), async_generator_function, AsyncObject()]
+)
 async def test_an_async_function_is_refused_at_the_call(tmp_path: Path, function: Any) -> None:
     bank = Bank(tmp_path)
 

@@ -195,7 +195,10 @@ class Reader(Protocol):
 
 
 Transaction = Callable[[Any, Micros], Entry]
-"""A user's function in a transaction of the store: given a connection and the time, the entry that records it."""
+"""A user's function in a transaction of the store: given a connection and the time, the entry that records it.
+
+It blocks, so it is called on a thread of the store's, with a sync connection of its driver.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +222,8 @@ class Database(Protocol):
         """Write a checkpoint and carry out a transaction, with its entry, in one commit.
 
         If the run is no longer the caller's nothing is left of either. If the transaction raises, only the checkpoint
-        is written. If an entry is settled at `location` it is given back, and the transaction not carried out.
+        is written. If an entry is settled at `location` it is given back, and the transaction not carried out. For
+        several runs it may be called at once. A caller who stops waiting leaves it to its fate, and may ask again.
         """
         ...
 

@@ -63,7 +63,8 @@ class OwnTransactions(Door):
         database = self.store.database
         if database is None:
             raise InvalidRequest(
-                f"hf.{what}: this store is no database that tables of yours could be in; use sqlite:///file.db"
+                f"hf.{what}: this store is no database that tables of yours could be in; use sqlite:///file.db "
+                "or postgresql://…"
             )
         return database
 

@@ -151,14 +151,15 @@ class Context(Receiving):
         """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
 
         What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
-        like that of a step. It is sync, has 5 seconds, and all others wait for it: it should do nothing else.
+        like that of a step. It is sync, and should take milliseconds: others wait for what it has locked, on SQLite
+        all of them, and then it has 5 seconds.
         """
         self._turn.loop.check_inside()
         check_name(name, "name of a transaction")
         if not self._turn.has_database:
             raise InvalidRequest(
-                f"ctx.tx({name!r}): this store is no database that tables of yours could be in; use sqlite:///file.db, "
-                "or a step with an idempotency key"
+                f"ctx.tx({name!r}): this store is no database that tables of yours could be in; use sqlite:///file.db "
+                "or postgresql://…, or a step with an idempotency key"
             )
         plain, declared = check_function(name, function), declared_options(name, function)
         options = StepOptions(retry=retry or declared.retry, undo=checked_undo(undo) or declared.undo)

@@ -85,7 +85,8 @@ class SyncContext:
         """Call `function(connection, *args)` in the store's own transaction, together with the record of its result.
 
         What it writes with the connection happens exactly once. What it raises undoes that, and is a failed attempt
-        like that of a step. It is sync, has 5 seconds, and all others wait for it: it should do nothing else.
+        like that of a step. It is sync, and should take milliseconds: others wait for what it has locked, on SQLite
+        all of them, and then it has 5 seconds.
         """
         result: R = self._wait(self._context.tx(name, function, *args, retry=retry, undo=undo))
         return result

@@ -27,7 +27,8 @@ class TxCall(StepCall):
 class Attempt:
     """One attempt at a transaction, for the store to carry out: what the function wrote, and this entry, or neither.
 
-    Called on a thread of the store's. It changes nothing of the run: its answer is fed when the store has committed.
+    Called on a thread of the store's, with a connection of its driver; for several runs at once, if the store can do
+    that. It changes nothing of the run: its answer is fed when the store has committed.
     """
 
     def __init__(self, call: TxCall, info: StepInfo, position: int, stamp: Micros) -> None:
@@ -60,12 +61,16 @@ def check_function(name: str, function: object) -> Callable[..., Any]:
     inner: Any = plain
     while isinstance(inner, partial):
         inner = inner.func
-    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004
+    if _is_async(inner) or _is_async(getattr(inner, "__call__", None)):  # noqa: B004
         raise InvalidRequest(
-            f"transaction {name!r}: {inner!r} is async; nothing can be awaited while the database is locked: "
+            f"transaction {name!r}: {inner!r} is async, and nothing can be awaited while the transaction is open: "
             "give a sync function, and await in steps before and after it"
         )
     return plain
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def declared_options(name: str, function: object) -> StepOptions:

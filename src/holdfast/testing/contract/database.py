@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -41,6 +43,9 @@ from holdfast.testing.contract.arrange import (
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
 
+WAIT_SECONDS = 4.0
+"""Longer than anything takes, and shorter than a transaction may."""
+
 
 def a_tx(location: str = "book", position: int = 1, result: str | None = "1", **options: Any) -> Entry:
     return a_step(location, position, result, kind=EntryKind.TX, **options)
@@ -58,7 +63,13 @@ class Book:
             connection.execute("create table book (line text)")
 
     async def transact(
-        self, lease: Lease, entry: Entry | None = None, *, error: BaseException | None = None, **parts: Any
+        self,
+        lease: Lease,
+        entry: Entry | None = None,
+        *,
+        error: BaseException | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+        **parts: Any,
     ) -> Transacted:
         """Write a line, and an entry with it; or raise after writing the line."""
         entry = entry or a_tx()
@@ -66,6 +77,7 @@ class Book:
         def transaction(connection: Any, _now: Micros) -> Entry:
             self.calls += 1
             connection.execute("insert into book values ('line')")
+            meanwhile()
             if error is not None:
                 raise error
             return entry
@@ -194,6 +206,41 @@ class DatabaseContract(Contract):
         await store.send([a_message()])
         answer = await book.transact(lease)
         assert [arrival.name for arrival in answer.verdict.arrivals] == ["go"]
+
+    async def test_a_transaction_keeps_the_event_loop_from_nothing(self, store: Store, book: Book) -> None:
+        """It blocks, so the store carries it out on a thread of its own."""
+        lease = await held(store)
+        gate = threading.Event()
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+        answer = await book.transact(lease, meanwhile=lambda: gate.wait(WAIT_SECONDS))
+        assert gate.is_set()
+        assert answer.entry is not None
+
+    async def test_transactions_of_several_runs_may_be_asked_for_at_once(self, store: Store, book: Book) -> None:
+        leases = [await held(store, number) for number in range(1, 6)]
+        answers = await asyncio.gather(*(book.transact(lease, a_tx(result=f'"{lease.run.id}"')) for lease in leases))
+        assert [answer.entry and answer.entry.result for answer in answers] == [f'"{lease.run.id}"' for lease in leases]
+        assert book.lines() == len(leases)
+
+    async def test_a_transaction_that_nobody_waits_for_any_more_happens_once_when_it_is_repeated(
+        self, store: Store, book: Book
+    ) -> None:
+        """S6."""
+        lease = await held(store)
+        begun, gate = threading.Event(), threading.Event()
+
+        def stand() -> None:
+            begun.set()
+            gate.wait(WAIT_SECONDS)
+
+        asked = asyncio.create_task(book.transact(lease, meanwhile=stand))
+        await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        asked.cancel()
+        gate.set()
+        answer = await book.transact(lease)
+        assert answer.entry == a_tx()
+        assert book.lines() == 1
+        assert list(await store.history(an_id(1))) == [a_tx()]
 
     # Transactions outside of runs
 
