@@ -20,6 +20,7 @@ class Calls:
         self.load = f"select {schema}.load_v1(%s, %s)".encode()
         self.apply = f"select {schema}.apply_v1(%s, %s)".encode()
         self.now = f"select {schema}.time_v1(null)".encode()
+        self.notify = f"select pg_notify('{schema}', '')".encode()
         self.retire = f"delete from {schema}.workers where id = %s".encode()
 
 

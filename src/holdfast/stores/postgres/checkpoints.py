@@ -18,7 +18,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Renew, Suspend, TurnAround, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, Lease, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.stores.memory import checkpoints as model
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import with_fields
@@ -155,6 +155,16 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
     return reached
 
 
+class Settled(Exception):
+    """The entry that was to be written stands there already, from another attempt."""
+
+    error = None
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.location)
+        self.entry = entry
+
+
 class Writing:
     """One batch on its way. `now` is the time as far as is known, `at` is set if it is not for the server to tell."""
 
@@ -176,8 +186,10 @@ class Writing:
             self._verdicts.update(zip(left, told.verdicts, strict=True))
         return Verdicts(verdicts=tuple(self._verdicts[place] for place in range(len(batch))), now=self._now)
 
-    def decide(self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION) -> Talk[Verdicts]:
-        """Write a batch by the operations of the model."""
+    def decide(
+        self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
+    ) -> Talk[Verdicts]:
+        """Write a batch by the operations of the model. `Settled` if at the location `settling` somebody else was."""
         wishes = Wishes()
         for checkpoint in batch:
             wishes.checkpoint(checkpoint)
@@ -187,6 +199,10 @@ class Writing:
         kept: list[tuple[Run, tuple[Wait, ...]]] = []
 
         def operation(working: WorkingSet, now: Micros) -> Verdicts:
+            if settling is not None and (record := working.records.get(batch[0].run_id)) is not None:
+                known = record.recorded(settling)
+                if known is not None and known.is_settled:
+                    raise Settled(known)
             told = model.write(working, batch, now)
             records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]

@@ -65,6 +65,14 @@ _HISTORY = """
     order by position = 0, position, location
 """  # by the primary key
 
+_SETTLED = """
+    select row_to_json(entry)::text
+    from {schema}.entries_read as entry
+    where run_id = %s
+      and location = %s
+      and position > 0
+"""  # by the primary key
+
 _AUDIT = """
     with fact as (
         select number, run_id, event, at, coalesce(data, '{}')::json as data
@@ -171,6 +179,12 @@ def get(connection: psycopg.Connection[Any], schema: str, run_id: str) -> Detail
 def details(found: psycopg.Cursor[Any]) -> list[Details]:
     """What a statement found that selects `DETAILS`."""
     return [_details.decode(text) for (text,) in found]
+
+
+def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, location: str) -> Entry | None:
+    """What is recorded at a location for good."""
+    row = connection.execute(qualified(_SETTLED, schema), (run_id, location)).fetchone()
+    return _entry.decode(row[0]) if row is not None else None
 
 
 def find(connection: psycopg.Connection[Any], schema: str, key: str) -> str | None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -18,13 +18,14 @@ from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, In
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, controls, letters
-from holdfast.stores.postgres import checkup, claims, listing, pruning, reads, schema
+from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, schema
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.connections import connect
+from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
@@ -33,11 +34,10 @@ from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
 READERS = 2
+TRANSACTORS = 4
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_decode_verdicts = msgspec.json.Decoder(Verdicts).decode
 
 
 class PostgresStore:
@@ -58,6 +58,8 @@ class PostgresStore:
         self._readers = Sessions(self._address, "reader", READERS, outage=outage)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
         self._heart = Sessions(self._address, "heart", 1, outage=outage)
+        # Functions of users may take their time, and must not hold up anybody else.
+        self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
         self._opening = asyncio.Lock()
         self._pid: int | None = None
         self._at_exit: weakref.finalize[..., PostgresStore] | None = None
@@ -106,7 +108,7 @@ class PostgresStore:
 
     @property
     def _all(self) -> tuple[Sessions, ...]:
-        return self._writers, self._readers, self._heart
+        return self._writers, self._readers, self._heart, self._transactors
 
     # Writing
 
@@ -128,8 +130,7 @@ class PostgresStore:
         return claimed
 
     def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
-        at = self._at
-        now = self._following.now() if at is None else at
+        at, now = self._time()
 
         def job(connection: Connection) -> Verdicts:
             writing = Writing(self._calls, self._held, at=at, now=now)
@@ -141,12 +142,10 @@ class PostgresStore:
         return self._running(self._writers).run(job)
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
-        about, held = _json(worker), _json(holdings)
         at = self._at
-        text = self._running(self._heart).run_blocking(
-            lambda connection: answer(connection, self._calls.renew, about, held, lease, at)
+        return self._running(self._heart).run_blocking(
+            lambda connection: leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
         )
-        return _decode_verdicts(text)
 
     async def retire(self, worker_id: str) -> None:
         await self._running(self._writers).run(
@@ -218,9 +217,10 @@ class PostgresStore:
         return await self._read(reads.ends, run_ids)
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
-        held, at = _json(holdings), self._at
-        text = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.look, held, at))
-        return _decode_verdicts(text)
+        at = self._at
+        return await self._running(self._readers).run(
+            lambda connection: leases.look(connection, self._calls, holdings, at)
+        )
 
     async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
         return await self._read(reads.replies, asked)
@@ -258,8 +258,11 @@ class PostgresStore:
     # For tables of users
 
     @property
-    def database(self) -> Any:
-        return None
+    def database(self) -> PostgresDatabase:
+        sessions = self._running(self._transactors)
+        return PostgresDatabase(
+            self._address, self._calls, self._held, sessions=sessions, bell=self._bell, time=self._time
+        )
 
     # Telling
 
@@ -279,6 +282,11 @@ class PostgresStore:
         """The time of an operation, if it is not for the server to say."""
         return None if self._clock is None else self._clock.now()
 
+    def _time(self) -> tuple[Micros | None, Micros]:
+        """The time as the server is told it, if at all, and as far as it is known here."""
+        at = self._at
+        return at, self._following.now() if at is None else at
+
     def _running(self, sessions: Sessions) -> Sessions:
         self._check_process()
         if self._pid is None:
@@ -297,10 +305,6 @@ class PostgresStore:
         for sessions in self._all:
             sessions.abandon()
         self._bell.abandon()
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _end(all_sessions: Sequence[Sessions], bell: Bell, pid: int | None) -> None:

@@ -353,7 +353,8 @@ begin
 end
 $$;
 
--- Prolong the leases that are still those of a worker, and tell that it lives.
+-- Prolong the leases that are still those of a worker, and tell that it lives. A run that is being written right now
+-- is `skipped`: nobody can claim it meanwhile, and a transaction that takes long must not cost all others their leases.
 create function renew_v1(by_worker text, holdings text, lease bigint, at bigint) returns text
     language plpgsql
     set search_path from current
@@ -363,9 +364,10 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     as $$
 declare
     now bigint;
+    free text[];
     held constant text[] := array(select h.run_id from json_to_recordset(holdings::json) as h (run_id text));
 begin
-    perform from runs where id = any(held) order by id for no key update;
+    free := array(select r.id from runs as r where r.id = any(held) order by r.id for no key update skip locked);
     now := time_v1(at);
     insert into workers as known (id, name, host, pid, types, concurrency, started_at, heartbeat_at)
     select w.id, w.name, w.host, w.pid, w.types::text, w.concurrency, now, now
@@ -378,8 +380,11 @@ begin
     update runs as r
     set ready_at = instant(now + lease)
     from json_to_recordset(holdings::json) as h (run_id text, token bigint)
-    where r.id = h.run_id and r.token = h.token and r.worker is not null;
-    return look_v1(holdings, now);
+    where r.id = h.run_id and r.id = any(free) and r.token = h.token and r.worker is not null;
+    return json_build_object(
+        'told', look_v1(holdings, now)::json,
+        'skipped', array(select unnest(held) except select unnest(free))
+    )::text;
 end
 $$;
 

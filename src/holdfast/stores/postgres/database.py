@@ -1,0 +1,201 @@
+"""The schema's database as one for tables of users: their transactions, inside of runs and outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psycopg
+from msgspec.structs import replace
+from psycopg.pq import TransactionStatus
+
+from holdfast.core.checkpoint import Checkpoint, Created
+from holdfast.core.clock import Micros
+from holdfast.core.errors import Fatal, InvalidRequest
+from holdfast.core.hint import Hint, News
+from holdfast.core.model import Entry, Event, Intent, Message
+from holdfast.core.ports import Sent, Transacted, Transaction
+from holdfast.stores.memory import arrivals
+from holdfast.stores.postgres import claims, reads
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.checkpoints import Held, Settled, Writing
+from holdfast.stores.postgres.connections import connect
+from holdfast.stores.postgres.deciding import PART, decided
+from holdfast.stores.postgres.outsiders import converse
+from holdfast.stores.postgres.sessions import Sessions
+from holdfast.stores.postgres.talks import Connection, Talk, hold
+from holdfast.stores.postgres.trouble import is_conflict, unavailable
+from holdfast.stores.postgres.wishes import Wishes
+
+T = TypeVar("T")
+
+
+class PostgresDatabase:
+    """What `PostgresStore` offers to those who keep tables of their own in its database."""
+
+    def __init__(
+        self,
+        address: Address,
+        calls: Calls,
+        held: Held,
+        *,
+        sessions: Sessions,
+        bell: Bell,
+        time: Callable[[], tuple[Micros | None, Micros]],
+    ) -> None:
+        self._address = address
+        self._calls = calls
+        self._held = held
+        self._sessions = sessions
+        self._bell = bell
+        self._time = time
+
+    # Inside of runs
+
+    async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
+        """The function comes first and the fence last, so that nobody waits for the run while the function works."""
+
+        def job(connection: Connection) -> Transacted:
+            at, now = self._time()
+            writing = Writing(self._calls, self._held, at=at, now=now)
+            try:
+                with connection.transaction():
+                    answer = self._transact(connection, writing, checkpoint, location, transaction)
+                    if not answer.verdict.is_held:
+                        raise _Refused
+            except _Refused:
+                pass
+            except (_Ended, Settled) as end:
+                # The checkpoint is not to blame, and was undone, too.
+                (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
+                answer = Transacted(verdict=verdict, now=told.now, entry=end.entry, error=end.error)
+            self._tell(writing.news)
+            return answer
+
+        return await self._sessions.run(job)
+
+    def _transact(
+        self,
+        connection: Connection,
+        writing: Writing,
+        checkpoint: Checkpoint,
+        location: str,
+        transaction: Transaction,
+    ) -> Transacted:
+        """Carry out the function and write what there is to record, in a transaction that is open."""
+        error: BaseException | None = None
+        # It may have been committed, and the answer got lost.
+        entry = reads.settled(connection, self._address.schema, checkpoint.run_id, location)
+        settling = None
+        if entry is None:
+            entry, error = _carried_out(connection, transaction, self._time()[1])
+            if entry is not None:
+                checkpoint, settling = replace(checkpoint, entries=(*checkpoint.entries, entry)), location
+        told = hold(connection, writing.decide([checkpoint], PART, settling=settling))
+        (verdict,) = told.verdicts
+        if not verdict.is_held:
+            return Transacted(verdict=verdict, now=told.now)
+        return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
+
+    # Outside of runs
+
+    @contextmanager
+    def connection(self, *, readonly: bool = False) -> Iterator[Connection]:
+        with self._translating():
+            connection = connect(self._address)
+        try:
+            with connection.transaction():
+                if readonly:
+                    connection.execute("set transaction read only")
+                yield connection
+        except psycopg.ProgrammingError as error:
+            if error.sqlstate is None:  # the driver's own: it was committed or closed inside of the block
+                raise InvalidRequest(f"the block ends the transaction, nobody else may: {error}") from error
+            raise
+        finally:
+            connection.close()
+        if not readonly:
+            self._bell.tell(Hint(is_elsewhere=True))
+            self._bell.ring(Hint(is_elsewhere=True))
+
+    async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
+        at, _ = self._time()
+        return await self._converse(connection, claims.create(self._calls, intents, None, at, PART))
+
+    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+        at, _ = self._time()
+        wishes = Wishes()
+        wishes.send(messages)
+        talk = decided(self._calls, wishes, lambda working, now: arrivals.send(working, messages, now), at, PART)
+        return await self._converse(connection, talk)
+
+    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
+        at, _ = self._time()
+        wishes = Wishes()
+        wishes.emit(events)
+        talk = decided(self._calls, wishes, lambda working, now: arrivals.emit(working, events, now), at, PART)
+        return await self._converse(connection, talk)
+
+    async def _converse(self, connection: object, talk: Talk[tuple[T, News]]) -> T:
+        """Do something in a user's transaction. Whoever it concerns is told by the server, when it commits."""
+        with self._translating():
+            return await converse(connection, self._with_notice(talk))
+
+    def _with_notice(self, talk: Talk[tuple[T, News]]) -> Talk[T]:
+        told, news = yield from talk
+        if news.hint() is not None and self._address.has_hints:
+            yield self._calls.notify, ()
+        return told
+
+    def _tell(self, news: News) -> None:
+        hint = news.hint()
+        if hint is not None:
+            self._bell.tell(hint)
+            self._bell.ring(hint)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise unavailable(self._address, error) from error
+
+
+def _carried_out(
+    connection: Connection, transaction: Transaction, now: Micros
+) -> tuple[Entry | None, BaseException | None]:
+    """The entry of a transaction, or the error that has undone it."""
+    try:
+        with connection.transaction():
+            entry = transaction(connection, now)
+    except BaseException as error:
+        # Nothing of ours can be written, either; or somebody was in the way, and it is done again.
+        if connection.closed or connection.broken or is_conflict(error):
+            raise
+        if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+            raise _Ended from error
+        return None, error
+    return entry, None
+
+
+class _Refused(Exception):
+    """The run is somebody else's by now, so nothing is kept."""
+
+
+class _Ended(Exception):
+    """A function has ended the transaction that it was to be part of."""
+
+    entry: Entry | None = None
+
+    @property
+    def error(self) -> Fatal:
+        """The error of the function."""
+        fatal = Fatal(
+            "the function has ended the transaction that it was to be part of, with a `commit` or `rollback` of its "
+            "own; leave that to holdfast: it commits what the function wrote together with the record of it"
+        )
+        fatal.__cause__ = self.__cause__
+        return fatal

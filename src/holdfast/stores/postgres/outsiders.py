@@ -1,0 +1,69 @@
+"""Outsiders: connections of users, of several kinds, on which something is done in the transaction that is open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from holdfast.core.errors import InvalidRequest
+from holdfast.stores.postgres.talks import AsyncConnection, Connection, Talk, hold, hold_async
+
+T = TypeVar("T")
+
+_KINDS = "a psycopg connection, or a SQLAlchemy connection or session on one"
+
+
+async def converse(connection: object, talk: Talk[T]) -> T:
+    """Carry a talk out in the transaction that is open on somebody's connection, of whatever kind it is."""
+    own = await _driver_connection(connection)
+    _check_transaction(own)
+    if isinstance(own, psycopg.AsyncConnection):
+        return await hold_async(own, talk)
+    # It blocks, which the loop must not.
+    return await asyncio.to_thread(hold, own, talk)
+
+
+async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
+    """The connection of the driver, which may be inside of SQLAlchemy's."""
+    if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+        return connection
+    if not _is_of_sqlalchemy(connection):
+        raise InvalidRequest(f"this is {connection!r}; give {_KINDS}")
+    if hasattr(connection, "bind") and hasattr(connection, "connection"):  # a session, which has a transaction at once
+        connection = connection.connection()
+        if asyncio.iscoroutine(connection):
+            connection = await connection
+    if not connection.in_transaction():
+        raise InvalidRequest(
+            "no transaction is open on this connection; begin one (`with connection.begin():`): what is written here "
+            "counts once you commit it"
+        )
+    raw = await connection.get_raw_connection() if hasattr(connection, "get_raw_connection") else connection.connection
+    own = raw.driver_connection
+    if not isinstance(own, (psycopg.Connection, psycopg.AsyncConnection)):
+        kind = f"{type(own).__module__}.{type(own).__qualname__}"
+        raise InvalidRequest(f"this SQLAlchemy engine uses the driver of {kind}; make it postgresql+psycopg://…")
+    return own
+
+
+def _is_of_sqlalchemy(connection: object) -> bool:
+    families = (kind.__module__.partition(".")[0] for kind in type(connection).__mro__)
+    return "sqlalchemy" in families
+
+
+def _check_transaction(connection: Connection | AsyncConnection) -> None:
+    if connection.closed:
+        raise InvalidRequest("this connection is closed")
+    match connection.pgconn.transaction_status:
+        case TransactionStatus.INERROR:
+            raise InvalidRequest("the transaction on this connection has failed; roll it back first")
+        case TransactionStatus.IDLE if connection.autocommit:
+            raise InvalidRequest(
+                "no transaction is open on this connection; begin one (`with connection.transaction():`): what is "
+                "written here counts once you commit it"
+            )
+        case _:  # without autocommit the driver begins one by itself
+            pass
