@@ -130,7 +130,7 @@ class Line:
             return max(0.0, self._told_at + APART_SECONDS - now)
         if self._is_wanted:
             return max(0.0, self._heard_at + self._ping_seconds - now) if self._is_listening else 0.0
-        return max(0.0, self._told_at + UNUSED_SECONDS - now)
+        return 0.0 if self._is_listening else max(0.0, self._told_at + UNUSED_SECONDS - now)
 
     def _attend(self) -> None:
         """Do what there is to do. Whatever breaks, the line is set up again, in a while if that does not work."""

@@ -266,7 +266,8 @@ class _Session:
     def _tidy(self, connection: Connection, error: BaseException | None = None) -> None:
         """Leave a connection as it was before the job, or none."""
         if error is not None and is_lost(error) and not is_timeout(error):
-            self._outage.lost(error, self._opened_at)
+            if not self._is_given_up:
+                self._outage.lost(error, self._opened_at)
             self._disconnect()
             return
         try:

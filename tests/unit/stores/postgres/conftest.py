@@ -1,4 +1,4 @@
-"""What the tests of the Postgres store have: a schema for each."""
+"""What the tests of the Postgres store have: a schema for each, and for those of the ground below it none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connections import Connection, connect
+from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.sessions import Sessions
+from holdfast.testing.postgres import PostgresProxy
 from tests.unit.stores.postgres.database import Place, empty_place
 
 
@@ -20,3 +25,43 @@ def empty(postgres_url: str) -> Iterator[Place]:
 def place(empty: Place) -> Place:
     """A place with the schema of this version, and nothing in it."""
     return empty.prepared()
+
+
+@pytest.fixture
+def address(postgres_url: str) -> Address:
+    return Address.of(postgres_url)
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[PostgresProxy]:
+    """A proxy in front of the test's database, which breaks connections as it is told to."""
+    with PostgresProxy(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(proxy: PostgresProxy) -> Address:
+    """The address of the database behind the proxy."""
+    return Address.of(proxy.url)
+
+
+@pytest.fixture
+def outage(far: Address) -> Outage:
+    return Outage(far)
+
+
+@pytest.fixture
+def sessions(far: Address, outage: Outage) -> Iterator[Sessions]:
+    """Two sessions, through the proxy."""
+    sessions = Sessions(far, "test", 2, outage=outage)
+    sessions.start()
+    yield sessions
+    sessions.stop(1)
+
+
+@pytest.fixture
+def observer(address: Address) -> Iterator[Connection]:
+    """A connection of somebody else to the test's database."""
+    connection = connect(address)
+    yield connection
+    connection.close()

@@ -1,0 +1,96 @@
+"""What a Postgres URL means, and that nobody gets to see its password."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from holdfast.core.errors import InvalidRequest
+from holdfast.stores.postgres.address import CONNECT_SECONDS, Address
+
+PASSWORD = "tr0ub4dor"  # noqa: S105 - nobody's
+
+
+def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements() -> None:
+    address = Address.of("postgresql://ann@db.example:5433/shop")
+
+    assert (address.schema, address.is_prepared, address.has_hints) == ("holdfast", True, True)
+    assert (address.user, address.database, address.connect_timeout) == ("ann", "shop", CONNECT_SECONDS)
+    assert address.shown == "postgresql://ann@db.example:5433/shop"
+
+
+def test_options_of_ours_are_read_and_not_handed_to_the_driver() -> None:
+    address = Address.of("postgres://db/shop?schema=jobs&sslmode=require&prepare=off&hints=off")
+
+    assert (address.schema, address.is_prepared, address.has_hints) == ("jobs", False, False)
+    given = conninfo_to_dict(address.conninfo)
+    assert given["sslmode"] == "require"
+    assert not {"schema", "prepare", "hints"}.intersection(given)
+
+
+def test_only_a_server_that_can_be_written_is_used_unless_the_url_says_otherwise() -> None:
+    usual = Address.of("postgresql://one,two/shop")
+    other = Address.of("postgresql://one,two/shop?target_session_attrs=any&connect_timeout=9")
+
+    assert conninfo_to_dict(usual.conninfo)["target_session_attrs"] == "read-write"
+    assert conninfo_to_dict(usual.conninfo)["host"] == "one,two"
+    assert conninfo_to_dict(other.conninfo)["target_session_attrs"] == "any"
+    assert other.connect_timeout == 9
+
+
+def test_an_option_of_libpq_may_hold_any_character() -> None:
+    address = Address.of("postgresql:///shop?host=/run/pg&options=-c%20search_path%3Da%26b&schema=jobs")
+
+    assert conninfo_to_dict(address.conninfo)["options"] == "-c search_path=a&b"
+    assert address.shown == "postgresql:///shop?host=/run/pg&schema=jobs"
+
+
+@pytest.mark.parametrize("schema", ["Jobs", "1st", "a-b", 'a"b', "pg_jobs", "", "x" * 42, "jobs%3Bdrop"])
+def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
+    with pytest.raises(InvalidRequest, match="schema="):
+        Address.of(f"postgresql://db/shop?schema={schema}")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://db/shop?prepare=no", "prepare=on or prepare=off"),
+        ("postgresql://db/shop?hints=1", "hints=on or hints=off"),
+        ("postgresql://db/shop?colour=blue", "colour"),
+        ("postgresql://db/shop?connect_timeout=soon", "connect_timeout"),
+        ("mysql://db/shop", "postgresql://user:password@host:port/database"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Address.of(url)
+
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{PASSWORD}@db/shop?colour=blue",
+        f"postgresql://ann:{PASSWORD}%zz@db/shop",
+        f"postgresql://ann:x@{PASSWORD}@db/shop",
+        f"postgresql://ann:x/{PASSWORD}@db/shop",
+        f"postgresql://db/shop?password={PASSWORD}&colour=blue",
+        f"postgresql://db/shop?password={PASSWORD}%zz",
+        f"mysql://ann:{PASSWORD}@db/shop",
+    ],
+)
+def test_a_url_that_is_refused_does_not_give_its_password_away(url: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Address.of(url)
+
+    assert PASSWORD not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_an_address_that_is_shown_does_not_give_its_password_away() -> None:
+    address = Address.of(f"postgresql://ann:{PASSWORD}@db/shop")
+
+    assert PASSWORD in address.conninfo
+    assert PASSWORD not in repr(address) + address.shown
+    assert address.scrubbed(f"cannot use {PASSWORD}, says libpq") == "cannot use ***, says libpq"

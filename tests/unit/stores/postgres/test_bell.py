@@ -1,0 +1,329 @@
+"""The bell: who listens hears, in this process and in others; what breaks is repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.core.hint import Hint
+from holdfast.stores.postgres import bell as bells
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres.connections import Connection
+from holdfast.testing.postgres import PostgresProxy
+
+READY = Hint(ready=frozenset({"order"}))
+LOOK = Hint(is_elsewhere=True)
+
+
+class Ear:
+    """Somebody who listens."""
+
+    def __init__(self, bell: Bell) -> None:
+        self.heard: asyncio.Queue[Hint] = asyncio.Queue()
+        self.leave = bell.listen(self.heard.put_nowait)
+
+    async def next(self) -> Hint:
+        return await asyncio.wait_for(self.heard.get(), 30)
+
+    def drain(self) -> list[Hint]:
+        return [self.heard.get_nowait() for _ in range(self.heard.qsize())]
+
+
+@asynccontextmanager
+async def ringing(address: Address, **options: Any) -> AsyncIterator[Bell]:
+    """As another process would have it."""
+    bell = Bell(address, **options)
+    bell.start()
+    try:
+        yield bell
+    finally:
+        await asyncio.to_thread(bell.stop)
+
+
+def listeners(observer: Connection) -> int:
+    row = observer.execute(
+        "select count(*) from pg_stat_activity where query ilike 'listen%' and datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def connected(observer: Connection) -> Iterator[int]:
+    return (
+        pid
+        for (pid,) in observer.execute(
+            "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+        )
+    )
+
+
+# In one process
+
+
+async def test_who_listens_hears_what_is_told_until_he_leaves(address: Address) -> None:
+    bell = Bell(address)
+    gone, still = Ear(bell), Ear(bell)
+    gone.leave()
+    gone.leave()
+
+    bell.tell(READY)
+
+    assert await still.next() == READY
+    assert gone.drain() == []
+
+
+async def test_one_who_raises_does_not_silence_the_others(address: Address) -> None:
+    bell = Bell(address)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    def raising(_: Hint) -> None:
+        raise RuntimeError("mine")
+
+    bell.listen(raising)
+    ear = Ear(bell)
+
+    bell.tell(READY)
+
+    assert await ear.next() == READY
+
+
+async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: Address) -> None:
+    bell = Bell(address)
+    heard: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
+    bell.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
+
+    threading.Thread(target=bell.tell, args=(READY,)).start()
+
+    assert await heard is asyncio.get_running_loop()
+
+
+async def test_a_loop_that_is_gone_is_forgotten(address: Address) -> None:
+    async def listen() -> None:
+        bell.listen(print)
+
+    bell = Bell(address)
+    await asyncio.to_thread(asyncio.run, listen())
+
+    bell.tell(READY)
+
+    assert bell._circles == {}
+
+
+# From process to process
+
+
+async def test_others_hear_what_became_ready(address: Address) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        assert await ear.next() == LOOK  # it listens now; something may have happened before
+
+        here.ring(READY)
+
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_nobody_hears_himself(address: Address, observer: Connection) -> None:
+    async with ringing(address) as bell:
+        ear = Ear(bell)
+        await ear.next()
+
+        bell.ring(READY)
+        observer.execute("notify holdfast")  # after it, by another
+
+        assert await ear.next() == LOOK
+
+
+async def test_types_that_are_too_many_are_left_out(address: Address) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        here.ring(Hint(ready=frozenset(f"type-number-{number}" for number in range(1_000))))
+
+        assert await ear.next() == LOOK
+
+
+async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
+    joint = "&" if "?" in postgres_url else "?"
+    here, there = Address.of(postgres_url), Address.of(f"{postgres_url}{joint}schema=other")
+    async with ringing(here) as mine, ringing(there) as theirs, ringing(there) as also_theirs:
+        ear = Ear(theirs)
+        await ear.next()
+
+        mine.ring(READY)
+        await asyncio.to_thread(mine.stop)
+        also_theirs.ring(Hint(ready=frozenset({"last"})))
+
+        assert await ear.next() == Hint(ready=frozenset({"last"}), is_elsewhere=True)
+
+
+async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: Address) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        began = time.monotonic()
+        for number in range(2_000):
+            here.ring(Hint(ready=frozenset({f"type-{number % 7}"})))
+            await asyncio.sleep(0)
+        await asyncio.to_thread(here.stop)  # which tells the rest
+        seconds = time.monotonic() - began
+        await asyncio.sleep(0.2)
+
+        heard = ear.drain()
+        assert 1 <= len(heard) <= seconds * 100 + 3
+        assert frozenset().union(*(hint.ready for hint in heard)) == {f"type-{number}" for number in range(7)}
+
+
+async def test_what_is_rung_last_is_told_before_the_end(address: Address) -> None:
+    async with ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        async with ringing(address) as here:
+            here.ring(READY)  # it has no connection yet
+
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_only_while_somebody_listens_the_server_is_listened_to(address: Address, observer: Connection) -> None:
+    async with ringing(address) as bell:
+        assert list(connected(observer)) == []
+        first, second = Ear(bell), Ear(bell)
+        await first.next()
+        assert listeners(observer) == 1
+
+        first.leave()
+        second.leave()
+
+        while listeners(observer):
+            await asyncio.sleep(0.02)
+
+
+async def test_who_listens_before_the_start_hears_after_it(address: Address) -> None:
+    bell = Bell(address)
+    ear = Ear(bell)
+
+    bell.start()
+
+    assert await ear.next() == LOOK
+    await asyncio.to_thread(bell.stop)
+
+
+# Trouble
+
+
+async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_they_missed(
+    far: Address, proxy: PostgresProxy, address: Address
+) -> None:
+    async with ringing(far) as far_away, ringing(address) as here:
+        ear = Ear(far_away)
+        await ear.next()
+
+        proxy.cut()
+
+        assert await ear.next() == LOOK
+        here.ring(READY)
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
+    far: Address, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ringing(far, ping_seconds=0.2) as bell:
+        ear = Ear(bell)
+        await ear.next()
+        line = bell._line
+        assert line is not None
+        assert line._connection is not None
+        line._connection.answer_seconds = 0.3
+        proxy.black_hole()
+        await asyncio.sleep(1)  # a ping goes unanswered meanwhile
+
+        proxy.heal()
+
+        assert await ear.next() == LOOK
+
+
+async def test_a_server_that_is_away_is_told_of_once(
+    far: Address, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast.store")
+    async with ringing(far) as bell:
+        ear = Ear(bell)
+        await ear.next()
+        proxy.refuse()
+        proxy.cut()
+        bell.ring(READY)
+        await asyncio.sleep(1.5)
+
+        proxy.heal()
+
+        assert await ear.next() == LOOK
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "lost the database, connecting again",
+        "the database is back",
+    ]
+
+
+async def test_the_end_does_not_wait_for_a_black_hole(far: Address, proxy: PostgresProxy) -> None:
+    bell = Bell(far)
+    bell.start()
+    ear = Ear(bell)
+    await ear.next()
+    proxy.black_hole()
+    bell.ring(READY)
+    began = time.monotonic()
+
+    await asyncio.to_thread(bell.stop, 0.2)
+
+    assert time.monotonic() - began < 5
+
+
+# Without hints
+
+
+async def test_without_hints_there_is_no_connection_and_listeners_look_for_themselves_ever_less_often(
+    postgres_url: str, observer: Connection
+) -> None:
+    joint = "&" if "?" in postgres_url else "?"
+    async with ringing(Address.of(f"{postgres_url}{joint}hints=off")) as bell:
+        ear = Ear(bell)
+        times = []
+        for _ in range(6):
+            assert await ear.next() == LOOK
+            times.append(time.monotonic())
+        bell.ring(READY)
+
+        assert list(connected(observer)) == []
+        assert times[-1] - times[-2] > 2 * (times[1] - times[0])
+        ear.leave()
+
+
+async def test_without_hints_something_that_happens_here_makes_listeners_look_soon(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bells, "POLL_GROWTH", 1_000)
+    monkeypatch.setattr(bells, "LAST_POLL_SECONDS", 1_000)
+    joint = "&" if "?" in postgres_url else "?"
+    async with ringing(Address.of(f"{postgres_url}{joint}hints=off")) as bell:
+        ear = Ear(bell)
+        await ear.next()  # and the next one would be in a thousand seconds
+
+        bell.tell(READY)
+
+        assert await ear.next() == READY
+        assert await ear.next() == LOOK
+        ear.leave()
+
+
+async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second() -> None:
+    assert bells.LAST_POLL_SECONDS > 1

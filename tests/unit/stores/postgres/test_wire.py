@@ -1,0 +1,264 @@
+"""The wire: calls from the event loop, and the sessions behind it for all that is not easy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connections import Connection, Limits
+from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.sessions import Sessions
+from holdfast.stores.postgres.wire import ARGUMENTS_LIMIT_BYTES, Wire
+from holdfast.testing.postgres import PostgresProxy
+
+BACKEND = "select pg_backend_pid()::text"
+
+
+@pytest_asyncio.fixture
+async def wire(outage: Outage, sessions: Sessions) -> AsyncIterator[Wire]:
+    """A wire that is open."""
+    wire = Wire(outage, sessions)
+    await connected(wire)
+    yield wire
+    await wire.stop()
+
+
+async def connected(wire: Wire) -> None:
+    """Until calls go over the wire itself."""
+    while wire._link is None:
+        await wire.call("select '1'")
+        await asyncio.sleep(0.01)
+
+
+async def test_a_call_gives_back_the_one_value_as_it_is_written(wire: Wire) -> None:
+    assert await wire.call("select $1::text || $2::text", "é✓".encode(), b'{"a": 1}') == 'é✓{"a": 1}'.encode()
+    assert await wire.call("select $1::text", None) is None
+    assert await wire.call("select 'nothing' where false") is None
+
+
+async def test_calls_one_after_the_other_share_a_connection_of_their_own(wire: Wire, sessions: Sessions) -> None:
+    backends = {await wire.call(BACKEND) for _ in range(20)}
+    others = {str(await sessions.run(lambda connection: connection.info.backend_pid)).encode()}
+
+    assert len(backends) == 1
+    assert backends.isdisjoint(others)
+
+
+async def test_statements_are_prepared_once(wire: Wire) -> None:
+    statement = "select count(*)::text from pg_prepared_statements where name like 'holdfast%'"
+
+    assert [await wire.call(statement) for _ in range(3)] == [b"1"] * 3
+
+
+async def test_calls_at_the_same_time_are_all_answered(wire: Wire) -> None:
+    answers = await asyncio.gather(*(wire.call("select $1::text", str(number).encode()) for number in range(100)))
+
+    assert answers == [str(number).encode() for number in range(100)]
+
+
+@pytest.mark.parametrize("size", [ARGUMENTS_LIMIT_BYTES, 8 * 1024 * 1024])
+async def test_long_values_pass(wire: Wire, size: int) -> None:
+    value = b"x" * size
+
+    assert await wire.call("select $1::text", value) == value
+
+
+async def test_the_loop_goes_on_while_an_answer_is_awaited(wire: Wire) -> None:
+    turns = 0
+    answer = wire.call("select pg_sleep(0.3)::text")
+    while not answer.done():
+        turns += 1
+        await asyncio.sleep(0.001)
+
+    assert turns > 10
+
+
+async def test_an_error_is_told_and_the_connection_used_again(wire: Wire) -> None:
+    before = await wire.call(BACKEND)
+
+    with pytest.raises(SchemaOutOfDate, match="holdfast migrate"):
+        await wire.call("select holdfast.missing($1)", b"")
+
+    assert await wire.call(BACKEND) == before
+
+
+async def test_a_caller_who_is_cancelled_leaves_the_wire_in_order(wire: Wire) -> None:
+    call = wire.call("select pg_sleep(0.2)::text")
+    await asyncio.sleep(0.05)
+
+    call.cancel()
+
+    for number in range(30):
+        assert await wire.call("select $1::text", str(number).encode()) == str(number).encode()
+        await asyncio.sleep(0.01)
+
+
+async def test_a_conflict_is_repeated_by_the_sessions(wire: Wire, observer: Connection) -> None:
+    observer.execute("create sequence attempts")
+    observer.execute(
+        """create function contested() returns text language plpgsql as $$
+        begin
+            if nextval('attempts') < 4 then
+                raise exception 'so it goes' using errcode = '40P01';
+            end if;
+            return 'done';
+        end $$"""
+    )
+
+    assert await wire.call("select contested()") == b"done"
+
+
+async def test_a_cut_is_not_noticed_by_the_caller(wire: Wire, proxy: PostgresProxy) -> None:
+    answer = wire.call("select pg_sleep(0.5)::text || 'done'")
+    await asyncio.sleep(0.1)
+
+    proxy.cut()
+
+    assert await answer == b"done"
+    await connected(wire)
+
+
+async def test_what_may_have_been_done_is_done_again_in_its_own_way(
+    wire: Wire, proxy: PostgresProxy, observer: Connection
+) -> None:
+    observer.execute("create table things (n int)")
+    statement = "insert into things values (1) returning 'inserted'"
+    lost = proxy.cut_around_commit("insert into things", before=False)
+
+    def look(connection: psycopg.Connection[Any]) -> bytes:
+        return b"found %d" % len(connection.execute("select from things").fetchall())
+
+    assert await wire.call(statement, again=look) == b"found 1"
+    lost.wait()
+
+
+async def test_a_backend_that_ends_while_nobody_calls_is_noticed_at_once(wire: Wire, observer: Connection) -> None:
+    used = await wire.call(BACKEND)
+    assert used is not None
+
+    observer.execute("select pg_terminate_backend(%s, 20000)", (int(used),))
+
+    while wire._link is not None:
+        await asyncio.sleep(0.01)
+    await connected(wire)
+    assert await wire.call(BACKEND) != used
+
+
+async def test_a_black_hole_is_left_within_the_limits(
+    outage: Outage, sessions: Sessions, proxy: PostgresProxy, observer: Connection
+) -> None:
+    wire = Wire(outage, sessions)
+    await connected(wire)
+    assert wire._link is not None
+    wire._link.connection.answer_seconds = 0.3
+    proxy.black_hole()
+    answer = wire.call("select 'done'")
+    await asyncio.sleep(0.6)
+
+    proxy.heal()
+
+    assert await answer == b"done"
+    await wire.stop()
+
+
+async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
+    outage: Outage, sessions: Sessions
+) -> None:
+    wire = Wire(outage, sessions, limits=Limits(statement_seconds=0.3))
+    await connected(wire)
+
+    with pytest.raises(StoreUnavailable, match="statement_timeout"):
+        await wire.call("select pg_sleep(20)::text")
+
+    await wire.stop()
+
+
+async def test_while_the_server_is_away_callers_fail_at_once(wire: Wire, proxy: PostgresProxy) -> None:
+    proxy.refuse()
+    proxy.cut()
+    began = time.monotonic()
+
+    for _ in range(20):
+        with pytest.raises(StoreUnavailable):
+            await wire.call("select '1'")
+
+    assert time.monotonic() - began < 5
+    proxy.heal()
+    while True:
+        try:
+            await connected(wire)
+            break
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)
+
+
+async def test_without_prepared_statements_calls_work_as_well(postgres_url: str) -> None:
+    joint = "&" if "?" in postgres_url else "?"
+    address = Address.of(f"{postgres_url}{joint}prepare=off")
+    outage = Outage(address)
+    sessions = Sessions(address, "test", 1, outage=outage)
+    sessions.start()
+    wire = Wire(outage, sessions)
+    await connected(wire)
+
+    for _ in range(3):
+        assert await wire.call("select count(*)::text || $1 from pg_prepared_statements", b"!") == b"0!"
+
+    await wire.stop()
+    sessions.stop()
+
+
+async def test_what_is_under_way_is_answered_before_the_end(outage: Outage, sessions: Sessions) -> None:
+    wire = Wire(outage, sessions)
+    await connected(wire)
+    answer = wire.call("select pg_sleep(0.3)::text || 'done'")
+
+    await wire.stop()
+
+    assert await answer == b"done"
+
+
+async def test_the_end_does_not_wait_for_a_black_hole(outage: Outage, sessions: Sessions, proxy: PostgresProxy) -> None:
+    wire = Wire(outage, sessions)
+    await connected(wire)
+    proxy.black_hole()
+    answer = wire.call("select 'done'")
+
+    await wire.stop(0.1)
+
+    with pytest.raises(StoreUnavailable, match="was closed before it could answer"):
+        await answer
+
+
+def test_it_may_be_used_on_one_loop_after_the_other(outage: Outage, sessions: Sessions) -> None:
+    wire = Wire(outage, sessions)
+
+    async def use() -> bytes | None:
+        await connected_here()
+        return await wire.call("select 'done'")
+
+    async def connected_here() -> None:
+        while wire._link is None or wire._loop is not asyncio.get_running_loop():
+            await wire.call("select '1'")
+            await asyncio.sleep(0.01)
+
+    assert [asyncio.run(use()) for _ in range(3)] == [b"done"] * 3
+    wire.close()
+
+
+async def test_on_another_loop_the_sessions_answer(wire: Wire) -> None:
+    async def use() -> bytes | None:
+        return await wire.call("select 'done'")
+
+    assert await asyncio.to_thread(asyncio.run, use()) == b"done"
+    assert threading.current_thread() is threading.main_thread()
+    assert await wire.call("select 'done'") == b"done"
