@@ -46,18 +46,16 @@ _TURN = """
 """
 
 _TAKE = """
-    with oldest as (
-        select number
-        from {schema}.requests
-        order by number
-        limit %s
-        for update skip locked
-    ),
-    taken as (
+    with taken as (
         delete from {schema}.requests
-        using oldest
-        where requests.number = oldest.number
-        returning requests.number, requests.body
+        where number = any(array(
+            select number
+            from {schema}.requests
+            order by number
+            limit %s
+            for update skip locked
+        ))
+        returning number, body
     )
     select number, body
     from taken
