@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core.clock import SECOND
 from holdfast.core.ports import Query
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import listing, pruning, reads, requests
+from holdfast.stores.postgres import claims, listing, pruning, reads, requests
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.statements import qualified
 from holdfast.testing.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
@@ -34,7 +37,7 @@ FILL = """
         end,
         1000000 + n,
         1000000 + n,
-        case when n %% 2 = 1 then now() + (case when n %% 1003 = 0 then -1 else n end) * interval '1 second' end,
+        case when n %% 2 = 1 then now() + (case when n %% 1003 = 0 then -1 else 1000 + n end) * interval '1 minute' end,
         case when n %% 2 = 1 and n %% 1001 = 0 then 'w' end,
         1,
         case when n %% 3 = 0 then 'key ' || n end,
@@ -196,3 +199,47 @@ def test_a_look_through_the_view_for_producers_costs_what_a_look_at_the_table_co
     by_key = plan(full, "select state, result from {schema}.intent where idempotency_key = 'key 3'", None)
 
     assert (indexes(by_id), indexes(by_key)) == ({"runs_pkey"}, {"runs_key"})
+
+
+TOUCHED = """
+    select coalesce(sum(seq_scan), 0)::bigint, coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint
+    from pg_stat_xact_user_tables
+    where schemaname = %s
+"""
+
+
+def touched(place: Place, work: Callable[[], object]) -> tuple[int, int]:
+    """How many tables some work scans, and how many rows it reads, of all that there are."""
+    with place.connection.transaction(force_rollback=True):
+        before = place.execute(TOUCHED, place.schema).fetchone()
+        work()
+        after = place.execute(TOUCHED, place.schema).fetchone()
+    assert before is not None
+    assert after is not None
+    return after[0] - before[0], after[1] - before[1]
+
+
+def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19")) -> ClaimRequest:
+    return ClaimRequest(id="c", worker="w1", types=tuple(types), limit=limit, lease=SECOND, python="3.11.0")
+
+
+def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
+    def claim() -> None:
+        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(), None)
+        assert len(claimed.leases) == 3
+
+    scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 200
+
+
+def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
+    def claim() -> None:
+        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(types=["type.0"]), None)
+        assert claimed.leases == ()
+
+    scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 20

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from uuid import uuid4
 
 import msgspec
 import psycopg
 import pytest
 
 from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Cancel
+from holdfast.core.checkpoint import Cancel, ClaimRequest
+from holdfast.core.clock import SECOND
 from holdfast.core.model import Event, Message, Run
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import reads, requests
+from holdfast.stores.postgres import claims, reads, requests
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
 from holdfast.testing.postgres import find_installation
 from tests.unit.stores.postgres.database import Place
@@ -63,6 +67,17 @@ def test_an_inserted_intent_is_a_run_like_any_other(place: Place) -> None:
     assert found.ready_at is not None
     assert found.start_at == found.ready_at
     assert abs(found.ready_at - found.created_at) < 1_000_000
+
+
+def test_an_inserted_intent_is_claimed_like_any_other(place: Place) -> None:
+    run_id = psql(place, INSERT)
+    request = ClaimRequest(
+        id="c", worker="w", types=("content.thumbnail.v1",), limit=5, lease=SECOND, python="3.11.0", may_suspect=True
+    )
+
+    claimed, _ = claims.claim(place.connection, Calls(place.schema), request, None)
+
+    assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [(run_id, 1, ())]
 
 
 def test_a_second_insert_with_the_same_key_does_nothing(place: Place) -> None:
@@ -158,6 +173,41 @@ def test_a_producer_sees_how_its_run_stands(place: Place) -> None:
     place.execute("update {schema}.runs set token = 1, state = 'succeeded', result = '[1]', ready_at = null")
 
     assert psql(place, "select type, state, result from holdfast.intent") == "content.thumbnail.v1|succeeded|[1]"
+
+
+# Permissions
+
+
+@pytest.fixture
+def producer(place: Place) -> Iterator[str]:
+    """The name of a user to whom nothing was granted but to see what the schema has."""
+    role = f"producer_{uuid4().hex[:8]}"
+    place.execute(f"create role {role}")
+    place.execute(f"grant usage on schema {{schema}} to {role}")
+    yield role
+    place.execute(f"drop owned by {role}")
+    place.execute(f"drop role {role}")
+
+
+def test_a_producer_needs_only_the_view_to_start_runs(place: Place, producer: str) -> None:
+    place.execute(f"grant select, insert on {{schema}}.intent to {producer}")
+
+    made = psql(place, f"set session authorization {producer}; {INSERT}")
+
+    assert run(place, made).state is RunState.PENDING
+    assert "permission denied for table runs" in psql(
+        place, f"set session authorization {producer}; table holdfast.runs"
+    )
+
+
+def test_a_producer_needs_these_tables_to_cancel_send_and_emit(place: Place, producer: str) -> None:
+    run_id = psql(place, INSERT)
+    place.execute(f"grant insert on {{schema}}.requests, {{schema}}.audits to {producer}")
+    place.execute(f"grant select, update on {{schema}}.runs to {producer}")
+
+    calls = f"holdfast.send('{run_id}', 'go', id => 'm'), holdfast.emit('t', id => 'e'), holdfast.cancel('{run_id}')"
+
+    assert psql(place, f"set session authorization {producer}; select {calls}") == "m|e|t"
 
 
 # Cancelling

@@ -1,5 +1,5 @@
 -- What people see and use: views with singular names, which stay as they are while tables change, and the functions
--- with which producers in plain SQL cancel, send and emit. Payloads are cast to `json`, which keeps what `jsonb` refuses.
+-- with which producers in plain SQL cancel, send and emit. Payloads are cast to `json`: `jsonb` refuses some of them.
 
 create view run as
     select id, type, state, priority, key,
@@ -25,7 +25,8 @@ comment on column run.state is
 comment on column run.priority is '0 (first) to 255 (last).';
 comment on column run.key is 'The idempotency key it was started with: at most one run has it.';
 comment on column run.tags is 'Names and values to find it by.';
-comment on column run.payload is 'What its code is called with: what it was started with, or its last generation handed on.';
+comment on column run.payload is
+    'What its code is called with: what it was started with, or its last generation handed on.';
 comment on column run.result is 'What it returned, if it succeeded.';
 comment on column run.error is 'Why it failed, was cancelled, or is blocked.';
 comment on column run.worker is 'The id of the worker that holds it: nobody else may write it.';
@@ -53,7 +54,8 @@ create view entry as
         instant(retry_at) as retry_at
     from entries;
 
-comment on view entry is 'Histories: what the operations of runs came to. A run that continues reads them instead of doing them again.';
+comment on view entry is
+    'Histories: what the operations of runs came to. A run that goes on reads them instead of doing them again.';
 comment on column entry.run_id is 'Whose history it is part of.';
 comment on column entry.location is 'The path of the operation inside the run.';
 comment on column entry.kind is
@@ -165,7 +167,8 @@ comment on table topics is 'holdfast''s own: rules that were set for topics.';
 comment on table letters is 'holdfast''s own: dead letters, which could not be delivered.';
 comment on table audits is 'holdfast''s own; read the view audit.';
 comment on table workers is 'holdfast''s own; read the view worker.';
-comment on table requests is 'holdfast''s own: what the functions cancel, send and emit leave for a worker to carry out.';
+comment on table requests is
+    'holdfast''s own: what the functions cancel, send and emit leave for a worker to carry out.';
 
 -- Whether a row may stand in `intent`. It raises with the reason if not, because a check option could only say that
 -- something is wrong. It must refuse nothing that is accepted in Python: rows from there are seen through it, too.
@@ -178,7 +181,8 @@ create function check_intent_v1(
     as $$
 begin
     if type !~ '^[^ ,*''"/#~+][^ ,*''"/#]{0,199}$' or type ~ '[\x01-\x1f\x7f]' then
-        raise exception 'type %: it has 1 to 200 characters, no blanks, none of , * '' " / #, and does not begin with ~ or +',
+        raise exception
+            'type %: it has 1 to 200 characters, no blanks, none of , * '' " / #, and does not begin with ~ or +',
             quote_literal(left(type, 80))
             using errcode = 'invalid_parameter_value';
     end if;
@@ -205,7 +209,8 @@ begin
            or length(tag.key) not between 1 and 200
            or length(tag.value #>> '{}') not between 1 and 200
     )) then
-        raise exception 'tags %: they are a JSON object of short strings, such as {"customer": "c_1"}', left(tags::text, 80)
+        raise exception 'tags %: they are a JSON object of short strings, such as {"customer": "c_1"}',
+            left(tags::text, 80)
             using errcode = 'invalid_parameter_value';
     end if;
     perform check_payload_v1('payload', payload, true);
@@ -219,7 +224,8 @@ create function check_payload_v1(what text, payload text, is_object boolean) ret
     as $$
 begin
     if octet_length(payload) > 2097152 then
-        raise exception '% has % bytes; the limit is 2 MiB: store it elsewhere and pass where', what, octet_length(payload)
+        raise exception '% has % bytes; the limit is 2 MiB: store it elsewhere and pass where',
+            what, octet_length(payload)
             using errcode = 'invalid_parameter_value';
     end if;
     if json_typeof(payload::json) <> 'object' and is_object then
@@ -254,7 +260,8 @@ create view intent as
     with local check option;
 
 comment on view intent is
-    'Insert here to start a run: insert into intent (type, payload, idempotency_key) values (…) on conflict do nothing returning id.';
+    'Insert here to start a run: insert into intent (type, payload, idempotency_key) values (…) '
+    'on conflict do nothing returning id.';
 comment on column intent.id is 'The id of the run; made if none is given.';
 comment on column intent.type is 'The type of the workflow or task to run.';
 comment on column intent.payload is 'A JSON object of its parameters by name.';
@@ -282,7 +289,8 @@ create function check_text_v1(what text, value text) returns void
     as $$
 begin
     if value is null or length(value) not between 1 and 200 or value ~ '[\x01-\x1f\x7f]' then
-        raise exception '% %: it has 1 to 200 printable characters', what, coalesce(quote_literal(left(value, 80)), 'null')
+        raise exception '% %: it has 1 to 200 printable characters',
+            what, coalesce(quote_literal(left(value, 80)), 'null')
             using errcode = 'invalid_parameter_value';
     end if;
 end
@@ -346,7 +354,8 @@ end
 $$;
 
 comment on function cancel is
-    'End a run as cancelled, after it has undone what it did: at once if nobody has claimed it yet, else by the next worker. False if it had ended already.';
+    'End a run as cancelled, after it has undone what it did: at once if nobody has claimed it yet, else by the next '
+    'worker. False if it had ended already.';
 
 create function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
     language plpgsql
@@ -386,7 +395,8 @@ end
 $$;
 
 comment on function send is
-    'Send a message to a run that has not ended; the next worker delivers it. Gives back its id: sending it again under the same one is harmless.';
+    'Send a message to a run that has not ended; the next worker delivers it. Gives back its id: sending it again '
+    'under the same one is harmless.';
 
 create function emit(topic text, payload json default 'null', id text default new_id()) returns text
     language plpgsql
@@ -411,4 +421,5 @@ end
 $$;
 
 comment on function emit is
-    'Publish an event on a topic; the next worker does. Gives back its id: emitting it again under the same one is harmless.';
+    'Publish an event on a topic; the next worker does. Gives back its id: emitting it again under the same one is '
+    'harmless.';
