@@ -1,9 +1,223 @@
+"""The check-up: what the store can tell about its own health and surroundings, for `holdfast doctor`."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
+from psycopg import errors
+
+from holdfast.core.clock import SECOND
 from holdfast.core.ports import Finding
+from holdfast.stores.postgres import schema as schemas
+from holdfast.stores.postgres.statements import qualified
+
+LONG_TRANSACTION_SECONDS = 300
+LATE_REQUEST_SECONDS = 60
+DEAD_ROWS = 100_000
+RETAINED_BYTES = 10 * (1 << 30)
+FULL_SHARE = 0.8
+
+_GIBIBYTE = 1 << 30
+_NAMED = 3
+"""So many of the worst are named."""
+
+Connection = psycopg.Connection[Any]
+
+_SETTINGS = """
+    select name, setting
+    from pg_settings
+    where name = any(%s)
+"""
+
+_DURABILITY = {
+    "fsync": ("problem", "a crash of the machine can destroy the whole database"),
+    "full_page_writes": ("problem", "a crash of the machine can damage tables"),
+    "synchronous_commit": ("warning", "a crash of the server forgets what was committed last: effects may be repeated"),
+}
+
+_CONNECTIONS = """
+    select count(*), current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+    from pg_stat_activity
+    where backend_type = 'client backend'
+"""
+
+# Both keep rows from being removed that runs have long replaced, for as long as they last.
+_TRANSACTIONS = """
+    select what, seconds::bigint
+    from (
+        select format('process %%s (%%s)', pid, concat_ws(', ', usename, nullif(application_name, ''), state)) as what,
+            extract(epoch from clock_timestamp() - xact_start) as seconds
+        from pg_stat_activity
+        where xact_start is not null
+          and datname = current_database()
+          and backend_type = 'client backend'
+          and pid <> pg_backend_pid()
+        union all
+        select format('prepared transaction %%s', gid),
+            extract(epoch from clock_timestamp() - prepared)
+        from pg_prepared_xacts
+        where database = current_database()
+    ) as transactions
+    where seconds > %s
+    order by seconds desc
+"""
+
+_SLOTS = """
+    select slot_name, active, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
+    from pg_replication_slots
+    where pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > %s
+    order by 3 desc
+"""
+
+_DEAD_ROWS = """
+    select relname, n_dead_tup, n_live_tup, coalesce(greatest(last_vacuum, last_autovacuum)::text, 'never')
+    from pg_stat_user_tables
+    where schemaname = %s
+      and n_dead_tup > %s
+      and n_dead_tup > n_live_tup
+    order by n_dead_tup desc
+"""
+
+_SIZE = """
+    select coalesce(sum(pg_total_relation_size(oid)), 0)::bigint
+    from pg_class
+    where relnamespace = %s::regnamespace
+      and relkind = 'r'
+"""
+
+_REQUESTS = """
+    select count(*), coalesce(max({schema}.micros(clock_timestamp()) - at), 0)
+    from (
+        select at
+        from {schema}.requests
+        order by number
+        limit 10000
+    ) as oldest
+"""  # by the primary key
 
 
-def findings(connection: Any, schema: str) -> list[Finding]:  # noqa: ARG001
-    return []
+def findings(connection: Connection, schema: str) -> list[Finding]:
+    """One finding per subject, or several if there is much to tell; those that are not `ok` say what to do."""
+    checks: dict[str, Callable[[Connection, str], Iterator[Finding]]] = {
+        "server": _server,
+        "schema": _schema,
+        "durability": _durability,
+        "connections": _connections,
+        "transactions": _transactions,
+        "replication": _slots,
+        "vacuum": _vacuum,
+        "requests": _requests,
+    }
+    return [finding for subject, check in checks.items() for finding in _told(connection, schema, subject, check)]
+
+
+def _told(
+    connection: Connection, schema: str, subject: str, check: Callable[[Connection, str], Iterator[Finding]]
+) -> list[Finding]:
+    try:
+        return list(check(connection, schema))
+    except errors.InsufficientPrivilege as error:
+        told = error.diag.message_primary
+        return [_ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
+
+
+def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
+    version = connection.info.parameter_status("server_version") or str(connection.info.server_version)
+    ((is_standby,),) = connection.execute("select pg_is_in_recovery()").fetchall()
+    if is_standby:
+        yield _problem("server", f"Postgres {version} is a standby, which cannot be written; name the primary")
+    else:
+        yield _ok("server", f"Postgres {version}, a primary")
+
+
+def _schema(connection: Connection, schema: str) -> Iterator[Finding]:
+    found = schemas.status(connection, schema)
+    if found.current != found.wanted:
+        yield _problem("schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`")
+        return
+    ((size,),) = connection.execute(_SIZE, (schema,)).fetchall()
+    yield _ok(
+        "schema", f"version {found.current} of {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
+    )
+
+
+def _durability(connection: Connection, _schema: str) -> Iterator[Finding]:
+    settings = connection.execute(_SETTINGS, (list(_DURABILITY),)).fetchall()
+    weak = [name for name, value in settings if value == "off"]
+    for name in weak:
+        level, risk = _DURABILITY[name]
+        yield Finding(level=level, subject="durability", text=f"{name} is off: {risk}; set it to on")
+    if not weak:
+        yield _ok("durability", ", ".join(f"{name} is {value}" for name, value in sorted(settings)))
+
+
+def _connections(connection: Connection, _schema: str) -> Iterator[Finding]:
+    ((used, most),) = connection.execute(_CONNECTIONS).fetchall()
+    text = f"{used} of {most} connections are in use"
+    if used > FULL_SHARE * most:
+        yield _warning("connections", f"{text}; raise max_connections, use fewer processes, or put a pooler in between")
+    else:
+        yield _ok("connections", text)
+
+
+def _transactions(connection: Connection, _schema: str) -> Iterator[Finding]:
+    old = connection.execute(_TRANSACTIONS, (LONG_TRANSACTION_SECONDS,)).fetchall()
+    for what, seconds in old[:_NAMED]:
+        yield _warning(
+            "transactions",
+            f"{what} has had a transaction open for {seconds:,} s: until it ends nothing that runs have replaced since "
+            "can be cleared away, and everything becomes slower; end it",
+        )
+    if len(old) > _NAMED:
+        yield _warning("transactions", f"{len(old) - _NAMED} more are as old; set idle_in_transaction_session_timeout")
+    if not old:
+        yield _ok("transactions", f"none has been open for longer than {LONG_TRANSACTION_SECONDS} s")
+
+
+def _slots(connection: Connection, _schema: str) -> Iterator[Finding]:
+    behind = connection.execute(_SLOTS, (RETAINED_BYTES,)).fetchall()
+    for name, is_active, size in behind[:_NAMED]:
+        text = f"slot {name!r} keeps {size / _GIBIBYTE:,.1f} GiB of the write-ahead log from being removed"
+        advice = "is its receiver too slow?" if is_active else "nobody reads from it: if it is not needed, drop it"
+        yield _warning("replication", f"{text}; {advice}")
+    if not behind:
+        yield _ok("replication", "no slot keeps much of the write-ahead log")
+
+
+def _vacuum(connection: Connection, schema: str) -> Iterator[Finding]:
+    ((_, is_on),) = connection.execute(_SETTINGS, (["autovacuum"],)).fetchall()
+    if is_on == "off":
+        yield _problem("vacuum", "autovacuum is off: tables only grow, and get slower; set it to on")
+        return
+    full = connection.execute(_DEAD_ROWS, (schema, DEAD_ROWS)).fetchall()
+    for name, dead, live, last in full[:_NAMED]:
+        yield _warning(
+            "vacuum",
+            f"{schema}.{name} has {dead:,} dead rows beside {live:,} live ones (last vacuum: {last}); does an old "
+            "transaction keep them, or are there too few autovacuum workers?",
+        )
+    if not full:
+        yield _ok("vacuum", "no table has more dead rows than live ones, or not many")
+
+
+def _requests(connection: Connection, schema: str) -> Iterator[Finding]:
+    ((count, age),) = connection.execute(qualified(_REQUESTS, schema)).fetchall()
+    text = f"{count:,} wishes of producers in SQL are not carried out yet"
+    if age > LATE_REQUEST_SECONDS * SECOND:
+        yield _warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
+    else:
+        yield _ok("requests", text)
+
+
+def _ok(subject: str, text: str) -> Finding:
+    return Finding(level="ok", subject=subject, text=text)
+
+
+def _warning(subject: str, text: str) -> Finding:
+    return Finding(level="warning", subject=subject, text=text)
+
+
+def _problem(subject: str, text: str) -> Finding:
+    return Finding(level="problem", subject=subject, text=text)

@@ -186,34 +186,28 @@ _REMOVE = """
 """  # by the primary key
 
 _DROP_RECEIPTS = """
-    with old as (
-        select run_id, message_id
+    delete from {schema}.receipts
+    where ctid = any(array(
+        select ctid
         from {schema}.receipts
         where at <= %s
         order by at
         limit %s
         for update skip locked
-    )
-    delete from {schema}.receipts
-    using old
-    where receipts.run_id = old.run_id
-      and receipts.message_id = old.message_id
-"""  # receipts_age, then the primary key
+    ))
+"""  # receipts_age
 
 _DROP_REPLIES = """
-    with old as (
-        select run_id, message_id
+    delete from {schema}.replies
+    where ctid = any(array(
+        select ctid
         from {schema}.replies
         where at <= %s
         order by at
         limit %s
         for update skip locked
-    )
-    delete from {schema}.replies
-    using old
-    where replies.run_id = old.run_id
-      and replies.message_id = old.message_id
-"""  # replies_age, then the primary key
+    ))
+"""  # replies_age
 
 _Found = Sequence[tuple[int, str, str]]
 """Events: number, topic, state."""

@@ -1,4 +1,4 @@
-"""A schema of its own for each test, on the server all tests share."""
+"""A place for a test of the Postgres store: a schema in a database of its own, and a connection to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 
@@ -45,10 +44,6 @@ class Place:
 
 @contextmanager
 def empty_place(url: str) -> Iterator[Place]:
-    """A schema that does not exist and will not outlive the test."""
+    """An empty database."""
     with psycopg.connect(url, autocommit=True) as connection:
-        place = Place(connection, f"t_{uuid4().hex[:12]}", url)
-        try:
-            yield place
-        finally:
-            place.execute("drop schema if exists {schema} cascade")
+        yield Place(connection, "holdfast", url)

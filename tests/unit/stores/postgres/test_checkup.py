@@ -1,0 +1,82 @@
+"""The check-up: a healthy server has nothing to tell, and what is wrong is named with what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.ports import Finding
+from holdfast.stores.postgres import checkup
+from tests.unit.stores.postgres.database import Place
+
+
+def findings(place: Place, subject: str) -> list[Finding]:
+    return [one for one in checkup.findings(place.connection, place.schema) if one.subject == subject]
+
+
+def told(place: Place, subject: str) -> str:
+    """What is said of a subject that is not well."""
+    return "\n".join(f"{one.level}: {one.text}" for one in findings(place, subject) if one.level != "ok")
+
+
+def test_a_healthy_server_has_nothing_to_complain_of(place: Place) -> None:
+    found = checkup.findings(place.connection, place.schema)
+
+    assert [one for one in found if one.level != "ok"] == []
+    assert [one.subject for one in found] == [
+        "server",
+        "schema",
+        "durability",
+        "connections",
+        "transactions",
+        "replication",
+        "vacuum",
+        "requests",
+    ]
+
+
+def test_a_transaction_that_is_left_open_is_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "LONG_TRANSACTION_SECONDS", 0)
+
+    with place.again() as other, other.connection.transaction():
+        other.all("select 1")
+        pid = other.connection.info.backend_pid
+        text = told(place, "transactions")
+
+    assert text.startswith(f"warning: process {pid} (")
+    assert text.endswith("end it")
+
+
+def test_a_session_that_does_not_wait_for_the_disk_is_warned_of(place: Place) -> None:
+    place.execute("set synchronous_commit = off")
+
+    assert told(place, "durability").startswith("warning: synchronous_commit is off")
+
+
+def test_too_many_connections_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "FULL_SHARE", 0.0)
+
+    assert "connections are in use; raise max_connections" in told(place, "connections")
+
+
+def test_a_schema_of_another_version_is_a_problem(place: Place) -> None:
+    place.execute("update {schema}.meta set value = '1' where name = 'schema'")
+
+    assert "problem: version 1, but" in told(place, "schema")
+
+
+def test_a_request_that_nobody_carries_out_is_told(place: Place) -> None:
+    place.execute("select {schema}.emit('orders')")
+    place.execute("update {schema}.requests set at = at - 3600000000")
+
+    assert "1 wishes of producers in SQL are not carried out yet, the oldest for 3,6" in told(place, "requests")
+
+
+def test_a_table_full_of_dead_rows_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "DEAD_ROWS", 10)
+    place.execute("alter table {schema}.runs set (autovacuum_enabled = off)")
+    place.execute("insert into {schema}.runs (type) select 'shop' from generate_series(1, 50)")
+    place.execute("delete from {schema}.runs")
+    with place.again() as other:  # a session tells its numbers at its end
+        other.execute("analyze {schema}.runs")
+
+    assert "holdfast.runs has 50 dead rows beside 0 live ones" in told(place, "vacuum")

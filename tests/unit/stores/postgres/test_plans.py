@@ -1,0 +1,245 @@
+"""Every statement finds its rows by the index meant for it, whatever the number of runs that sleep or have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core.clock import SECOND
+from holdfast.core.ports import Query
+from holdfast.core.states import RunState
+from holdfast.stores.postgres import claims, listing, pruning, reads, requests
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.statements import qualified
+from holdfast.testing.postgres import Databases
+from tests.unit.stores.postgres.database import Place, empty_place
+
+RUNS = 20_000
+
+# Of twenty types: half have ended, most others sleep, a few run, are due, or have failed.
+FILL = """
+    insert into {schema}.runs (
+        id, type, state, created_at, start_at, ready_at, worker, token, key, parent_id, tags, crashes
+    )
+    select
+        lpad(to_hex(n), 12, '0'),
+        'type.' || n %% 20,
+        case
+            when n %% 400 = 0 then 'failed'
+            when n %% 2 = 0 then 'succeeded'
+            when n %% 1001 = 0 then 'running'
+            when n %% 1003 = 0 then 'pending'
+            else 'suspended'
+        end,
+        1000000 + n,
+        1000000 + n,
+        case when n %% 2 = 1 then now() + (case when n %% 1003 = 0 then -1 else 1000 + n end) * interval '1 minute' end,
+        case when n %% 2 = 1 and n %% 1001 = 0 then 'w' end,
+        1,
+        case when n %% 3 = 0 then 'key ' || n end,
+        case when n %% 100 = 0 then lpad(to_hex(n / 100), 12, '0') end,
+        case when n %% 50 = 0 then jsonb_build_object('customer', (n %% 700)::text) end,
+        0
+    from generate_series(1, %s) as n
+"""
+
+EVENTS = """
+    insert into {schema}.events (topic, id, payload, at, reached, state, taken_at)
+    select 'topic.' || n %% 20, n::text, '1', n, 0, (array['open', 'pending', 'handed', 'taken'])[1 + n / 10 %% 4], n
+    from generate_series(1, %s) as n
+"""
+
+OTHERS = """
+    insert into {schema}.entries (run_id, location, kind, state, position, attempts, since, started_at, token, has_undo)
+    select lpad(to_hex(n), 12, '0'), 'a', 'step', 'done', 1, 1, 0, 1, 1, false from generate_series(1, %(count)s) as n;
+    insert into {schema}.waits (run_id, place, location, kind, since, names, after, count)
+    select lpad(to_hex(n), 12, '0'), 0, 'a', 'time', 1, '[]', 0, 0 from generate_series(1, %(count)s) as n;
+    insert into {schema}.run_values
+    select lpad(to_hex(n), 12, '0'), 'done', '1' from generate_series(1, %(count)s) as n;
+    insert into {schema}.audits (run_id, event, at)
+    select lpad(to_hex(n), 12, '0'), 'claimed', n from generate_series(1, %(count)s) as n;
+    insert into {schema}.receipts select lpad(to_hex(n), 12, '0'), 'm', n from generate_series(1, %(count)s) as n;
+    insert into {schema}.replies select lpad(to_hex(n), 12, '0'), 'm', '1', n from generate_series(1, %(count)s) as n;
+    insert into {schema}.letters (id, topic, payload, at, reason)
+    select n::text, 'topic.' || n %% 20, '1', n, 'expired' from generate_series(1, %(count)s) as n;
+    insert into {schema}.requests (body) select '{}' from generate_series(1, %(count)s)
+"""
+
+
+@pytest.fixture(scope="module")
+def full(postgres_databases: Databases) -> Iterator[Place]:
+    """A place with thousands of rows in each table."""
+    with postgres_databases.lend() as url, empty_place(url) as place:
+        place.prepared()
+        place.execute(FILL, RUNS)
+        place.execute(EVENTS, RUNS)
+        for statement in OTHERS.split(";"):
+            place.connection.execute(qualified(statement, place.schema), {"count": RUNS})
+        place.execute("analyze")
+        yield place
+
+
+def plan(place: Place, text: str, values: Any) -> str:
+    found = place.connection.execute(b"explain (costs off) " + qualified(text, place.schema), values)
+    return "\n".join(line for (line,) in found)
+
+
+def indexes(text: str) -> set[str]:
+    """The indexes that a plan reads."""
+    return set(re.findall(r"Index (?:Only )?Scan (?:Backward )?(?:using|on) (\w+)", text))
+
+
+def scans(text: str) -> list[str]:
+    """The tables that a plan reads from end to end. Rules of topics are few."""
+    return [name for name in re.findall(r"Seq Scan on (\w+)", text) if name != "topics"]
+
+
+LISTS = {
+    "everything": (Query(), "runs_listed"),
+    "the next page": (Query(before=(1_010_000, "a")), "runs_listed"),
+    "a time": (Query(created_from=1_010_000, created_until=1_010_100), "runs_listed"),
+    "a common state": (Query(states=frozenset({RunState.SUCCEEDED}), limit=20), "runs_listed"),
+    "a family": (Query(type="type.*", limit=20), "runs_listed"),
+    "a rare state": (Query(states=frozenset({RunState.FAILED}), limit=20), "runs_rare"),
+    "rare states": (Query(states=frozenset({RunState.FAILED, RunState.BLOCKED}), limit=20), "runs_rare"),
+    "a rare state of a type": (Query(states=frozenset({RunState.BLOCKED}), type="type.1"), "runs_rare"),
+    "what runs": (Query(states=frozenset({RunState.RUNNING})), "runs_held"),
+    "a type": (Query(type="type.1", limit=20), "runs_listed"),
+    "a page of a type": (Query(type="type.1", before=(1_010_000, "a"), limit=20), "runs_listed"),
+    "children": (Query(parent_id="0000000000aa"), "runs_parent"),
+    "a tag": (Query(tags={"customer": "100"}), "runs_tags"),
+    "a key": (Query(key="key 3"), "runs_key"),
+    "the beginning of an id": (Query(id_prefix="00000000aa"), "runs_pkey"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_read_from_its_index(full: Place, name: str) -> None:
+    query, index = LISTS[name]
+
+    found = plan(full, *listing.statement(query))
+
+    assert index in indexes(found), found
+    assert scans(found) == [], found
+
+
+IN_ORDER = ["everything", "the next page", "a rare state", "a type", "a page of a type"]
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_a_list_sorts_only_what_it_shows(full: Place, name: str) -> None:
+    text, values = listing.statement(LISTS[name][0])
+
+    done = full.connection.execute(b"explain (analyze, costs off, format json) " + qualified(text, full.schema), values)
+    (((told,),),) = done.fetchall()
+
+    assert max(rows_sorted(told["Plan"]), default=0) <= 20 * 100
+
+
+def rows_sorted(node: dict[str, Any]) -> Iterator[int]:
+    """How many rows each sort of a plan is given."""
+    parts = node.get("Plans", [])
+    if node["Node Type"] == "Sort":
+        yield max(part["Actual Rows"] * part["Actual Loops"] for part in parts)
+    for part in parts:
+        yield from rows_sorted(part)
+
+
+AGES = {"now": 100, "shortest": 10, "usual": 10, "taken_until": 50, "limit": 20}
+LOOKED_AT = {"topics": ["topic.1"], "kept": [10], "limit": 20}
+OF_TOPIC = {"topic": "topic.1", "after": 5, "limit": 10}
+
+READS: dict[str, tuple[str, Any, str]] = {
+    "get": (reads._GET, ("a",), "runs_pkey"),
+    "find": (reads._FIND, ("key 3",), "runs_key"),
+    "history": (reads._HISTORY, ("a",), "entries_pkey"),
+    "audit": (reads._AUDIT, {"run_id": "a", "routine": ["claimed"], "kept": 100}, "audits_run"),
+    "ends": (reads._ENDED, (["a", "b"],), "runs_pkey"),
+    "replies": (reads._REPLIES, (["a"], ["b"]), "replies_pkey"),
+    "letters": (reads._LETTERS, {"after": 5, "limit": 10}, "letters_pkey"),
+    "letters of a topic": (reads._LETTERS_OF_TOPIC, OF_TOPIC, "letters_topic"),
+    "letters of a family": (reads._LETTERS_OF_FAMILY, OF_TOPIC, "letters_pkey"),
+    "requests": (requests._TAKE, (100,), "requests_pkey"),
+    "expired events": (pruning._EXPIRED, AGES, "events_age"),
+    "taken events": (pruning._EXPIRED, AGES, "events_taken"),
+    "topics of new events": (pruning._TO_LOOK_AT, (19_000, 19_100), "events_pkey"),
+    "topics of pending events": (pruning._TO_LOOK_AT, (19_000, 19_100), "events_pending"),
+    "too many open events": (pruning._TOO_MANY, LOOKED_AT, "events_open"),
+    "too many pending events": (
+        pruning._TOO_MANY,
+        LOOKED_AT,
+        "events_pending",
+    ),
+    "events to remove": (
+        pruning._REMOVE,
+        {"numbers": [1, 2], "states": ["open", "open"], "now": 1, "reason": "expired"},
+        "events_pkey",
+    ),
+    "old receipts": (pruning._DROP_RECEIPTS, (50, 20), "receipts_age"),
+    "old replies": (pruning._DROP_REPLIES, (50, 20), "replies_age"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_statement_finds_its_few_rows_by_an_index(full: Place, name: str) -> None:
+    text, values, index = READS[name]
+
+    found = plan(full, text, values)
+
+    assert index in indexes(found), found
+    assert scans(found) == [], found
+
+
+def test_a_look_through_the_view_for_producers_costs_what_a_look_at_the_table_costs(full: Place) -> None:
+    by_id = plan(full, "select state, result from {schema}.intent where id = 'a'", None)
+    by_key = plan(full, "select state, result from {schema}.intent where idempotency_key = 'key 3'", None)
+
+    assert (indexes(by_id), indexes(by_key)) == ({"runs_pkey"}, {"runs_key"})
+
+
+TOUCHED = """
+    select coalesce(sum(seq_scan), 0)::bigint, coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint
+    from pg_stat_xact_user_tables
+    where schemaname = %s
+"""
+
+
+def touched(place: Place, work: Callable[[], object]) -> tuple[int, int]:
+    """How many tables some work scans, and how many rows it reads, of all that there are."""
+    with place.connection.transaction(force_rollback=True):
+        before = place.execute(TOUCHED, place.schema).fetchone()
+        work()
+        after = place.execute(TOUCHED, place.schema).fetchone()
+    assert before is not None
+    assert after is not None
+    return after[0] - before[0], after[1] - before[1]
+
+
+def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19")) -> ClaimRequest:
+    return ClaimRequest(id="c", worker="w1", types=tuple(types), limit=limit, lease=SECOND, python="3.11.0")
+
+
+def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
+    def claim() -> None:
+        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(), None)
+        assert len(claimed.leases) == 3
+
+    scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 200
+
+
+def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
+    def claim() -> None:
+        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(types=["type.0"]), None)
+        assert claimed.leases == ()
+
+    scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 20

@@ -1,0 +1,384 @@
+"""Producers in plain SQL: what anybody with psql can ask for, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from uuid import uuid4
+
+import msgspec
+import psycopg
+import pytest
+
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import Cancel, ClaimRequest
+from holdfast.core.clock import SECOND
+from holdfast.core.model import Event, Message, Run
+from holdfast.core.states import RunState
+from holdfast.stores.postgres import claims, reads, requests
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
+from holdfast.testing.postgres import find_installation
+from tests.unit.stores.postgres.database import Place
+
+INSERT = """
+    insert into holdfast.intent (type, payload, idempotency_key)
+    values ('content.thumbnail.v1', '{"content_id": "c_123", "width": 300}', 'content:c_123:300')
+    on conflict do nothing
+    returning id
+"""
+
+
+def psql(place: Place, statement: str) -> str:
+    """What psql prints, or the error it meets."""
+    command = [str(find_installation().psql), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
+    command += ["--set", "ON_ERROR_STOP=1", "--command", statement, place.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip() if done.returncode == 0 else done.stderr.partition("CONTEXT:")[0].strip()
+
+
+def run(place: Place, run_id: str) -> Run:
+    found = reads.get(place.connection, place.schema, run_id)
+    assert found is not None
+    return found.run
+
+
+def taken(place: Place) -> list[Request]:
+    with place.connection.transaction():
+        return requests.take(place.connection, place.schema, 100)
+
+
+def a_started_run(place: Place, run_id: str = "r") -> str:
+    place.execute("insert into {schema}.intent (id, type) values (%s, 'shop')", run_id)
+    place.execute("update {schema}.runs set token = 3, state = 'suspended', ready_at = null where id = %s", run_id)
+    return run_id
+
+
+# Starting
+
+
+def test_an_inserted_intent_is_a_run_like_any_other(place: Place) -> None:
+    run_id = psql(place, INSERT)
+
+    found = run(place, run_id)
+    assert (found.type, found.state, found.key) == ("content.thumbnail.v1", RunState.PENDING, "content:c_123:300")
+    assert (found.priority, found.token, found.tags) == (100, 0, {})
+    assert msgspec.json.decode(found.payload) == {"content_id": "c_123", "width": 300}
+    assert found.ready_at is not None
+    assert found.start_at == found.ready_at
+    assert abs(found.ready_at - found.created_at) < 1_000_000
+
+
+def test_an_inserted_intent_is_claimed_like_any_other(place: Place) -> None:
+    run_id = psql(place, INSERT)
+    request = ClaimRequest(
+        id="c", worker="w", types=("content.thumbnail.v1",), limit=5, lease=SECOND, python="3.11.0", may_suspect=True
+    )
+
+    claimed, _ = claims.claim(place.connection, Calls(place.schema), request, None)
+
+    assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [(run_id, 1, ())]
+
+
+def test_a_second_insert_with_the_same_key_does_nothing(place: Place) -> None:
+    first, second = psql(place, INSERT), psql(place, INSERT)
+
+    assert first
+    assert second == ""
+    assert place.all("select count(*) from {schema}.runs") == [1]
+
+
+def test_the_key_may_be_named_as_what_conflicts(place: Place) -> None:
+    named = INSERT.replace("conflict", "conflict (idempotency_key) where idempotency_key is not null")
+
+    assert psql(place, INSERT)
+    assert psql(place, named) == ""
+
+
+def test_without_on_conflict_a_second_key_is_an_error_that_names_it(place: Place) -> None:
+    psql(place, INSERT)
+
+    assert "Key (key)=(content:c_123:300) already exists" in psql(place, INSERT.replace("on conflict do nothing", ""))
+
+
+def test_priority_time_tags_and_id_may_be_given(place: Place) -> None:
+    psql(
+        place,
+        """
+        insert into holdfast.intent (id, type, payload, priority, run_at, tags)
+        select 'mine', 'shop', json_build_object('a', 1), 5, '2031-01-01T00:00:00.123457Z', '{"customer": "c_1"}'
+        """,
+    )
+
+    found = run(place, "mine")
+    assert (found.priority, found.tags, found.payload) == (5, {"customer": "c_1"}, '{"a" : 1}')
+    assert found.ready_at == found.start_at == 1_924_992_000_123_457
+
+
+def test_many_are_inserted_at_once_in_the_producers_own_transaction(place: Place) -> None:
+    insert = "insert into holdfast.intent (type) select 'shop' from generate_series(1, 3)"
+
+    psql(place, f"begin; {insert}; rollback")
+    psql(place, f"begin; {insert}; commit")
+
+    assert place.all("select count(*) from {schema}.runs") == [3]
+
+
+REFUSED = {
+    "(type, payload) values ('a', '[1]')": "payload '[1]': it is a JSON object",
+    "(type, payload) values ('a', 'oops')": "payload 'oops': it is not JSON",
+    "(type, payload) values ('a', repeat(' ', 3000000))": "the limit is 2 MiB",
+    "(type) values ('')": "type '': it has 1 to 200 characters",
+    "(type) values ('a b')": "type 'a b': it has 1 to 200 characters, no blanks",
+    "(type) values ('~a')": "type '~a'",
+    "(type) values ('a.*')": "type 'a.*'",
+    "(type, priority) values ('a', 256)": "priority 256: it is a number from 0 (first) to 255 (last)",
+    "(type, priority) values ('a', -1)": "priority -1",
+    "(type, tags) values ('a', '{\"n\": 1}')": 'tags {"n": 1}: they are a JSON object of short strings',
+    "(type, tags) values ('a', '[]')": "tags []",
+    "(type, run_at) values ('a', null)": "run_at null: it is an instant; leave it out",
+    "(type, run_at) values ('a', 'infinity')": "run_at infinity",
+    "(type, idempotency_key) values ('a', '')": "idempotency_key '': it has 1 to 500",
+    "(type, id) values ('a', '')": "id '': it has 1 to 200",
+    "(payload) values ('{}')": 'null value in column "type"',
+    "(type, state) values ('a', 'succeeded')": 'cannot insert into column "state"',
+    "(type, result) values ('a', '1')": 'cannot insert into column "result"',
+}
+
+
+def test_what_no_worker_could_carry_out_is_refused_with_the_reason(place: Place) -> None:
+    for values, reason in REFUSED.items():
+        with pytest.raises(psycopg.Error) as refused:
+            place.execute("insert into {schema}.intent " + values)
+        assert reason in str(refused.value), values
+    assert place.all("select count(*) from {schema}.runs") == [0]
+
+
+def test_what_python_accepts_can_be_seen_through_the_view(place: Place) -> None:
+    place.execute(
+        "insert into {schema}.runs (id, type, payload, key, tags) values (%s, %s, %s, %s, %s)",
+        "ü 'x'",
+        "ä;{$}%",
+        '{"a": "\\u0000"}',
+        "k" * 500,
+        '{"it\'s": "100 %"}',
+    )
+    place.execute("insert into {schema}.runs (type, ready_at, parent_id) values ('parked child', null, 'r')")
+
+    assert place.all("select count(*) from {schema}.intent") == [2]
+
+
+def test_a_producer_sees_how_its_run_stands(place: Place) -> None:
+    psql(place, INSERT)
+    place.execute("update {schema}.runs set token = 1, state = 'succeeded', result = '[1]', ready_at = null")
+
+    assert psql(place, "select type, state, result from holdfast.intent") == "content.thumbnail.v1|succeeded|[1]"
+
+
+# Permissions
+
+
+@pytest.fixture
+def producer(place: Place) -> Iterator[str]:
+    """The name of a user to whom nothing was granted but to see what the schema has."""
+    role = f"producer_{uuid4().hex[:8]}"
+    place.execute(f"create role {role}")
+    place.execute(f"grant usage on schema {{schema}} to {role}")
+    yield role
+    place.execute(f"drop owned by {role}")
+    place.execute(f"drop role {role}")
+
+
+def test_a_producer_needs_only_the_view_to_start_runs(place: Place, producer: str) -> None:
+    place.execute(f"grant select, insert on {{schema}}.intent to {producer}")
+
+    made = psql(place, f"set session authorization {producer}; {INSERT}")
+
+    assert run(place, made).state is RunState.PENDING
+    assert "permission denied for table runs" in psql(
+        place, f"set session authorization {producer}; table holdfast.runs"
+    )
+
+
+def test_a_producer_needs_these_tables_to_cancel_send_and_emit(place: Place, producer: str) -> None:
+    run_id = psql(place, INSERT)
+    place.execute(f"grant insert on {{schema}}.requests, {{schema}}.audits to {producer}")
+    place.execute(f"grant select, update on {{schema}}.runs to {producer}")
+
+    calls = f"holdfast.send('{run_id}', 'go', id => 'm'), holdfast.emit('t', id => 'e'), holdfast.cancel('{run_id}')"
+
+    assert psql(place, f"set session authorization {producer}; select {calls}") == "m|e|t"
+
+
+# Cancelling
+
+
+def test_a_run_nobody_has_claimed_is_cancelled_at_once_by_the_rules(place: Place) -> None:
+    run_id = psql(place, INSERT)
+    before = run(place, run_id)
+
+    assert psql(place, f"select holdfast.cancel('{run_id}', 'not wanted')") == "t"
+
+    after = run(place, run_id)
+    assert after.finished_at is not None
+    assert after == msgspec.structs.replace(
+        rules.cancelled(before, "not wanted", after.finished_at), start_at=after.start_at
+    )
+    (fact,) = reads.audit(place.connection, place.schema, run_id)
+    request = Cancel(id=str(fact.data[audit.REQUEST]), reason="not wanted")
+    assert fact == audit.of_cancel(after, request, after.finished_at)
+    assert taken(place) == []
+
+
+def test_a_run_that_has_begun_is_left_for_a_worker_to_cancel(place: Place) -> None:
+    run_id = a_started_run(place)
+
+    assert psql(place, f"select holdfast.cancel('{run_id}', 'not ''wanted''')") == "t"
+
+    (request,) = taken(place)
+    assert isinstance(request, CancelRequest)
+    assert (request.run_id, request.request.reason, request.request.force) == (run_id, "not 'wanted'", False)
+    assert request.request.id
+    assert run(place, run_id).state is RunState.SUSPENDED
+
+
+def test_a_run_that_something_depends_on_is_left_for_a_worker_too(place: Place) -> None:
+    place.many(
+        "insert into {schema}.runs (id, type, arrivals, parent_id, state) values (%s, 'shop', %s, %s, %s)",
+        [("has mail", 1, None, "pending"), ("is a child", 0, "p", "pending"), ("is paused", 0, None, "paused")],
+    )
+
+    assert place.all("select {schema}.cancel(id) from {schema}.runs") == [True, True, True]
+    assert {one.run_id for one in taken(place) if isinstance(one, CancelRequest)} == {
+        "has mail",
+        "is a child",
+        "is paused",
+    }
+
+
+def test_cancelling_what_has_ended_is_nothing_and_what_never_was_is_an_error(place: Place) -> None:
+    run_id = psql(place, INSERT)
+    psql(place, f"select holdfast.cancel('{run_id}')")
+
+    assert psql(place, f"select holdfast.cancel('{run_id}')") == "f"
+    assert psql(place, "select holdfast.cancel('nobody')") == "ERROR:  there is no run 'nobody'"
+    assert taken(place) == []
+
+
+# Sending and emitting
+
+
+def test_a_message_is_left_for_a_worker_to_deliver(place: Place) -> None:
+    run_id = a_started_run(place)
+
+    given = psql(place, f"""select holdfast.send('{run_id}', 'approve', '{{"by": "\\u0000 é"}}', 'm1')""")
+    made = psql(place, f"select holdfast.send('{run_id}', 'approve')")
+
+    assert given == "m1"
+    assert taken(place) == [
+        SendRequest(message=Message(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id)),
+        SendRequest(message=Message(id=made, name="approve", payload="null", run_id=run_id)),
+    ]
+
+
+def test_an_event_is_left_for_a_worker_to_publish(place: Place) -> None:
+    made = psql(place, "select holdfast.emit('orders', '{\"n\": 1}')")
+    psql(place, "select holdfast.emit(topic => 'orders', id => 'e1', payload => json_build_array(1))")
+
+    assert taken(place) == [
+        EmitRequest(event=Event(id=made, topic="orders", payload='{"n": 1}')),
+        EmitRequest(event=Event(id="e1", topic="orders", payload="[1]")),
+    ]
+
+
+REFUSED_CALLS = {
+    "send('nobody', 'go')": "there is no run 'nobody'",
+    "send(null, 'go')": "there is no run null",
+    "send('r', '')": "name '': it has 1 to 200",
+    "send('r', 'go', 'oops')": "invalid input syntax for type json",
+    "send('r', 'go', id => '')": "id '': it has 1 to 200",
+    "emit('')": "topic '': it has 1 to 200",
+    "emit(null)": "topic null",
+    "emit('t', to_json(repeat('x', 3000000)))": "the limit is 2 MiB",
+}
+
+
+def test_a_call_that_can_never_work_is_refused_with_the_reason(place: Place) -> None:
+    a_started_run(place)
+
+    for call, reason in REFUSED_CALLS.items():
+        with pytest.raises(psycopg.Error) as refused:
+            place.execute("select {schema}." + call)
+        assert reason in str(refused.value), call
+    assert taken(place) == []
+
+
+def test_a_message_to_a_run_that_has_ended_is_refused(place: Place) -> None:
+    run_id = psql(place, INSERT)
+    psql(place, f"select holdfast.cancel('{run_id}')")
+
+    refused = psql(place, f"select holdfast.send('{run_id}', 'go')")
+
+    assert refused == f"ERROR:  run '{run_id}' has ended (cancelled) and takes no more messages"
+
+
+def test_what_is_asked_for_vanishes_with_the_transaction_of_the_producer(place: Place) -> None:
+    run_id = a_started_run(place)
+
+    psql(place, f"begin; select holdfast.send('{run_id}', 'go'), holdfast.cancel('{run_id}'); rollback")
+
+    assert taken(place) == []
+
+
+# Telling workers
+
+
+@pytest.mark.parametrize(
+    ("call", "types"),
+    [("notify()", [""]), ("notify('shop')", ["shop"]), ("send('r', 'go')", ["shop"]), ("emit('t')", [""])],
+)
+def test_workers_that_listen_are_told_at_once(place: Place, call: str, types: list[str]) -> None:
+    a_started_run(place)
+    with place.again() as listener:
+        listener.execute("listen holdfast")
+        place.execute("select {schema}." + call)
+
+        (told,) = listener.connection.notifies(timeout=30, stop_after=1)
+
+    assert msgspec.json.decode(told.payload) == ["", *types]
+
+
+# Taking requests
+
+
+def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: Place) -> None:
+    for number in range(5):
+        place.execute("select {schema}.emit('t', %s::text::json)", str(number))
+
+    with place.connection.transaction(force_rollback=True):
+        requests.take(place.connection, place.schema, 3)
+    with place.connection.transaction():
+        first = requests.take(place.connection, place.schema, 3)
+
+    assert [one.event.payload for one in first if isinstance(one, EmitRequest)] == ["0", "1", "2"]
+    assert len(taken(place)) == 2
+
+
+def test_while_one_takes_requests_nobody_else_does(place: Place) -> None:
+    place.execute("select {schema}.emit('t')")
+    place.execute("select {schema}.emit('t')")
+
+    with place.again() as other, other.connection.transaction():
+        first = requests.take(other.connection, other.schema, 1)
+        meanwhile = taken(place)
+
+    assert (len(first), meanwhile, len(taken(place))) == (1, [], 1)
+
+
+def test_a_request_nobody_understands_does_not_stand_in_the_way(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.execute("insert into {schema}.requests (body) values ('{\"kind\": \"dance\"}'), ('oops')")
+    place.execute("select {schema}.emit('t')")
+
+    assert len(taken(place)) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert place.all("select count(*) from {schema}.requests") == [0]
