@@ -64,10 +64,8 @@ class PostgresDatabase:
             try:
                 with connection.transaction():
                     answer = self._transact(connection, writing, checkpoint, location, transaction)
-                    if not answer.verdict.is_held:
-                        raise _Refused
-            except _Refused:
-                pass
+            except _Refused as refused:
+                answer = refused.answer
             except (_Ended, Settled) as end:
                 # The checkpoint is not to blame, and was undone, too.
                 (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
@@ -97,7 +95,7 @@ class PostgresDatabase:
         told = hold(connection, writing.decide([checkpoint], PART, settling=settling))
         (verdict,) = told.verdicts
         if not verdict.is_held:
-            return Transacted(verdict=verdict, now=told.now)
+            raise _Refused(Transacted(verdict=verdict, now=told.now))
         return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
 
     # Outside of runs
@@ -183,6 +181,10 @@ def _carried_out(
 
 class _Refused(Exception):
     """The run is somebody else's by now, so nothing is kept."""
+
+    def __init__(self, answer: Transacted) -> None:
+        super().__init__(answer.verdict.run_id)
+        self.answer = answer
 
 
 class _Ended(Exception):

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import psycopg
 
 from holdfast.core.checkpoint import Cancel
+from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
+from holdfast.core.hint import News
 from holdfast.core.model import Event, Message, Value
+from holdfast.stores.memory import arrivals, controls
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.talks import Connection, hold
 from holdfast.stores.postgres.topics import REQUESTING, classid
+from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
+
+BATCH_LIMIT = 200
 
 _log = logging.getLogger("holdfast.store")
 
@@ -63,6 +75,47 @@ _TAKE = """
 """  # by the primary key
 
 _request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+
+
+def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News:
+    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction."""
+    with connection.transaction():
+        taken = take(connection, calls.schema, BATCH_LIMIT)
+        if not taken:
+            return News()
+        wishes = Wishes()
+        for request in taken:
+            _wish(wishes, request)
+
+        def operation(working: WorkingSet, now: Micros) -> None:
+            for request in taken:
+                _perform(working, request, now)
+
+        _, news = hold(connection, decided(calls, wishes, operation, at, PART))
+    return news
+
+
+def _wish(wishes: Wishes, request: Request) -> None:
+    match request:
+        case SendRequest():
+            wishes.send([request.message])
+        case EmitRequest():
+            wishes.emit([request.event])
+        case CancelRequest():
+            wishes.control(request.run_id, request.request)
+
+
+def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
+    match request:
+        case SendRequest():
+            (sent,) = arrivals.send(working, [request.message], now)
+            if sent.refused is not None:  # it was not, when it was sent
+                _log.warning("a message to run %s is dropped: the run has ended meanwhile", sent.run_id)
+        case EmitRequest():
+            arrivals.emit(working, [request.event], now)
+        case CancelRequest():
+            with suppress(RunNotFound):
+                controls.control(working, request.run_id, request.request, now)
 
 
 def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Request]:

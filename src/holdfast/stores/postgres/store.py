@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, In
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, controls, letters
-from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, schema
+from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -35,6 +36,8 @@ from holdfast.stores.postgres.wishes import Wishes
 WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
+
+_log = logging.getLogger("holdfast.store")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -61,6 +64,7 @@ class PostgresStore:
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
         self._opening = asyncio.Lock()
+        self._errand: asyncio.Future[None] | None = None
         self._pid: int | None = None
         self._at_exit: weakref.finalize[..., PostgresStore] | None = None
 
@@ -121,13 +125,25 @@ class PostgresStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         at = self._at
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        claimed, _ = await self._running(self._writers).run(
+        claimed, has_requests = await self._running(self._writers).run(
             lambda connection: claims.claim(connection, self._calls, request, at),
             again=lambda connection: claims.claim(connection, self._calls, repeat, at),
         )
         self._following.told(claimed.now)
         self._held.lease(claimed.leases)
+        if has_requests and self._errand is None:
+            self._errand = self._writers.run(self._carry_out)
+            self._errand.add_done_callback(self._carried_out)
         return claimed
+
+    def _carry_out(self, connection: Connection) -> None:
+        """Do what producers in SQL have asked for."""
+        self._tell(requests.carry_out(connection, self._calls, self._at))
+
+    def _carried_out(self, errand: asyncio.Future[None]) -> None:
+        self._errand = None
+        if not errand.cancelled() and (error := errand.exception()) is not None:
+            _log.warning("requests of producers in SQL are left for later: %s", error)
 
     def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         at, now = self._time()
