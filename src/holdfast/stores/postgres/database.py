@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Micros
-from holdfast.core.errors import Fatal, InvalidRequest
+from holdfast.core.errors import Fatal
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import Entry, Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
@@ -109,10 +109,6 @@ class PostgresDatabase:
                 if readonly:
                     connection.execute("set transaction read only")
                 yield connection
-        except psycopg.ProgrammingError as error:
-            if error.sqlstate is None:  # the driver's own: it was committed or closed inside of the block
-                raise InvalidRequest(f"the block ends the transaction, nobody else may: {error}") from error
-            raise
         finally:
             connection.close()
         if not readonly:
