@@ -25,6 +25,8 @@ from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.trouble import is_lost, is_timeout
 
 APART_SECONDS = 0.01
+SPARSE_APART_SECONDS = 0.002
+SPARSE = 2
 PING_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 UNUSED_SECONDS = 60.0
@@ -35,8 +37,9 @@ _GIVEN_UP_SECONDS = 1.0
 
 
 class Line:
-    """Tells other processes, at most a hundred times a second, and hears what they tell while that is wanted.
+    """Tells other processes, and hears what they tell while that is wanted.
 
+    What is to be told often is told together, a hundred times a second; what comes now and then is told at once.
     `heard` is called in its thread. The connection is made when it is needed, and closed when it no longer is.
     """
 
@@ -51,7 +54,7 @@ class Line:
         self._thread: threading.Thread | None = None
         self._is_open = True
         self._is_wanted = False
-        self._has_news = False
+        self._news = 0
         self._types: set[str] = set()
         # Of the thread alone
         self._connection: Connection | None = None
@@ -66,9 +69,9 @@ class Line:
     def tell(self, types: Iterable[str]) -> None:
         """Tell others that something happened, and of which types runs became ready: at once, or with the next."""
         with self._changing:
-            is_first = not self._has_news
-            self._has_news = True
+            self._news += 1
             self._types.update(types)
+            is_first = self._news == 1
         if is_first:
             self._rouse()
 
@@ -116,7 +119,7 @@ class Line:
         while self._is_open:
             self._waker.wait(self._connection, self._patience())
             self._attend()
-        if self._has_news and not self._retry_at:  # a short-lived process, say, that has only just started a run
+        if self._news and not self._retry_at:  # a short-lived process, say, that has only just started a run
             self._attend()
         self._hang_up()
 
@@ -124,10 +127,12 @@ class Line:
         """How long nothing needs to be done, unless something comes."""
         now = time.monotonic()
         if self._connection is None:
-            is_needed = self._has_news or self._is_wanted
+            is_needed = self._news > 0 or self._is_wanted
             return max(0.0, self._retry_at - now) if is_needed else None
-        if self._has_news:
-            return max(0.0, self._told_at + APART_SECONDS - now)
+        if self._news:
+            # One caller who waits for each answer must not wait for ours; many make one wait worth while.
+            apart = SPARSE_APART_SECONDS if self._news <= SPARSE else APART_SECONDS
+            return max(0.0, self._told_at + apart - now)
         if self._is_wanted:
             return max(0.0, self._heard_at + self._ping_seconds - now) if self._is_listening else 0.0
         return 0.0 if self._is_listening else max(0.0, self._told_at + UNUSED_SECONDS - now)
@@ -146,13 +151,13 @@ class Line:
             self._hang_up()
 
     def _act(self) -> None:
-        if not self._has_news and not self._is_wanted:
+        if not self._news and not self._is_wanted:
             self._hang_up()
             return
         connection = self._connected()
         if self._is_wanted != self._is_listening:
             self._switch(connection)
-        if self._has_news:
+        if self._news:
             self._send(connection)
         elif time.monotonic() - self._heard_at >= self._ping_seconds:
             connection.execute("select 1")  # nothing else would tell that nobody is at the other end
@@ -168,7 +173,7 @@ class Line:
 
     def _send(self, connection: Connection) -> None:
         with self._changing:
-            self._has_news = False
+            self._news = 0
             types, self._types = self._types, set()
         try:
             connection.execute("select pg_notify(%s, %s)", (self._channel, _payload(self._sender, types)))

@@ -1,8 +1,8 @@
-"""A wire: a connection that belongs to an event loop, on which a call is sent at once and answered without a thread.
+"""The wire: carries talks out on the event loop itself, on a connection that belongs to it.
 
-To hand a job to a thread and back costs as much as a small statement takes. So what is one statement with one value
-for an answer is asked for here. Whatever cannot be done here and now, or goes wrong in a way that is worth
-repeating, is left to the sessions: they know how to wait and to repeat.
+To hand a job to a thread and back costs as much as a small statement takes, and far more on a busy machine. So what
+is short is said here. Whatever cannot be done here and now, or goes wrong in a way that is worth repeating, is left to
+the sessions: they know how to wait and to repeat.
 """
 
 from __future__ import annotations
@@ -10,71 +10,77 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import psycopg
-from psycopg import pq
-from psycopg.errors import error_from_result
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.postgres.connections import USUAL, Connection, Limits, Unanswered, disown
+from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions, Work
+from holdfast.stores.postgres.talks import Talk, Trip, hold
 from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
 
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
 # What is longer would hold up the loop while it is copied.
-ARGUMENTS_LIMIT_BYTES = 64 * 1024
+ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
 
-Value = bytes | None
+T = TypeVar("T")
 
 
 class Wire:
-    """One connection, one call at a time; it is opened by the first call, apart from the loop."""
+    """One connection, one talk at a time; it is opened by the first talk, apart from the loop."""
 
     def __init__(self, outage: Outage, sessions: Sessions, *, limits: Limits = USUAL) -> None:
         self._outage = outage
         self._sessions = sessions
         self._limits = limits
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: _Link | None = None
+        self._link: Link | None = None
+        self._holding: _Holding[Any] | None = None
         self._is_opening = False
         self._is_stopped = False
         self._retry_at = 0.0
 
-    def call(self, statement: str, *arguments: Value, again: Work[Value] | None = None) -> asyncio.Future[Value]:
-        """The value of a statement (`select f($1, $2)`) in a transaction of its own; None if it is null or no row.
+    def hold(self, talk: Callable[[], Talk[T]], *, again: Callable[[], Talk[T]] | None = None) -> asyncio.Future[T]:
+        """Carry a talk out; `talk` makes it, once for each time it is tried, on this loop or in a session's thread.
 
-        Arguments and value are text as bytes. `again` is done instead after a lost connection, as in `Sessions.run`.
+        After a lost connection `again` is held instead, if given: the first attempt may have been applied.
         """
         loop = asyncio.get_running_loop()
-        if loop is self._loop and self._link is not None and self._link.is_free and _is_short(arguments):
-            call = _Call(statement, arguments, again, loop.create_future())
-            self._link.send(call)
-            return call.future
+        link = self._link
+        if link is not None and loop is self._loop and link.is_free and self._holding is None:
+            holding = _Holding(self, link, talk, again, loop.create_future())
+            self._holding = holding
+            holding.begin()
+            return holding.future
         self._open(loop)
-        return self._sessions.run(_job(statement, arguments), again=again)
+        return self._sessions.run(_job(talk), again=None if again is None else _job(again))
 
     # Its life
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for the answer that is due, if any, and close."""
         self._is_stopped = True
-        link = self._link
-        if link is not None and link.call is not None and self._loop is asyncio.get_running_loop():
-            await asyncio.wait([link.call.future], timeout=seconds)
+        if self._holding is not None and self._loop is asyncio.get_running_loop():
+            await asyncio.wait([self._holding.future], timeout=seconds)
         self.close()
 
     def close(self) -> None:
         """Close at once. On its loop, or when that runs no longer."""
         self._is_stopped = True
         link, self._link = self._link, None
+        holding, self._holding = self._holding, None
         if link is not None:
-            link.end(StoreUnavailable(f"the store {self._outage.address.shown} was closed before it could answer"))
+            link.end()
+        if holding is not None and not holding.future.done() and self._loop is not None and not self._loop.is_closed():
+            shown = self._outage.address.shown
+            holding.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
 
     def abandon(self) -> None:
         """In a forked child: use and close nothing of the parent's."""
@@ -89,11 +95,11 @@ class Wire:
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 return  # it is in use there
-            self._loop = loop
             if self._link is not None:
-                self._link.end(None)  # whoever waited was on a loop that is gone
-            self._link, self._retry_at = None, 0.0
-        if self._link is None and loop.time() >= self._retry_at:
+                self._link.end()  # whoever waited was on a loop that is gone
+            self._loop = loop
+            self._link, self._holding, self._retry_at = None, None, 0.0
+        if self._link is None and time.monotonic() >= self._retry_at:
             self._is_opening = True
             threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-wire", daemon=True).start()
 
@@ -112,223 +118,119 @@ class Wire:
     def _connected(self, loop: asyncio.AbstractEventLoop, connection: Connection | None) -> None:
         self._is_opening = False
         if connection is None:
-            self._retry_at = loop.time() + RETRY_SECONDS
+            self._retry_at = time.monotonic() + RETRY_SECONDS
         elif self._is_stopped or self._loop is not loop:
             connection.close()
         else:
-            self._link = _Link(loop, connection, self._outage, self, self._limits)
+            is_prepared = self._outage.address.is_prepared
+            self._link = Link(loop, connection, is_prepared=is_prepared, broke=self._broke)
 
-    # For the link
+    def _broke(self, error: psycopg.Error) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            self._outage.lost(error, link.opened_at)
 
-    def lost(self, link: _Link) -> None:
-        """The connection broke."""
-        if self._link is link:
-            self._link = None
+    # For the talk that is held
 
-    def hand_on(self, call: _Call, *, is_repeat: bool) -> None:
-        """Have the sessions do what could not be done here. A repetition: it may have been done after all."""
-        if call.future.done():
-            return
-        first = _job(call.statement, call.arguments)
-        try:
-            done = self._sessions.run((call.again or first) if is_repeat else first, again=call.again)
-        except StoreUnavailable as closed:
-            call.future.set_exception(closed)
+    def ended(self, holding: _Holding[Any]) -> None:
+        """The wire is free for another one. A transaction that was left open is undone first."""
+        link = holding.link
+        if link.is_free and not link.is_idle:
+            link.ask(b"rollback", (), lambda *_: self._free(holding))
         else:
-            done.add_done_callback(call.settle_like)
+            self._free(holding)
+
+    def _free(self, holding: _Holding[Any]) -> None:
+        if self._holding is holding:
+            self._holding = None
+
+    def hand_on(self, holding: _Holding[Any], error: BaseException | None) -> None:
+        """Have the sessions do what could not be done here; or tell what went wrong, if that would not help."""
+        if holding.future.done():
+            return
+        if error is None or is_conflict(error) or is_cancelled(error, holding.seconds, self._limits):
+            work = _job(holding.talk)
+        elif is_lost(error) and not is_timeout(error):
+            work = _job(holding.again)
+        else:
+            _fail(holding.future, unavailable(self._outage.address, error), error)
+            return
+        try:
+            done = self._sessions.run(work, again=_job(holding.again))
+        except StoreUnavailable as closed:
+            holding.future.set_exception(closed)
+        else:
+            done.add_done_callback(holding.settle_like)
 
 
-class _Call:
-    """A statement under way, and who waits for its value."""
-
-    __slots__ = ("again", "arguments", "future", "is_preparing", "statement")
+class _Holding(Generic[T]):
+    """A talk under way, and who waits for what comes of it."""
 
     def __init__(
         self,
-        statement: str,
-        arguments: tuple[Value, ...],
-        again: Work[Value] | None,
-        future: asyncio.Future[Value],
+        wire: Wire,
+        link: Link,
+        talk: Callable[[], Talk[T]],
+        again: Callable[[], Talk[T]] | None,
+        future: asyncio.Future[T],
     ) -> None:
-        self.statement = statement
-        self.arguments = arguments
-        self.again = again
+        self.link = link
+        self.talk = talk
+        self.again = again or talk
         self.future = future
-        self.is_preparing = False
-
-    def settle(self, value: Value) -> None:
-        if not self.future.done():
-            self.future.set_result(value)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def settle_like(self, other: asyncio.Future[Value]) -> None:
-        if other.cancelled():
-            self.future.cancel()
-        elif (error := other.exception()) is not None:
-            self.fail(error)
-        else:
-            self.settle(other.result())
-
-
-class _Link:
-    """A connection that a loop watches. All of it happens on that loop."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, connection: Connection, outage: Outage, wire: Wire, limits: Limits
-    ) -> None:
-        self.connection = connection
-        self.call: _Call | None = None
-        self._pgconn = connection.pgconn
-        self._socket = connection.pgconn.socket
-        self._loop = loop
-        self._outage = outage
         self._wire = wire
-        self._limits = limits
-        self._opened_at = self._sent_at = time.monotonic()
-        self._names: dict[str, bytes] = {}
-        self._is_full = False
-        self._result: pq.abc.PGresult | None = None
-        self._watch: asyncio.TimerHandle | None = None
-        loop.add_reader(self._socket, self._on_readable)
+        self._began_at = time.monotonic()
+        self._talk = talk()
 
     @property
-    def is_free(self) -> bool:
-        return self.call is None
+    def seconds(self) -> float:
+        return time.monotonic() - self._began_at
 
-    def send(self, call: _Call) -> None:
-        self.call = call
-        self._sent_at = time.monotonic()
-        if self._watch is None and self.connection.answer_seconds:
-            self._watch = self._loop.call_later(self.connection.answer_seconds, self._look)
-        try:
-            self._send(call)
-        except psycopg.Error as error:
-            self._lose(error)
+    def begin(self) -> None:
+        self._say(lambda: next(self._talk), is_first=True)
 
-    def end(self, error: BaseException | None) -> None:
-        """Close; whoever waits gets the error."""
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-        with suppress(psycopg.Error):
-            self.connection.close()
-        call, self.call = self.call, None
-        if call is not None and error is not None:
-            call.fail(error)
-
-    # Sending
-
-    def _send(self, call: _Call) -> None:
-        statement = call.statement.encode()
-        if not self._outage.address.is_prepared:
-            self._pgconn.send_query_params(statement, call.arguments)
-        elif (name := self._names.get(call.statement)) is not None:
-            self._pgconn.send_query_prepared(name, call.arguments)
+    def _answered(self, value: Any, error: psycopg.Error | None) -> None:
+        if error is None:
+            self._say(lambda: self._talk.send(value))
         else:
-            call.is_preparing = True
-            self._pgconn.send_prepare(_name(self._names), statement)
-        self._flush()
+            self._say(lambda: self._talk.throw(error))
 
-    def _flush(self) -> None:
-        is_full = bool(self._pgconn.flush())  # the socket takes no more for the moment
-        if is_full and not self._is_full:
-            self._loop.add_writer(self._socket, self._on_writable)
-        elif self._is_full and not is_full:
-            self._loop.remove_writer(self._socket)
-        self._is_full = is_full
-
-    def _on_writable(self) -> None:
+    def _say(self, go_on: Callable[[], Trip], *, is_first: bool = False) -> None:
         try:
-            self._flush()
-        except psycopg.Error as error:
-            self._lose(error)
-
-    # Receiving
-
-    def _on_readable(self) -> None:
-        try:
-            self._pgconn.consume_input()
-            while self._pgconn.notifies() is not None:
-                pass
-            while self.call is not None and not self._pgconn.is_busy():
-                result = self._pgconn.get_result()
-                if result is None:
-                    self._answered(self.call)
-                    return
-                self._result = result
-        except psycopg.Error as error:
-            self._lose(error)
-
-    def _answered(self, call: _Call) -> None:
-        result, self._result = self._result, None
-        assert result is not None
-        if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            if call.is_preparing:
-                call.is_preparing = False
-                self._names[call.statement] = _name(self._names)
-                self._send(call)
+            trip = go_on()
+            if is_first and not _is_short(trip):
+                self._talk.close()
+                self._wire.ended(self)
+                self._wire.hand_on(self, None)
                 return
-            self.call = None
-            call.settle(result.get_value(0, 0) if result.ntuples else None)
-        else:
-            self._refused(call, error_from_result(result, encoding="utf-8"))
+            self.link.ask(*trip, self._answered)
+        except StopIteration as end:
+            self._wire.ended(self)
+            if not self.future.done():
+                self.future.set_result(end.value)
+        except BaseException as error:  # noqa: BLE001 - an error of any kind is the caller's; the loop goes on
+            self._wire.ended(self)
+            self._wire.hand_on(self, error)
 
-    def _refused(self, call: _Call, error: psycopg.Error) -> None:
-        if is_lost(error) and not is_timeout(error):
-            self._lose(error)
-            return
-        self.call = None
-        if is_conflict(error) or is_cancelled(error, time.monotonic() - self._sent_at, self._limits):
-            self._wire.hand_on(call, is_repeat=False)
-            return
-        translated = unavailable(self._outage.address, error)
+    def settle_like(self, other: asyncio.Future[T]) -> None:
+        """Pass on what the sessions answered."""
+        if other.cancelled() or self.future.done():
+            self.future.cancel()
+        elif (error := other.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(other.result())
+
+
+def _is_short(trip: Trip) -> bool:
+    return sum(len(one) for one in trip[1] if isinstance(one, str)) <= ARGUMENTS_LIMIT_CHARACTERS
+
+
+def _job(talk: Callable[[], Talk[T]]) -> Work[T]:
+    return lambda connection: hold(connection, talk())
+
+
+def _fail(future: asyncio.Future[Any], translated: BaseException, error: BaseException) -> None:
+    if translated is not error:
         translated.__cause__ = error
-        call.fail(translated)
-
-    # Trouble
-
-    def _look(self) -> None:
-        """Give up a connection that has not answered for too long."""
-        self._watch = None
-        if self.call is None:
-            return
-        left = self._sent_at + self.connection.answer_seconds - time.monotonic()
-        if left > 0:
-            self._watch = self._loop.call_later(left, self._look)
-        else:
-            self._lose(Unanswered(f"no answer within {self.connection.answer_seconds:g} s"))
-
-    def _lose(self, error: psycopg.Error) -> None:
-        call, self.call = self.call, None
-        self._outage.lost(error, self._opened_at)
-        self._wire.lost(self)
-        self.end(None)
-        if call is not None:
-            self._wire.hand_on(call, is_repeat=True)
-
-
-def _is_short(arguments: Sequence[Value]) -> bool:
-    return sum(len(one) for one in arguments if one is not None) <= ARGUMENTS_LIMIT_BYTES
-
-
-def _name(known: dict[str, bytes]) -> bytes:
-    """For the next statement that is prepared."""
-    return b"holdfast_%d" % len(known)
-
-
-def _job(statement: str, arguments: Sequence[Value]) -> Work[Value]:
-    """The same call for a session."""
-
-    def job(connection: psycopg.Connection[Any]) -> Value:
-        cursor = psycopg.RawCursor(connection)
-        cursor.execute(statement.encode(), [None if one is None else one.decode() for one in arguments])
-        result = cursor.pgresult
-        return result.get_value(0, 0) if result is not None and result.ntuples else None
-
-    return job
+    future.set_exception(translated)

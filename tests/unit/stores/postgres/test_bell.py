@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -327,3 +328,25 @@ async def test_without_hints_something_that_happens_here_makes_listeners_look_so
 
 async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second() -> None:
     assert bells.LAST_POLL_SECONDS > 1
+
+
+# Forks
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+async def test_a_forked_child_leaves_the_line_of_its_parent_alone(address: Address) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        child = os.fork()
+        if not child:
+            for bell in (here, there):
+                bell.abandon()
+                bell.ring(READY)
+                bell.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+        here.ring(READY)
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)

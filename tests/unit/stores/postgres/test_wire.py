@@ -1,11 +1,11 @@
-"""The wire: calls from the event loop, and the sessions behind it for all that is not easy."""
+"""The wire: talks from the event loop, and the sessions behind it for all that is not easy."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psycopg
@@ -17,10 +17,20 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Limits
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.wire import ARGUMENTS_LIMIT_BYTES, Wire
+from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.wire import ARGUMENTS_LIMIT_CHARACTERS, Wire
 from holdfast.testing.postgres import PostgresProxy
 
-BACKEND = "select pg_backend_pid()::text"
+BACKEND = "select pg_backend_pid()"
+
+
+def said(statement: str, *arguments: object) -> Callable[[], Talk[Any]]:
+    """A talk of one trip."""
+
+    def talk() -> Talk[Any]:
+        return (yield statement.encode(), arguments)
+
+    return talk
 
 
 @pytest_asyncio.fixture
@@ -33,21 +43,23 @@ async def wire(outage: Outage, sessions: Sessions) -> AsyncIterator[Wire]:
 
 
 async def connected(wire: Wire) -> None:
-    """Until calls go over the wire itself."""
+    """Until talks go over the wire itself."""
     while wire._link is None:
-        await wire.call("select '1'")
+        await wire.hold(said("select '1'"))
         await asyncio.sleep(0.01)
 
 
-async def test_a_call_gives_back_the_one_value_as_it_is_written(wire: Wire) -> None:
-    assert await wire.call("select $1::text || $2::text", "é✓".encode(), b'{"a": 1}') == 'é✓{"a": 1}'.encode()
-    assert await wire.call("select $1::text", None) is None
-    assert await wire.call("select 'nothing' where false") is None
+async def test_a_statement_gives_back_its_one_value(wire: Wire) -> None:
+    assert await wire.hold(said("select %s::text || %s::text", "é✓", '{"a": 1}')) == 'é✓{"a": 1}'
+    assert await wire.hold(said("select %s::bigint + 1", 41)) == 42
+    assert await wire.hold(said("select not %s::boolean", False)) is True  # noqa: FBT003 - an argument of the statement
+    assert await wire.hold(said("select %s::text", None)) is None
+    assert await wire.hold(said("select 'nothing' where false")) is None
 
 
-async def test_calls_one_after_the_other_share_a_connection_of_their_own(wire: Wire, sessions: Sessions) -> None:
-    backends = {await wire.call(BACKEND) for _ in range(20)}
-    others = {str(await sessions.run(lambda connection: connection.info.backend_pid)).encode()}
+async def test_talks_one_after_the_other_share_a_connection_of_their_own(wire: Wire, sessions: Sessions) -> None:
+    backends = {await wire.hold(said(BACKEND)) for _ in range(20)}
+    others = {await sessions.run(lambda connection: connection.info.backend_pid)}
 
     assert len(backends) == 1
     assert backends.isdisjoint(others)
@@ -56,25 +68,25 @@ async def test_calls_one_after_the_other_share_a_connection_of_their_own(wire: W
 async def test_statements_are_prepared_once(wire: Wire) -> None:
     statement = "select count(*)::text from pg_prepared_statements where name like 'holdfast%'"
 
-    assert [await wire.call(statement) for _ in range(3)] == [b"1"] * 3
+    assert [await wire.hold(said(statement)) for _ in range(3)] == ["1"] * 3
 
 
-async def test_calls_at_the_same_time_are_all_answered(wire: Wire) -> None:
-    answers = await asyncio.gather(*(wire.call("select $1::text", str(number).encode()) for number in range(100)))
+async def test_talks_at_the_same_time_are_all_answered(wire: Wire) -> None:
+    answers = await asyncio.gather(*(wire.hold(said("select %s::text", str(number))) for number in range(100)))
 
-    assert answers == [str(number).encode() for number in range(100)]
+    assert answers == [str(number) for number in range(100)]
 
 
-@pytest.mark.parametrize("size", [ARGUMENTS_LIMIT_BYTES, 8 * 1024 * 1024])
+@pytest.mark.parametrize("size", [ARGUMENTS_LIMIT_CHARACTERS, 8 * 1024 * 1024])
 async def test_long_values_pass(wire: Wire, size: int) -> None:
-    value = b"x" * size
+    value = "x" * size
 
-    assert await wire.call("select $1::text", value) == value
+    assert await wire.hold(said("select %s::text", value)) == value
 
 
 async def test_the_loop_goes_on_while_an_answer_is_awaited(wire: Wire) -> None:
     turns = 0
-    answer = wire.call("select pg_sleep(0.3)::text")
+    answer = wire.hold(said("select pg_sleep(0.3)::text"))
     while not answer.done():
         turns += 1
         await asyncio.sleep(0.001)
@@ -83,22 +95,67 @@ async def test_the_loop_goes_on_while_an_answer_is_awaited(wire: Wire) -> None:
 
 
 async def test_an_error_is_told_and_the_connection_used_again(wire: Wire) -> None:
-    before = await wire.call(BACKEND)
+    before = await wire.hold(said(BACKEND))
 
     with pytest.raises(SchemaOutOfDate, match="holdfast migrate"):
-        await wire.call("select holdfast.missing($1)", b"")
+        await wire.hold(said("select holdfast.missing(%s)", ""))
 
-    assert await wire.call(BACKEND) == before
+    assert await wire.hold(said(BACKEND)) == before
+
+
+async def test_a_talk_of_several_trips_stays_on_one_connection(wire: Wire, observer: Connection) -> None:
+    observer.execute("create table things (n int)")
+
+    def talk() -> Talk[list[Any]]:
+        heard = [(yield b"begin", ())]
+        heard.append((yield b"insert into things values (%s) returning n", (7,)))
+        heard.append((yield b"select count(*) from things", ()))
+        heard.append((yield b"commit", ()))
+        return heard
+
+    assert await wire.hold(talk) == [None, 7, 1, None]
+    assert observer.execute("select n from things").fetchall() == [(7,)]
+
+
+async def test_an_error_is_raised_where_the_statement_was_said(wire: Wire) -> None:
+    def talk() -> Talk[str]:
+        try:
+            yield b"select 1 / %s::int", (0,)
+        except psycopg.errors.DivisionByZero:
+            return str((yield b"select 'never mind'", ()))
+        return "no error"
+
+    assert await wire.hold(talk) == "never mind"
+
+
+async def test_a_transaction_that_is_left_open_is_undone(wire: Wire, observer: Connection) -> None:
+    observer.execute("create table things (n int)")
+
+    def talk() -> Talk[int]:
+        yield b"begin", ()
+        backend: int = yield b"insert into things values (1) returning pg_backend_pid()", ()
+        if backend:
+            raise KeyError("mine")
+        return backend
+
+    before = await wire.hold(said(BACKEND))
+    with pytest.raises(KeyError, match="mine"):
+        await wire.hold(talk)
+
+    while wire._holding is not None:
+        await asyncio.sleep(0.01)
+    assert await wire.hold(said(BACKEND)) == before
+    assert observer.execute("select count(*) from things").fetchone() == (0,)
 
 
 async def test_a_caller_who_is_cancelled_leaves_the_wire_in_order(wire: Wire) -> None:
-    call = wire.call("select pg_sleep(0.2)::text")
+    call = wire.hold(said("select pg_sleep(0.2)::text"))
     await asyncio.sleep(0.05)
 
     call.cancel()
 
     for number in range(30):
-        assert await wire.call("select $1::text", str(number).encode()) == str(number).encode()
+        assert await wire.hold(said("select %s::text", str(number))) == str(number)
         await asyncio.sleep(0.01)
 
 
@@ -114,16 +171,16 @@ async def test_a_conflict_is_repeated_by_the_sessions(wire: Wire, observer: Conn
         end $$"""
     )
 
-    assert await wire.call("select contested()") == b"done"
+    assert await wire.hold(said("select contested()")) == "done"
 
 
 async def test_a_cut_is_not_noticed_by_the_caller(wire: Wire, proxy: PostgresProxy) -> None:
-    answer = wire.call("select pg_sleep(0.5)::text || 'done'")
+    answer = wire.hold(said("select pg_sleep(0.5)::text || 'done'"))
     await asyncio.sleep(0.1)
 
     proxy.cut()
 
-    assert await answer == b"done"
+    assert await answer == "done"
     await connected(wire)
 
 
@@ -134,23 +191,21 @@ async def test_what_may_have_been_done_is_done_again_in_its_own_way(
     statement = "insert into things values (1) returning 'inserted'"
     lost = proxy.cut_around_commit("insert into things", before=False)
 
-    def look(connection: psycopg.Connection[Any]) -> bytes:
-        return b"found %d" % len(connection.execute("select from things").fetchall())
+    look = said("select 'found ' || count(*) from things")
 
-    assert await wire.call(statement, again=look) == b"found 1"
+    assert await wire.hold(said(statement), again=look) == "found 1"
     lost.wait()
 
 
-async def test_a_backend_that_ends_while_nobody_calls_is_noticed_at_once(wire: Wire, observer: Connection) -> None:
-    used = await wire.call(BACKEND)
-    assert used is not None
+async def test_a_backend_that_ends_while_nobody_talks_is_noticed_at_once(wire: Wire, observer: Connection) -> None:
+    used = await wire.hold(said(BACKEND))
 
-    observer.execute("select pg_terminate_backend(%s, 20000)", (int(used),))
+    observer.execute("select pg_terminate_backend(%s, 20000)", (used,))
 
     while wire._link is not None:
         await asyncio.sleep(0.01)
     await connected(wire)
-    assert await wire.call(BACKEND) != used
+    assert await wire.hold(said(BACKEND)) != used
 
 
 async def test_a_black_hole_is_left_within_the_limits(
@@ -161,12 +216,12 @@ async def test_a_black_hole_is_left_within_the_limits(
     assert wire._link is not None
     wire._link.connection.answer_seconds = 0.3
     proxy.black_hole()
-    answer = wire.call("select 'done'")
+    answer = wire.hold(said("select 'done'"))
     await asyncio.sleep(0.6)
 
     proxy.heal()
 
-    assert await answer == b"done"
+    assert await answer == "done"
     await wire.stop()
 
 
@@ -177,7 +232,7 @@ async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
     await connected(wire)
 
     with pytest.raises(StoreUnavailable, match="statement_timeout"):
-        await wire.call("select pg_sleep(20)::text")
+        await wire.hold(said("select pg_sleep(20)::text"))
 
     await wire.stop()
 
@@ -189,7 +244,7 @@ async def test_while_the_server_is_away_callers_fail_at_once(wire: Wire, proxy: 
 
     for _ in range(20):
         with pytest.raises(StoreUnavailable):
-            await wire.call("select '1'")
+            await wire.hold(said("select '1'"))
 
     assert time.monotonic() - began < 5
     proxy.heal()
@@ -201,7 +256,7 @@ async def test_while_the_server_is_away_callers_fail_at_once(wire: Wire, proxy: 
             await asyncio.sleep(0.05)
 
 
-async def test_without_prepared_statements_calls_work_as_well(postgres_url: str) -> None:
+async def test_without_prepared_statements_talks_work_as_well(postgres_url: str) -> None:
     joint = "&" if "?" in postgres_url else "?"
     address = Address.of(f"{postgres_url}{joint}prepare=off")
     outage = Outage(address)
@@ -211,7 +266,7 @@ async def test_without_prepared_statements_calls_work_as_well(postgres_url: str)
     await connected(wire)
 
     for _ in range(3):
-        assert await wire.call("select count(*)::text || $1 from pg_prepared_statements", b"!") == b"0!"
+        assert await wire.hold(said("select count(*)::text || %s from pg_prepared_statements", "!")) == "0!"
 
     await wire.stop()
     sessions.stop()
@@ -220,18 +275,18 @@ async def test_without_prepared_statements_calls_work_as_well(postgres_url: str)
 async def test_what_is_under_way_is_answered_before_the_end(outage: Outage, sessions: Sessions) -> None:
     wire = Wire(outage, sessions)
     await connected(wire)
-    answer = wire.call("select pg_sleep(0.3)::text || 'done'")
+    answer = wire.hold(said("select pg_sleep(0.3)::text || 'done'"))
 
     await wire.stop()
 
-    assert await answer == b"done"
+    assert await answer == "done"
 
 
 async def test_the_end_does_not_wait_for_a_black_hole(outage: Outage, sessions: Sessions, proxy: PostgresProxy) -> None:
     wire = Wire(outage, sessions)
     await connected(wire)
     proxy.black_hole()
-    answer = wire.call("select 'done'")
+    answer = wire.hold(said("select 'done'"))
 
     await wire.stop(0.1)
 
@@ -242,23 +297,36 @@ async def test_the_end_does_not_wait_for_a_black_hole(outage: Outage, sessions: 
 def test_it_may_be_used_on_one_loop_after_the_other(outage: Outage, sessions: Sessions) -> None:
     wire = Wire(outage, sessions)
 
-    async def use() -> bytes | None:
+    async def use() -> str:
         await connected_here()
-        return await wire.call("select 'done'")
+        return await wire.hold(said("select 'done'"))
 
     async def connected_here() -> None:
         while wire._link is None or wire._loop is not asyncio.get_running_loop():
-            await wire.call("select '1'")
+            await wire.hold(said("select '1'"))
             await asyncio.sleep(0.01)
 
-    assert [asyncio.run(use()) for _ in range(3)] == [b"done"] * 3
+    assert [asyncio.run(use()) for _ in range(3)] == ["done"] * 3
     wire.close()
 
 
 async def test_on_another_loop_the_sessions_answer(wire: Wire) -> None:
-    async def use() -> bytes | None:
-        return await wire.call("select 'done'")
+    async def use() -> str:
+        return await wire.hold(said("select 'done'"))
 
-    assert await asyncio.to_thread(asyncio.run, use()) == b"done"
-    assert threading.current_thread() is threading.main_thread()
-    assert await wire.call("select 'done'") == b"done"
+    assert await asyncio.to_thread(asyncio.run, use()) == "done"
+    assert await wire.hold(said("select 'done'")) == "done"
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+async def test_a_forked_child_leaves_the_connection_of_its_parent_alone(wire: Wire) -> None:
+    before = await wire.hold(said(BACKEND))
+
+    child = os.fork()
+    if not child:
+        wire.abandon()
+        wire.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+    assert await wire.hold(said(BACKEND)) == before
