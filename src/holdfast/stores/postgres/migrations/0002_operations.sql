@@ -20,6 +20,7 @@ create function create_v1(intents text, leased text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 declare
     wanted constant json := intents::json;
@@ -96,6 +97,7 @@ create function claim_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     set enable_bitmapscan = off
     as $$
 declare
@@ -322,6 +324,7 @@ create function look_v1(holdings text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 begin
     return json_build_object(
@@ -361,6 +364,7 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
@@ -403,6 +407,7 @@ create function checkpoint_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
@@ -594,6 +599,7 @@ create function load_v1(wishes text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 declare
     w constant json := wishes::json;
@@ -840,6 +846,7 @@ create function apply_v1(changes text, now bigint) returns void
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
     as $$
 declare
     c constant json := changes::json;
