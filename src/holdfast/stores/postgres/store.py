@@ -6,10 +6,12 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
+import psycopg
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
@@ -25,17 +27,20 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.checkpoints import Held, Writing
-from holdfast.stores.postgres.connections import connect
+from holdfast.stores.postgres.connections import UNLIMITED, Limits
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
+from holdfast.stores.postgres.trouble import unavailable
 from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
+HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
+"""A beat that takes longer is a beat missed: the next one is better tried on another connection."""
 
 _log = logging.getLogger("holdfast.store")
 
@@ -55,12 +60,12 @@ class PostgresStore:
         self._clock = clock
         self._following = FollowingClock()
         self._held = Held()
-        outage = Outage(self._address)
+        self._outage = outage = Outage(self._address)
         self._bell = Bell(self._address, outage=outage)
         self._writers = Sessions(self._address, "writer", WRITERS, outage=outage)
         self._readers = Sessions(self._address, "reader", READERS, outage=outage)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
-        self._heart = Sessions(self._address, "heart", 1, outage=outage)
+        self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, outage=outage)
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
         self._opening = asyncio.Lock()
@@ -81,9 +86,7 @@ class PostgresStore:
             self._at_exit = weakref.finalize(self, _end, self._all, self._bell, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
             try:
-                await self._writers.run(
-                    lambda connection: schema.prepare(connection, self._address.schema, may_migrate=migrate)
-                )
+                await asyncio.to_thread(self._prepare, may_migrate=migrate)
                 self._bell.start()
                 await self.now()
             except BaseException:
@@ -100,8 +103,23 @@ class PostgresStore:
         self._pid = None  # nothing is open that a fork could not take along
 
     def schema(self) -> SchemaStatus:
-        with connect(self._address) as connection:
+        with self._connected() as connection:
             return schema.status(connection, self._address.schema)
+
+    def _prepare(self, *, may_migrate: bool) -> None:
+        with self._connected() as connection:
+            schema.prepare(connection, self._address.schema, may_migrate=may_migrate)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection for what may take long, and is done by nobody else."""
+        connection = self._outage.connect(UNLIMITED)
+        try:
+            yield connection
+        except psycopg.Error as error:
+            raise unavailable(self._address, error) from error
+        finally:
+            connection.close()
 
     async def now(self) -> Micros:
         if self._clock is not None:
@@ -159,9 +177,13 @@ class PostgresStore:
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
-        return self._running(self._heart).run_blocking(
+        told = self._running(self._heart).run_blocking(
             lambda connection: leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
         )
+        for verdict in told.verdicts:
+            if verdict.is_lost:
+                self._held.let_go(verdict.run_id)
+        return told
 
     async def retire(self, worker_id: str) -> None:
         await self._running(self._writers).run(

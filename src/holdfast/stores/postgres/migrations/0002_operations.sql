@@ -227,6 +227,7 @@ begin
             from leased as l;
             exit when cardinality(claimed) > 0 or seen = 0;
         end loop;
+        perform trim_v1(claimed);
         select micros(least(
             (
                 select min(l.ready_at)
@@ -294,6 +295,27 @@ begin
     )::text;
 end
 $$;
+
+-- Of what happens to a run over and over only the last facts are kept; now and then the rest is cleared away.
+create function trim_v1(of_runs text[]) returns void
+    language sql
+    set search_path from current
+    as $$
+        delete from audits as old
+        using unnest(of_runs) as c (id)
+        join runs as r on r.id = c.id
+        cross join lateral (
+            select a.number
+            from audits as a
+            where a.run_id = c.id and a.event in ('claimed', 'suspended', 'woken')
+            order by a.number desc
+            offset 100
+            limit 1
+        ) as last
+        where r.token % 50 = 0
+            and old.run_id = c.id and old.number <= last.number
+            and old.event in ('claimed', 'suspended', 'woken')
+    $$;
 
 -- The entries of a run, in the order in which they were settled; the others come last.
 create function history_v1(of_run text) returns json
