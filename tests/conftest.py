@@ -39,6 +39,13 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def postgres_store_url(postgres_databases: Databases) -> Iterator[str]:
+    """A database with the schema of a store and nothing in it, for this test only."""
+    with postgres_databases.lend(is_migrated=True) as url:
+        yield url
+
+
 @pytest.fixture(scope="session")
 def _own_postgres() -> Iterator[PostgresServer]:
     from holdfast.testing.postgres import PostgresServer, wanted_version

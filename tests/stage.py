@@ -18,8 +18,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
 
-KINDS = ("memory", "replay", "sqlite")
-"""A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file."""
+KINDS = ("memory", "replay", "sqlite", "postgres")
+"""A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file; a database."""
 
 DATABASE_KINDS = ("sqlite", "sqlite replay")
 """Those in which users can keep tables of their own."""
@@ -32,12 +32,13 @@ IMPATIENCE_SECONDS = 0.03
 
 
 class Stage:
-    """A store and a clock that outlive the harnesses on them."""
+    """A store and a clock that outlive the harnesses on them. `url` is that of a database, for those who need one."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, url: str = "") -> None:
         self.kind = kind
         self.clock = VirtualClock()
         self._folder = folder
+        self._url = url
         self._memory = MemoryStore(clock=self.clock)
 
     @property
@@ -47,11 +48,17 @@ class Stage:
 
     def store(self) -> Store:
         """The store, as a process that begins has it: not open yet."""
-        if not self.kind.startswith("sqlite"):
-            return self._memory
-        from holdfast.stores.sqlite import SqliteStore
+        match self.kind.partition(" ")[0]:
+            case "sqlite":
+                from holdfast.stores.sqlite import SqliteStore
 
-        return SqliteStore(self._folder / "runs.db", clock=self.clock)
+                return SqliteStore(self._folder / "runs.db", clock=self.clock)
+            case "postgres":
+                from holdfast.stores.postgres import PostgresStore
+
+                return PostgresStore(self._url, clock=self.clock)
+            case _:
+                return self._memory
 
     def harness(
         self,
@@ -69,6 +76,11 @@ class Stage:
             store=store if wrap is None else wrap(store),
             patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else PATIENCE_SECONDS,
         )
+
+
+def url_for(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of the database that a stage of this kind plays on, for the time of the test; empty if it has none."""
+    return str(request.getfixturevalue("postgres_store_url")) if kind.startswith("postgres") else ""
 
 
 def told(entries: Sequence[EntryInfo]) -> list[str]:

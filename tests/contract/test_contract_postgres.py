@@ -15,8 +15,8 @@ class TestPostgresStore(StoreContract, DatabaseContract):
     """Every sentence of the contract, said of the Postgres store."""
 
     @pytest_asyncio.fixture
-    async def store(self, clock: SettableClock, postgres_url: str) -> AsyncIterator[Store]:
-        store = PostgresStore(postgres_url, clock=clock)
+    async def store(self, clock: SettableClock, postgres_store_url: str) -> AsyncIterator[Store]:
+        store = PostgresStore(postgres_store_url, clock=clock)
         await store.open()
         yield store
         await store.close()

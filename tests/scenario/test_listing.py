@@ -139,6 +139,7 @@ async def test_result_with_a_timeout_changes_nothing(stage: Stage) -> None:
         run = await h.start(wait)
         with pytest.raises(TimeoutError):
             await run.result(timeout=0.02)
+        await h.settle()
         assert (await run.info()).state is RunState.SUSPENDED
         await run.send("go", 1)
         assert await run.result(timeout=5) == 1

@@ -16,6 +16,7 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
+from holdfast.core.model import Run
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import changes_of
 from holdfast.stores.postgres.talks import Talk
@@ -85,4 +86,11 @@ def _attempt(calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros |
     told = operation(working, loaded.now)
     if changes := changes_of(working):
         yield calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)
+    # Whoever claims meanwhile passes over runs that are locked, so those that are due are told of afterwards.
+    runs = [record.run for record in working.records.values()]
+    working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}
     return told, working.news
+
+
+def _is_due(run: Run, now: Micros) -> bool:
+    return run.ready_at is not None and run.ready_at <= now

@@ -5,7 +5,8 @@
 -- Arguments and answers are JSON. The last argument is the time; without it, that of the server. Names carry a
 -- version: workers of an older release go on with the functions they know.
 --
--- Plans are cached when tables may still be empty, so a sequential scan or a hash join is never to be chosen.
+-- A statement is planned once per session: to plan it takes longer than to carry it out, and there is one good way to do
+-- it, whatever the values. Tables may still be empty then, so a sequential scan or a hash join is never to be chosen.
 
 -- The time of an operation.
 create function time_v1(at bigint) returns bigint
@@ -17,6 +18,7 @@ create function time_v1(at bigint) returns bigint
 create function create_v1(intents text, leased text, at bigint) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -94,6 +96,7 @@ create function claim_v1(
 ) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -343,6 +346,7 @@ create function newer_v1(of_run text, seen bigint) returns json
 create function look_v1(holdings text, at bigint) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -383,6 +387,7 @@ $$;
 create function renew_v1(by_worker text, holdings text, lease bigint, at bigint) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -426,6 +431,7 @@ create function checkpoint_v1(
 ) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -618,6 +624,7 @@ create function await_v1(waiting json) returns void
 create function load_v1(wishes text, at bigint) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
@@ -865,6 +872,7 @@ create function retention_v1(of_topic text) returns bigint
 create function apply_v1(changes text, now bigint) returns void
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off

@@ -1,0 +1,190 @@
+"""Cleaning: what makes a database as good as new once a test is done with it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from holdfast.stores.postgres import schema
+
+SCHEMA = "holdfast"
+
+_CONNECT_SECONDS = 20
+_PATIENCE_SECONDS = 10
+
+# Ends the sessions that were left open, and waits until they are gone: what they were at may still be committed.
+_END_SESSIONS = f"""
+do $$
+declare
+    others constant name := current_database();
+    patient_until constant timestamptz := clock_timestamp() + interval '{_PATIENCE_SECONDS} s';
+begin
+    loop
+        perform pg_terminate_backend(pid)
+        from pg_stat_activity
+        where datname = others
+            and pid <> pg_backend_pid()
+            and backend_type = 'client backend';
+        exit when not found or clock_timestamp() > patient_until;
+        perform pg_sleep(0.001);
+        perform pg_stat_clear_snapshot();
+    end loop;
+end
+$$
+"""
+
+_SCHEMAS = """
+select quote_ident(nspname)
+from pg_namespace
+where nspname not like 'pg\\_%'
+  and nspname <> 'information_schema'
+"""
+
+_PUBLIC = """
+create schema public;
+grant usage, create on schema public to public
+"""
+
+_HAS_OTHERS = f"""
+select exists (
+        select
+        from pg_depend
+        where refclassid = 'pg_namespace'::regclass and refobjid = to_regnamespace('public')
+    )
+    or exists (
+        select
+        from pg_namespace
+        where oid >= 16384
+            and nspname not in ('{SCHEMA}', 'public')
+            and nspname not like 'pg\\_%'
+    )
+"""  # noqa: S608 - a name of ours
+
+# Deleted, not truncated: of a table with few rows that costs a hundredth. The rest is the work of autovacuum.
+_DELETE_ROWS = f"""
+do $$
+declare
+    place text;
+    is_used boolean;
+begin
+    for place in
+        select format('%I.%I', '{SCHEMA}', relname)
+        from pg_class
+        where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'r' and relname <> 'meta'
+    loop
+        execute format('select exists (select from %s)', place) into is_used;
+        if is_used then
+            execute format('delete from %s', place);
+        end if;
+    end loop;
+    perform setval(oid::regclass, 1, false)
+    from pg_class
+    where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'S';
+end
+$$
+"""  # noqa: S608
+
+# Everything that somebody may have changed of the schema; a row of the catalog that is changed has a new `xmin`.
+_FINGERPRINT = f"""
+select format('%s %s %s %s',
+    (
+        select string_agg(oid || ':' || xmin, ' ' order by oid)
+        from pg_class
+        where relnamespace = to_regnamespace('{SCHEMA}')
+    ),
+    (
+        select string_agg(oid || ':' || xmin, ' ' order by oid)
+        from pg_proc
+        where oid >= 16384
+    ),
+    (
+        select string_agg(oid::text, ' ' order by oid)
+        from pg_trigger
+        where oid >= 16384
+    ),
+    (
+        select string_agg(setconfig::text, ' ')
+        from pg_db_role_setting
+        where setdatabase = (select oid from pg_database where datname = current_database())
+    )
+)
+"""  # noqa: S608
+
+_META = f"select string_agg(name || '=' || value, ' ' order by name) from {SCHEMA}.meta"  # noqa: S608
+
+
+def connect(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(url, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+
+
+class Cleaner:
+    """A database, and a connection to it that stays: to connect takes as long as to clean."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url
+        self._connection: psycopg.Connection[Any] | None = None
+        self._fingerprint: tuple[Any, ...] | None = None
+        """What the schema looked like when it was made; None if there is none."""
+
+    def migrate(self) -> None:
+        """Make the schema, unless it is there."""
+        if self._fingerprint is None:
+            connection = self._connected()
+            schema.prepare(connection, SCHEMA, may_migrate=True)
+            self._fingerprint = _fingerprint(connection)
+
+    def clean(self) -> bool:
+        """Take away all rows, and all that is not of our schema. False if the schema itself was changed."""
+        connection = self._connected()
+        connection.execute(_END_SESSIONS)
+        if _found(connection, _HAS_OTHERS):
+            _drop(connection, _SCHEMAS + f"and nspname <> '{SCHEMA}'")
+        if _fingerprint(connection) != self._fingerprint:
+            return False
+        connection.execute(_DELETE_ROWS)
+        return True
+
+    def empty(self) -> None:
+        """Take away everything."""
+        self._fingerprint = None
+        connection = self._connected()
+        connection.execute(_END_SESSIONS)
+        connection.execute(f"alter database {self.name} reset all".encode())
+        _drop(connection, _SCHEMAS)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        """The connection; a new one if it is gone, because a test has ended all there were, say."""
+        if self._connection is not None:
+            with suppress(psycopg.OperationalError):
+                self._connection.execute("select 1")
+                return self._connection
+            self.close()
+        self._connection = connect(self.url)
+        return self._connection
+
+
+def _drop(connection: psycopg.Connection[Any], schemas: str) -> None:
+    for (name,) in connection.execute(schemas.encode()).fetchall():
+        connection.execute(f"drop schema {name} cascade".encode())
+    connection.execute(_PUBLIC)
+
+
+def _fingerprint(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
+    try:
+        return _found(connection, _FINGERPRINT), _found(connection, _META)
+    except psycopg.errors.UndefinedTable:
+        return None
+
+
+def _found(connection: psycopg.Connection[Any], query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
