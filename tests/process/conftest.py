@@ -6,14 +6,21 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.process.crew import Crew
 
+POSTGRES_LEASE_SECONDS = 2.0
+
 
 @pytest_asyncio.fixture
-async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
-    crew = Crew(tmp_path)
+async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crew]:
+    """On an SQLite file, or on what the test was told by `on_every_store`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        crew = Crew(tmp_path)
+    else:
+        crew = Crew(tmp_path, url=request.getfixturevalue("postgres_url"), lease=POSTGRES_LEASE_SECONDS)
     async with crew.hf:
         try:
             yield crew

@@ -1,4 +1,4 @@
-"""The crew: worker processes on one SQLite file, and the producer in this process that gives them work."""
+"""The crew: worker processes on one store, and the producer in this process that gives them work."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from holdfast import AuditInfo, EntryInfo, Holdfast, RunHandle
 from holdfast.core.model import EntryKind
 from tests.process.app import workflows
@@ -22,6 +24,9 @@ from tests.process.ledger import Deed, Ledger
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 20.0
 """How long anything may take, on a machine that is busy with other things too."""
+
+on_every_store = pytest.mark.parametrize("crew", ["sqlite", "postgres"], indirect=True)
+"""For tests of what workers do on an SQLite file and on a Postgres server alike."""
 
 COMPLAINTS = ("Traceback", "Exception ignored", "was destroyed", "never awaited", "never retrieved")
 """What no worker ever says, however it ends."""
@@ -80,12 +85,18 @@ class Hand:
 
 
 class Crew:
-    """All workers of a test. It dismisses them at the end, whatever has become of them."""
+    """All workers of a test. It dismisses them at the end, whatever has become of them.
 
-    def __init__(self, folder: Path, database: Path | None = None) -> None:
+    `lease` is how long the leases of its workers last unless they are told otherwise. On an SQLite file others hear of
+    the death of a process; elsewhere they know when its leases have run out, so tests had better make them short.
+    """
+
+    def __init__(self, folder: Path, database: Path | None = None, *, url: str = "", lease: float = 30.0) -> None:
         self.folder = folder
         self.database = database or folder / "runs.db"
-        self.url = f"sqlite:///{self.database}"
+        self.url = url or f"sqlite:///{self.database}"
+        self.lease = lease
+        self.hears_of_deaths = not url
         self.ledger = Ledger(folder / "ledger")
         self.hf = Holdfast(self.url)
         self.hf.include(workflows)
@@ -108,7 +119,7 @@ class Crew:
 
     def launch(self, **options: float) -> Hand:
         """Start a worker process."""
-        hand = Hand(len(self.hands), self.url, self.folder, options)
+        hand = Hand(len(self.hands), self.url, self.folder, {"lease": self.lease, **options})
         self.hands.append(hand)
         return hand
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.process.app import quick
-from tests.process.crew import ROOT, Crew
+from tests.process.crew import ROOT, Crew, on_every_store
 
 PRODUCER = """
 import asyncio, itertools, sys
@@ -25,6 +25,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@on_every_store
 async def test_what_a_killed_producer_was_promised_is_kept(crew: Crew, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with said.open("wb") as out:

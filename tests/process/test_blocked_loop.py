@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.process.app import blocking, quick
-from tests.process.crew import Crew, facts, marks
+from tests.process.crew import Crew, facts, marks, on_every_store
 
 
+@on_every_store
 async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
     lease = 1.0
     blocked = await crew.hire(lease=lease)

@@ -18,21 +18,25 @@ import pytest
 
 from holdfast import RunHandle, RunState
 from tests.process.app import Tale, saga
-from tests.process.crew import Crew, facts, marks
+from tests.process.crew import Crew, facts, marks, on_every_store
 from tests.process.ledger import Deed
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 RUNS = round(60 * SECONDS / 8)
 WORKERS = 4
 PAUSE_SECONDS = 0.4
+CALM_SECONDS = 4.0
+"""A lease that no worker loses while it lives, on a busy machine on which others start and die all the time."""
 TAKEOVER_SECONDS = 15.0
-"""Half the lease. All but a second of it is for a busy machine on which every worker may be about to start."""
+"""Half the lease on an SQLite file. All but a second is for a busy machine on which every worker may be starting."""
 
 
 @pytest.mark.timeout(SECONDS * 2 + 90)
+@on_every_store
 async def test_runs_survive_whatever_happens_to_their_workers(crew: Crew) -> None:
-    for _ in range(WORKERS):
-        crew.launch()
+    crew.lease = max(crew.lease, CALM_SECONDS)
+    hands = [crew.launch() for _ in range(WORKERS)]
+    await crew.ready(hands[0])
     until = time.monotonic() + SECONDS
     async with asyncio.TaskGroup() as group:
         disturbing = group.create_task(disturb_until(crew, until))
@@ -54,7 +58,7 @@ async def test_runs_survive_whatever_happens_to_their_workers(crew: Crew) -> Non
             assert await crew.exited(hand) == 0
         else:
             assert hand.is_alive == (hand.killed_at is None), crew.report(f"worker {hand.number} ended by itself")
-    check_takeovers(await takeovers(crew), kills)
+    check_takeovers(await takeovers(crew), kills, TAKEOVER_SECONDS if crew.hears_of_deaths else crew.lease + 1)
 
 
 async def start_all(crew: Crew) -> list[RunHandle[Tale]]:
@@ -125,8 +129,8 @@ async def takeovers(crew: Crew) -> list[float]:
     ]
 
 
-def check_takeovers(seconds: list[float], kills: int) -> None:
+def check_takeovers(seconds: list[float], kills: int, limit: float) -> None:
     assert seconds, "no worker had a run when it was killed"
     middle, most = statistics.median(seconds), max(seconds)
     sys.stdout.write(f"{kills} kills, {len(seconds)} takeovers: p50 {middle:.2f} s, most {most:.2f} s\n")
-    assert most < TAKEOVER_SECONDS
+    assert most < limit

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import RunFailed, RunHandle, RunState
 from tests.process.app import deadly, deadly_twice, quick, stages
-from tests.process.crew import Crew, Hand, step
+from tests.process.crew import Crew, Hand, step, on_every_store
 
 INNOCENT = 12
 
@@ -29,6 +29,7 @@ async def check_unharmed(crew: Crew, runs: list[RunHandle[list[str]]]) -> None:
         assert (await run.info()).state is RunState.SUCCEEDED
 
 
+@on_every_store
 async def test_a_run_that_kills_three_workers_is_blocked(crew: Crew) -> None:
     run = await crew.hf.start(deadly, crew.book, 10)
     others = await innocent(crew)

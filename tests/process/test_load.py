@@ -6,12 +6,13 @@ import asyncio
 
 from holdfast import RunState
 from tests.process.app import quick
-from tests.process.crew import Crew, facts
+from tests.process.crew import Crew, facts, on_every_store
 
 LEASE_SECONDS = 2.0
 RUNS, STEPS = 600, 5
 
 
+@on_every_store
 async def test_no_lease_is_lost_under_load(crew: Crew) -> None:
     runs = await crew.hf.start_many(quick, [(crew.book, STEPS)] * RUNS)
     # More of them hold long steps, so that there are leases to lose all the time.

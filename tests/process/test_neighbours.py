@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import RunCancelled
 from tests.process.app import letter, quick, story
-from tests.process.crew import Crew
+from tests.process.crew import Crew, on_every_store
 
 IDLE_SECONDS = 1.5
 TIMES = 5
@@ -30,6 +30,7 @@ async def median(crew: Crew, what: str, act: Callable[[], Awaitable[object]]) ->
     return statistics.median(took)
 
 
+@on_every_store
 async def test_a_start_here_is_executed_there_without_delay(crew: Crew) -> None:
     await crew.hire()
 
@@ -39,6 +40,7 @@ async def test_a_start_here_is_executed_there_without_delay(crew: Crew) -> None:
     assert await median(crew, "start to result", act) < 0.5
 
 
+@on_every_store
 async def test_a_message_from_here_wakes_a_run_there_without_delay(crew: Crew) -> None:
     await crew.hire()
 
@@ -61,6 +63,7 @@ async def test_a_message_from_here_wakes_a_run_there_without_delay(crew: Crew) -
     assert await median(crew, "message to result", act) < 0.5
 
 
+@on_every_store
 async def test_a_cancel_from_here_cancels_the_body_there(crew: Crew) -> None:
     worker = await crew.hire()
     run = await crew.hf.start(story, crew.book, str(crew.gate()), "hang")

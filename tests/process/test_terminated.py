@@ -11,13 +11,15 @@ import pytest
 
 from holdfast import RunState
 from tests.process.app import BodyName, saga, story
-from tests.process.crew import Crew, Hand, facts, marks, step
+from tests.process.crew import Crew, Hand, facts, marks, step, on_every_store
 
 RUNS, PLACES = 60, 8
 """More than the workers have places for, so that each is busy all the time."""
 
 
-@pytest.mark.parametrize("body", ["hang", "stick"])
+@pytest.mark.parametrize(
+    ("crew", "body"), [("sqlite", "hang"), ("sqlite", "stick"), ("postgres", "hang")], indirect=["crew"]
+)
 async def test_a_run_with_a_long_step_is_given_back_after_the_grace(crew: Crew, body: BodyName) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()), body)
     ended = await crew.hire(grace=1)
@@ -100,6 +102,7 @@ async def test_an_idle_worker_ends_at_once(crew: Crew, number: signal.Signals) -
     assert await crew.hf.store.workers() == []
 
 
+@on_every_store
 async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew) -> None:
     runs = await crew.hf.start_many(saga, [(crew.book, number) for number in range(RUNS)])
     for run in runs:
