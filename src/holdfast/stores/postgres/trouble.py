@@ -53,6 +53,10 @@ _REFUSALS = (
     (re.compile(r"session is read-only|server is in hot standby mode"), "25006"),
 )
 _UNREACHED = (
+    (
+        re.compile(r"unsupported startup parameter"),
+        "this seems to be a pooler; add ?prepare=off&hints=off to the URL, then it works behind one",
+    ),
     (re.compile(r"Connection refused"), "nobody listens there; is the server running, and are host and port right?"),
     (re.compile(r"resolve host|translate host name"), "the host's name is not known; is it spelled right?"),
     (re.compile(r"No such file or directory"), "there is no such socket; is the server running there?"),
