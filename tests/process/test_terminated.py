@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import RunState
 from tests.process.app import BodyName, saga, story
-from tests.process.crew import Crew, Hand, facts, marks, step, on_every_store
+from tests.process.crew import Crew, Hand, facts, marks, on_every_store, step
 
 RUNS, PLACES = 60, 8
 """More than the workers have places for, so that each is busy all the time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -80,6 +80,19 @@ class Loaded(msgspec.Struct, frozen=True):
 decode_loaded = msgspec.json.Decoder(Loaded).decode
 
 
+class MoreParked(str):
+    """Stands after the last id of a list of which only the first were loaded: whoever comes to it wants more."""
+
+    __slots__ = ("group",)
+
+    def __new__(cls, group: str) -> Self:
+        more = super().__new__(cls, "\U0010ffff")
+        more.group = group
+        return more
+
+    group: str
+
+
 class Known(dict[K, V]):
     """What was loaded of something, by a name. Another name than those asked for is unknown, not absent."""
 
@@ -99,6 +112,8 @@ class Known(dict[K, V]):
         return super().__getitem__(key) if key in self else default
 
     def _check(self, key: object) -> bool:
+        if isinstance(key, MoreParked):
+            raise Unknown("groups", key.group)
         if key not in self.asked:
             raise Unknown(self._wish, key)
         return False
@@ -200,6 +215,14 @@ class WorkingRecord(Record):
             raise Unknown("inboxes", self.run.id, seen)
 
 
+def _check_queues(loaded: Loaded, wishes: Wishes) -> None:
+    """Over events of a queue only one decides at a time; its topic must be locked for that."""
+    exclusive = {arrival.name for _, arrival in loaded.arrivals if arrival.is_exclusive}
+    queues = exclusive | {row.topic for row in loaded.events if row.state != "open"}
+    for topic in queues & wishes.awaited - wishes.emitted:
+        raise Unknown("emitted", topic)
+
+
 def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     """The runs that are there, each with what was loaded of it."""
     records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
@@ -225,40 +248,30 @@ class WorkingSet(State):
     """The state that an operation works on, and what it changes of it."""
 
     def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
-        closing = loaded.closing
-        super().__init__(
-            records=Known("runs", wishes.runs),
-            keys=Known("keys", wishes.keys, [(run.key, run.id) for run in loaded.runs if run.key is not None]),
-            children=KnownLists("endings", [*closing, *wishes.renewals]),
-            parked=KnownLists("groups", wishes.groups),
-            events=Known("emitted", {*wishes.emitted, *wishes.awaited}),
-            topics={topic.name: topic for topic in loaded.topics},
-            letters={letter.number: letter for letter in loaded.letters},
-        )
-        self.facts: list[AuditFact] = []
+        _check_queues(loaded, wishes)
+        topics = wishes.emitted | wishes.awaited
+        self._events = {row.number: row for row in loaded.events if row.topic in topics}
+        self._letters = {letter.number: letter for letter in loaded.letters}
         self._numbers = iter(loaded.event_numbers)
-        self._letters = dict(self.letters)
-        self._fill(loaded, wishes)
-        self._events = {row.number: row for row in loaded.events}
-
-    def _fill(self, loaded: Loaded, wishes: Wishes) -> None:
-        records = _records_of(loaded, wishes)
-        self.records.update(records)
-        self.records.asked.update(records)  # type: ignore[attr-defined]
+        self.facts: list[AuditFact] = []
+        super().__init__(
+            records=Known("runs", wishes.runs, _records_of(loaded, wishes).items()),
+            keys=Known("keys", wishes.keys, [(run.key, run.id) for run in loaded.runs if run.key is not None]),
+            children=KnownLists("endings", [*loaded.closing, *wishes.renewals]),
+            parked=KnownLists("groups", wishes.groups),
+            events=Known("emitted", topics, [(topic, []) for topic in topics]),
+            topics={topic.name: topic for topic in loaded.topics},
+            letters=dict(self._letters),
+        )
         for parent_id, child_id in loaded.children:
             self.children[parent_id].append(child_id)
         for group, run_id in loaded.parked:
             self.parked[group].append(run_id)
         for group, count in wishes.groups.items():
-            if len(self.parked.get(group, ())) == count:  # there may be more, so that the last one is not the end
-                self.parked[group].append("")
-        for topic in self.events.asked:  # type: ignore[attr-defined]
-            self.events[topic] = []
-        for row in loaded.events:
-            if row.topic in self.events.asked:  # type: ignore[attr-defined]
-                self.events[row.topic].append(row.published())
-            if row.topic not in wishes.emitted and row.state != "open":
-                raise Unknown("emitted", row.topic)  # of a queue only one may decide at a time
+            if len(self.parked[group]) == count:
+                self.parked[group].append(MoreParked(group))
+        for row in self._events.values():
+            self.events[row.topic].append(row.published())
 
     def next_event(self) -> int:
         number = next(self._numbers, None)
@@ -287,5 +300,4 @@ class WorkingSet(State):
         """The events that are new or otherwise than they were, and the numbers of those that are no more."""
         rows = {published.number: EventRow.of(published) for kept in self.events.values() for published in kept}
         changed = [row for number, row in rows.items() if self._events.get(number) != row]
-        loaded = [row.number for row in self._events.values() if row.topic in self.events.asked]  # type: ignore[attr-defined]
-        return changed, [number for number in loaded if number not in rows]
+        return changed, [number for number in self._events if number not in rows]
