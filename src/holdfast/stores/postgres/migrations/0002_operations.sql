@@ -22,7 +22,6 @@ create function create_v1(intents text, leased text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     wanted constant json := intents::json;
@@ -100,7 +99,6 @@ create function claim_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     set enable_bitmapscan = off
     as $$
 declare
@@ -350,7 +348,6 @@ create function look_v1(holdings text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 begin
     return json_build_object(
@@ -391,7 +388,6 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
@@ -435,7 +431,6 @@ create function checkpoint_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
@@ -616,236 +611,6 @@ create function await_v1(waiting json) returns void
         ) with ordinality as w (location, kind, since, names, deadline, after, count, place)
     $$;
 
--- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
--- everything is read afterwards, so that it is as it stays until the transaction ends.
---
--- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
--- `renewals` may begin anew and part with all their children.
-create function load_v1(wishes text, at bigint) returns text
-    language plpgsql
-    set search_path from current
-    set plan_cache_mode = force_generic_plan
-    set enable_seqscan = off
-    set enable_hashjoin = off
-    set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
-    as $$
-declare
-    w constant json := wishes::json;
-    bucket record;
-    now bigint;
-    endings constant text[] := text_array_v1(w -> 'endings');
-    renewals constant text[] := text_array_v1(w -> 'renewals');
-    closing text[];
-    sent_to text[];
-    sent text[];
-    locked text[];
-begin
-    for bucket in
-        select b.class, b.bucket, b.is_exclusive
-        from json_to_recordset(w -> 'buckets') as b (class integer, bucket integer, is_exclusive boolean)
-        order by b.class, b.bucket
-    loop
-        if bucket.is_exclusive then
-            perform pg_advisory_xact_lock(bucket.class, bucket.bucket);
-        else
-            perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);
-        end if;
-    end loop;
-
-    with recursive ending (id) as (
-        select unnest(endings) collate "C"
-        union
-        select child.id
-        from ending
-        join runs as child on child.parent_id = ending.id
-        where child.on_close = 'cancel' and child.finished_at is null
-    )
-    select coalesce(array_agg(e.id), '{}') into closing from ending as e;
-
-    locked := array(
-        select unnest(text_array_v1(w -> 'runs'))
-        union
-        select unnest(closing)
-        union
-        select r.parent_id
-        from unnest(closing) as c (id)
-        join runs as r on r.id = c.id
-        where r.parent_id is not null
-        union
-        select r.id
-        from unnest(text_array_v1(w -> 'keys')) as k (key)
-        join runs as r on r.key = k.key
-        union
-        select child.id
-        from unnest(renewals) as p (id)
-        join runs as child on child.parent_id = p.id
-        where child.finished_at is null
-        union
-        select waiting.run_id
-        from unnest(text_array_v1(w -> 'emitted')) as t (topic)
-        join waits as waiting on waiting.topic = t.topic and waiting.kind = 'event'
-        union
-        select parked.run_id
-        from json_to_recordset(w -> 'groups') as g (name text, count bigint)
-        cross join lateral (
-            select waiting.run_id
-            from waits as waiting
-            where waiting.topic = g.name and waiting.kind = 'slot'
-            order by waiting.run_id
-            limit g.count
-        ) as parked
-    );
-    perform from runs where id = any(locked) order by id for no key update;
-    now := time_v1(at);
-    select array_agg(coalesce(m.run_id, (select r.id from runs as r where r.key = m.key))), array_agg(m.id)
-    into sent_to, sent
-    from json_to_recordset(w -> 'messages') as m (run_id text, key text, id text);
-
-    return json_build_object(
-        'now', now,
-        'runs', (
-            select coalesce(json_agg(row_to_json(r) order by r.created_at, r.id), '[]')
-            from unnest(locked) as l (id)
-            join runs_read as r on r.id = l.id
-        ),
-        'waits', (
-            select coalesce(json_agg(json_build_array(waiting.run_id, row_to_json(waiting)) order by waiting.run_id, waiting.place), '[]')
-            from unnest(locked) as l (id)
-            join waits_read as waiting on waiting.run_id = l.id
-        ),
-        'children', (
-            select coalesce(json_agg(json_build_array(child.parent_id, child.id) order by child.created_at, child.id), '[]')
-            from unnest(locked || renewals) as l (id)
-            join runs as child on child.parent_id = l.id
-            where child.finished_at is null
-                and (l.id = any(closing) and child.on_close = 'cancel' or l.id = any(renewals))
-        ),
-        'closing', closing,
-        'parked', (
-            select coalesce(json_agg(json_build_array(g.name, parked.run_id) order by g.name, parked.run_id), '[]')
-            from json_to_recordset(w -> 'groups') as g (name text, count bigint)
-            cross join lateral (
-                select waiting.run_id
-                from waits as waiting
-                where waiting.topic = g.name and waiting.kind = 'slot'
-                order by waiting.run_id
-                limit g.count
-            ) as parked
-        ),
-        'entries', (
-            select coalesce(json_agg(json_build_array(e.run_id, row_to_json(e))), '[]')
-            from (
-                select e.*
-                from json_to_recordset(w -> 'locations') as l (run_id text, location text)
-                join entries_read as e on e.run_id = l.run_id and e.location = l.location
-                union all
-                select e.*
-                from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
-                join entries_read as e on e.run_id = s.run_id
-                    and (e.location = s.scope or e.location > s.scope || '/' and e.location < s.scope || '0')
-            ) as e
-        ),
-        'histories', (
-            select coalesce(json_agg(json_build_array(h.id, history_v1(h.id))), '[]')
-            from unnest(text_array_v1(w -> 'histories')) as h (id)
-        ),
-        'undo', (
-            select coalesce(json_agg(json_build_array(
-                c.id,
-                exists (select from entries as e where e.run_id = c.id and e.has_undo),
-                (select coalesce(max(e.position), 0) from entries as e where e.run_id = c.id)
-            )), '[]')
-            from unnest(closing) as c (id)
-        ),
-        'arrivals', (
-            select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
-            from (
-                select i.run_id, i.number
-                from json_to_recordset(w -> 'inboxes') as o (run_id text, seen bigint)
-                join inbox as i on i.run_id = o.run_id and i.number > o.seen
-                union
-                select i.run_id, i.number
-                from json_to_recordset(w -> 'consumed') as o (run_id text, number bigint)
-                join inbox as i on i.run_id = o.run_id and i.number = o.number
-                union
-                select i.run_id, i.number
-                from unnest(locked) as l (id)
-                join inbox as i on i.run_id = l.id and i.kind = 'event'
-                union
-                select i.run_id, i.number
-                from unnest(sent_to, sent) as m (run_id, id)
-                join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
-            ) as wanted
-            join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
-        ),
-        'receipts', (
-            select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
-            from unnest(sent_to, sent) as m (run_id, id)
-            join receipts as r on r.run_id = m.run_id and r.message_id = m.id
-        ),
-        'audits', (
-            select coalesce(json_agg(json_build_object(
-                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
-            ) order by a.number), '[]')
-            from unnest(text_array_v1(w -> 'audits')) as l (id)
-            join audits as a on a.run_id = l.id
-            where a.event not in ('claimed', 'suspended')
-        ),
-        'topics', (
-            select coalesce(json_agg(row_to_json(t)), '[]')
-            from topics as t
-            where w -> 'topics' is not null
-        ),
-        'events', (
-            select coalesce(json_agg(row_to_json(e) order by e.number), '[]')
-            from events_read as e
-            where e.number in (
-                select known.number
-                from json_to_recordset(w -> 'events') as x (topic text, id text)
-                join events as known on known.topic = x.topic and known.id = x.id
-                union
-                select i.ref::bigint
-                from unnest(locked) as l (id)
-                join inbox as i on i.run_id = l.id and i.kind = 'event'
-                where i.is_exclusive
-                union
-                select missed.number
-                from json_to_recordset(w -> 'missed') as m (topic text, run_id text, after bigint)
-                join runs as r on r.id = m.run_id
-                cross join lateral (
-                    select known.number
-                    from events as known
-                    where known.topic = m.topic and known.state = 'open' and known.number > m.after
-                        and known.at >= greatest(r.created_at, now - retention_v1(m.topic) + 1)
-                    order by known.number
-                    limit 1
-                ) as missed
-                union
-                select pending.number
-                from json_to_recordset(w -> 'topics') as t (name text, count bigint)
-                cross join lateral (
-                    select known.number
-                    from events as known
-                    where known.topic = t.name and known.state = 'pending'
-                    order by known.number
-                    limit t.count
-                ) as pending
-            )
-        ),
-        'event_numbers', array(
-            select nextval(pg_get_serial_sequence('events', 'number'))
-            from generate_series(1, (w ->> 'new_events')::integer)
-        ),
-        'letters', (
-            select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
-            from json_array_elements_text(w -> 'letters') as n (number)
-            join letters as l on l.number = n.number::bigint
-        )
-    )::text;
-end
-$$;
-
 create function text_array_v1(list json) returns text[]
     language sql immutable
     as $$ select array(select json_array_elements_text(list)) $$;
@@ -868,6 +633,299 @@ create function retention_v1(of_topic text) returns bigint
         )
     $$;
 
+-- A member of an object that is put together piece by piece.
+create function named_v1(name text, value json) returns text
+    language sql immutable
+    as $$ select '"' || name || '":' || value $$;
+
+-- Runs and all below them that are cancelled when they end.
+create function descendants_v1(of_runs text[]) returns text[]
+    language sql stable
+    set search_path from current
+    as $$
+        with recursive ending (id) as (
+            select unnest(of_runs) collate "C"
+            union
+            select child.id
+            from ending
+            join runs as child on child.parent_id = ending.id
+            where child.on_close = 'cancel' and child.finished_at is null
+        )
+        select array_agg(e.id)
+        from ending as e
+    $$;
+
+-- The first ones that wait for a slot of their group.
+create function parked_v1(groups json) returns table (name text, run_id text)
+    language sql stable
+    set search_path from current
+    as $$
+        select g.name, p.run_id
+        from json_to_recordset(groups) as g (name text, count bigint)
+        cross join lateral (
+            select w.run_id
+            from waits as w
+            where w.topic = g.name and w.kind = 'slot'
+            order by w.run_id
+            limit g.count
+        ) as p
+    $$;
+
+-- Messages with the ids of the runs they are for, be they addressed by id or by key.
+create function addressed_v1(messages json) returns table (run_id text, id text)
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)), m.id
+        from json_to_recordset(messages) as m (run_id text, key text, id text)
+    $$;
+
+-- What is wished for of the inboxes of runs; their events in any case.
+create function arrivals_v1(w json, locked text[]) returns json
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
+        from (
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'inboxes') as o (run_id text, seen bigint)
+            join inbox as i on i.run_id = o.run_id and i.number > o.seen
+            union
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'consumed') as o (run_id text, number bigint)
+            join inbox as i on i.run_id = o.run_id and i.number = o.number
+            union
+            select i.run_id, i.number
+            from unnest(locked) as l (id)
+            join inbox as i on i.run_id = l.id and i.kind = 'event'
+            union
+            select i.run_id, i.number
+            from addressed_v1(w -> 'messages') as m
+            join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
+        ) as wanted
+        join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
+    $$;
+
+-- The events that were emitted before, that runs have in their inboxes and no other gets, that runs have missed, and
+-- the first ones of queues that nobody has.
+create function events_v1(w json, locked text[], now bigint) returns json
+    language sql stable
+    set search_path from current
+    as $$
+        select coalesce(json_agg(row_to_json(e) order by e.number), '[]')
+        from (
+            select known.number
+            from json_to_recordset(w -> 'events') as x (topic text, id text)
+            join events as known on known.topic = x.topic and known.id = x.id
+            union
+            select i.ref::bigint
+            from unnest(locked) as l (id)
+            join inbox as i on i.run_id = l.id and i.kind = 'event'
+            where i.is_exclusive
+            union
+            select missed.number
+            from json_to_recordset(w -> 'missed') as m (topic text, run_id text, after bigint)
+            join runs as r on r.id = m.run_id
+            cross join lateral (
+                select known.number
+                from events as known
+                where known.topic = m.topic and known.state = 'open' and known.number > m.after
+                    and known.at >= greatest(r.created_at, now - retention_v1(m.topic) + 1)
+                order by known.number
+                limit 1
+            ) as missed
+            union
+            select pending.number
+            from json_to_recordset(w -> 'topics') as t (name text, count bigint)
+            cross join lateral (
+                select known.number
+                from events as known
+                where known.topic = t.name and known.state = 'pending'
+                order by known.number
+                limit t.count
+            ) as pending
+        ) as wanted
+        join events_read as e on e.number = wanted.number
+    $$;
+
+-- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
+-- everything is read afterwards, so that it is as it stays until the transaction ends.
+--
+-- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
+-- `renewals` may begin anew and part with all their children. What is not wished for is not looked at.
+create function load_v1(wishes text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set plan_cache_mode = force_generic_plan
+    as $$
+declare
+    w constant json := wishes::json;
+    bucket record;
+    now bigint;
+    endings constant text[] := text_array_v1(w -> 'endings');
+    renewals constant text[] := text_array_v1(w -> 'renewals');
+    closing text[] := '{}';
+    locked text[] := text_array_v1(w -> 'runs');
+    found text[];
+begin
+    if w -> 'buckets' is not null then
+        for bucket in
+            select b.class, b.bucket, b.is_exclusive
+            from json_to_recordset(w -> 'buckets') as b (class integer, bucket integer, is_exclusive boolean)
+            order by b.class, b.bucket
+        loop
+            if bucket.is_exclusive then
+                perform pg_advisory_xact_lock(bucket.class, bucket.bucket);
+            else
+                perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);
+            end if;
+        end loop;
+    end if;
+
+    -- Who else is concerned. This is only a first look: whoever turns out to be missing makes all begin anew.
+    if cardinality(endings) > 0 then
+        closing := descendants_v1(endings);
+        locked := locked || closing || array(
+            select r.parent_id
+            from unnest(closing) as c (id)
+            join runs as r on r.id = c.id
+            where r.parent_id is not null
+        );
+    end if;
+    if cardinality(renewals) > 0 then
+        locked := locked || array(
+            select child.id
+            from unnest(renewals) as p (id)
+            join runs as child on child.parent_id = p.id
+            where child.finished_at is null
+        );
+    end if;
+    if w -> 'keys' is not null then
+        locked := locked || array(
+            select r.id
+            from unnest(text_array_v1(w -> 'keys')) as k (key)
+            join runs as r on r.key = k.key
+        );
+    end if;
+    if w -> 'emitted' is not null then
+        locked := locked || array(
+            select waiting.run_id
+            from unnest(text_array_v1(w -> 'emitted')) as t (topic)
+            join waits as waiting on waiting.topic = t.topic and waiting.kind = 'event'
+        );
+    end if;
+    if w -> 'groups' is not null then
+        locked := locked || array(select p.run_id from parked_v1(w -> 'groups') as p);
+    end if;
+    locked := array(select distinct l.id from unnest(locked) as l (id));
+    perform from runs where id = any(locked) order by id for no key update;
+    now := time_v1(at);
+
+    found := array['"now":' || now, '"closing":' || array_to_json(closing)]
+        || named_v1('runs', (
+            select coalesce(json_agg(row_to_json(r) order by r.created_at, r.id), '[]')
+            from unnest(locked) as l (id)
+            join runs_read as r on r.id = l.id
+        ))
+        || named_v1('waits', (
+            select coalesce(
+                json_agg(json_build_array(waiting.run_id, row_to_json(waiting)) order by waiting.run_id, waiting.place),
+                '[]'
+            )
+            from unnest(locked) as l (id)
+            join waits_read as waiting on waiting.run_id = l.id
+        ))
+        || named_v1('arrivals', arrivals_v1(w, locked));
+    if cardinality(closing) + cardinality(renewals) > 0 then
+        found := found
+            || named_v1('children', (
+                select coalesce(
+                    json_agg(json_build_array(child.parent_id, child.id) order by child.created_at, child.id), '[]'
+                )
+                from (select unnest(closing) union select unnest(renewals)) as l (id)
+                join runs as child on child.parent_id = l.id
+                where child.finished_at is null
+                    and (l.id = any(closing) and child.on_close = 'cancel' or l.id = any(renewals))
+            ))
+            || named_v1('undo', (
+                select coalesce(json_agg(json_build_array(
+                    c.id,
+                    exists (select from entries as e where e.run_id = c.id and e.has_undo),
+                    (select coalesce(max(e.position), 0) from entries as e where e.run_id = c.id)
+                )), '[]')
+                from unnest(closing) as c (id)
+            ));
+    end if;
+    if w -> 'groups' is not null then
+        found := found || named_v1('parked', (
+            select coalesce(json_agg(json_build_array(p.name, p.run_id) order by p.name, p.run_id), '[]')
+            from parked_v1(w -> 'groups') as p
+        ));
+    end if;
+    if w -> 'locations' is not null or w -> 'scopes' is not null then
+        found := found || named_v1('entries', (
+            select coalesce(json_agg(json_build_array(e.run_id, row_to_json(e))), '[]')
+            from (
+                select e.*
+                from json_to_recordset(w -> 'locations') as l (run_id text, location text)
+                join entries_read as e on e.run_id = l.run_id and e.location = l.location
+                union all
+                select e.*
+                from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
+                join entries_read as e on e.run_id = s.run_id
+                    and (e.location = s.scope or e.location > s.scope || '/' and e.location < s.scope || '0')
+            ) as e
+        ));
+    end if;
+    if w -> 'histories' is not null then
+        found := found || named_v1('histories', (
+            select coalesce(json_agg(json_build_array(r.id, history_v1(r.id))), '[]')
+            from unnest(text_array_v1(w -> 'histories')) as h (id)
+            join runs as r on r.id = h.id
+        ));
+    end if;
+    if w -> 'messages' is not null then
+        found := found || named_v1('receipts', (
+            select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
+            from addressed_v1(w -> 'messages') as m
+            join receipts as r on r.run_id = m.run_id and r.message_id = m.id
+        ));
+    end if;
+    if w -> 'audits' is not null then
+        found := found || named_v1('audits', (
+            select coalesce(json_agg(json_build_object(
+                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
+            ) order by a.number), '[]')
+            from unnest(text_array_v1(w -> 'audits')) as l (id)
+            join audits as a on a.run_id = l.id
+            where a.event not in ('claimed', 'suspended')
+        ));
+    end if;
+    if w -> 'topics' is not null or w -> 'events' is not null or w -> 'inboxes' is not null then
+        found := found
+            || named_v1('topics', (select coalesce(json_agg(row_to_json(t)), '[]') from topics as t))
+            || named_v1('events', events_v1(w, locked, now));
+    end if;
+    if w -> 'new_events' is not null then
+        found := found || named_v1('event_numbers', (
+            select json_agg(nextval(pg_get_serial_sequence('events', 'number')))
+            from generate_series(1, (w ->> 'new_events')::integer)
+        ));
+    end if;
+    if w -> 'letters' is not null then
+        found := found || named_v1('letters', (
+            select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
+            from json_array_elements_text(w -> 'letters') as n (number)
+            join letters as l on l.number = n.number::bigint
+        ));
+    end if;
+    return '{' || array_to_string(found, ',') || '}';
+end
+$$;
+
 -- Write what an operation has changed. Everything it is about is locked by the same transaction.
 create function apply_v1(changes text, now bigint) returns void
     language plpgsql
@@ -876,7 +934,6 @@ create function apply_v1(changes text, now bigint) returns void
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     c constant json := changes::json;
