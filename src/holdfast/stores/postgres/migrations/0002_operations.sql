@@ -22,7 +22,6 @@ create function create_v1(intents text, leased text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     wanted constant json := intents::json;
@@ -100,7 +99,6 @@ create function claim_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     set enable_bitmapscan = off
     as $$
 declare
@@ -350,7 +348,6 @@ create function look_v1(holdings text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 begin
     return json_build_object(
@@ -391,7 +388,6 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
@@ -435,12 +431,11 @@ create function checkpoint_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     now bigint;
     is_written boolean[];
-    arrived bigint;
+    unseen bigint;
     moves constant json := moved::json;
 begin
     with locked as (
@@ -453,8 +448,8 @@ begin
         order by r.id
         for no key update of r
     )
-    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals > c.seen)
-    into is_written, arrived
+    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals <> c.seen)
+    into is_written, unseen
     from unnest(ids, seens) with ordinality as c (id, seen, n)
     left join locked as l on l.id = c.id;
     now := time_v1(at);
@@ -569,7 +564,7 @@ begin
         where is_written[m.n] and m.run is not null and r.id = ids[m.n];
     end if;
 
-    if arrived = 0 and true = all(is_written) then
+    if unseen = 0 and true = all(is_written) then
         return json_build_object('now', now)::text;
     end if;
     return json_build_object(
@@ -628,7 +623,6 @@ create function load_v1(wishes text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     w constant json := wishes::json;
@@ -876,7 +870,6 @@ create function apply_v1(changes text, now bigint) returns void
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
     as $$
 declare
     c constant json := changes::json;
