@@ -6,7 +6,8 @@ Each harness is a process of its own, as it were: another one on the same stage 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
+from holdfast.testing.postgres import Databases
 
 KINDS = ("memory", "replay", "sqlite", "postgres")
 """A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file; a database."""
 
-DATABASE_KINDS = ("sqlite", "sqlite replay")
+DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """Those in which users can keep tables of their own."""
 
 PATIENCE_SECONDS = 5.0
@@ -81,6 +83,17 @@ class Stage:
 def url_for(kind: str, request: pytest.FixtureRequest) -> str:
     """The URL of the database that a stage of this kind plays on, for the time of the test; empty if it has none."""
     return str(request.getfixturevalue("postgres_store_url")) if kind.startswith("postgres") else ""
+
+
+@contextmanager
+def lent(kind: str, databases: Databases | None) -> Iterator[str]:
+    """Likewise, for a part of a test."""
+    if not kind.startswith("postgres"):
+        yield ""
+        return
+    assert databases is not None
+    with databases.lend(is_migrated=True) as url:
+        yield url
 
 
 def told(entries: Sequence[EntryInfo]) -> list[str]:

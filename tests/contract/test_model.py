@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -22,11 +24,20 @@ from holdfast.core.model import Arrival, Entry, Lease, Message, Run
 from holdfast.core.ports import Sent, Store
 from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, moves, queues
 from holdfast.stores.memory.state import Record, State
+from holdfast.stores.postgres import PostgresStore, deciding
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.deciding import Operation
+from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
+from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
 
 EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "50"))
+POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
+"""Fewer, as each of them is a few hundred trips to a server."""
 STEPS = 50
 
 
@@ -52,6 +63,41 @@ def test_the_sqlite_store_answers_like_the_model(tmp_path: Path) -> None:
     numbers = count()
 
     drive(lambda clock: SqliteStore(tmp_path / f"{next(numbers)}.db", clock=clock), settings(max_examples=EXAMPLES))
+
+
+@pytest.mark.timeout(60 + POSTGRES_EXAMPLES * 10)
+def test_the_postgres_store_answers_like_the_model(
+    postgres_databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as lent:
+
+        def open_other(clock: SettableClock) -> Store:
+            lent.close()  # the one before is cleaned, and lent again
+            url = lent.enter_context(postgres_databases.lend(is_migrated=True))
+            number_without_gaps(monkeypatch)
+            return PostgresStore(url, clock=clock)
+
+        drive(open_other, settings(max_examples=POSTGRES_EXAMPLES))
+
+
+def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., Talk[Any]] = deciding._attempt) -> None:
+    """Number events as the model does; a sequence leaves out numbers that were drawn in vain."""
+    last = 0
+
+    def without_gaps(calls: Calls, wishes: Wishes, operation: Operation[Any], at: Micros | None) -> Talk[Any]:
+        seen: list[WorkingSet] = []
+
+        def watched(working: WorkingSet, now: Micros) -> Any:
+            seen.append(working)
+            return operation(working, now)
+
+        nonlocal last
+        yield b"select setval('holdfast.events_number_seq', %s, %s)", (max(1, last), last > 0)
+        told = yield from attempt(calls, wishes, watched, at)
+        last = max([last, *(event.number for working in seen for kept in working.events.values() for event in kept)])
+        return told
+
+    monkeypatch.setattr(deciding, "_attempt", without_gaps)
 
 
 def test_the_model_answers_like_itself() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.stage import Stage
+from tests.stage import Stage, url_for
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
-    """A memory store, and an SQLite file."""
-    return Stage(request.param, tmp_path)
+    """A memory store, an SQLite file, and a database."""
+    return Stage(request.param, tmp_path, url_for(request.param, request))

@@ -4,7 +4,7 @@
     python -m tests.crash.explore --only 4711                # one of them, with all that is known about it
 
 Each is played undisturbed, replayed after every checkpoint, and with workers that crash, are restarted, or lose calls
-and answers; some on SQLite.
+and answers; some on SQLite and on Postgres.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from holdfast.core.model import Entry, EntryState, Run
 from holdfast.core.ports import Details, Query
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
+from holdfast.testing.postgres import Databases, PostgresServer
 from tests.crash.effects import Check, undo_problems
 from tests.crash.expectation import ANY, Outcome, RunEnd
 from tests.crash.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
 from tests.crash.performer import build, wording
 from tests.crash.rehearsal import Faults, Rehearsal, Script
 from tests.crash.vocabulary import Gardener
+from tests.stage import Stage, lent
 
 PLAY_SECONDS = 30
 """So long may one play take, in real time; one that takes longer hangs."""
@@ -101,10 +103,10 @@ async def _come_to_hang(h: Harness, number: int) -> None:
         await _pass_time(h)
 
 
-async def play(program: Program, kind: str, folder: Path, faults: Faults, *, strict: bool = False) -> Played:
+async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool = False) -> Played:
     """Carry a program out for real."""
     script = Script("program", partial(build, strict=strict), lambda h: act(h, program))
-    rehearsal = Rehearsal(script, kind, folder, faults)
+    rehearsal = Rehearsal(script, stage, faults)
     async with rehearsal.harness as h:
         try:
             async with asyncio.timeout(PLAY_SECONDS):
@@ -216,7 +218,9 @@ def some_faults(chance: random.Random, calls: int) -> Faults:
             return Faults(crashes=((apart[0], chance.choice(whens)),), restarts=tuple(apart[1:]))
 
 
-async def explore(seed: int, folder: Path, *, is_thorough: bool = False, tell: bool = False) -> int:
+async def explore(
+    seed: int, folder: Path, *, databases: Databases | None = None, is_thorough: bool = False, tell: bool = False
+) -> int:
     """Play the program of a seed in several ways; `Mismatch` if one of them is not as it should be."""
     program, chance = program_of(seed), random.Random(seed)
     expected = Interpreter().root(program)
@@ -227,7 +231,8 @@ async def explore(seed: int, folder: Path, *, is_thorough: bool = False, tell: b
         place = folder / f"{seed}-{kind}-{chance.random()}"
         place.mkdir()
         try:
-            played = await play(program, kind, place, faults, strict=seed % 2 == 1)
+            with lent(kind, databases) as url:
+                played = await play(program, Stage(kind, place, url), faults, strict=seed % 2 == 1)
             found = problems(expected, played, is_timed=not (faults.crashes or faults.failures))
         except Exception as error:
             raise Mismatch(_report(seed, program, kind, faults, [f"{type(error).__name__}: {error}"])) from error
@@ -242,6 +247,8 @@ async def explore(seed: int, folder: Path, *, is_thorough: bool = False, tell: b
                 plays += [("replay", Faults()), ("replay", some_faults(chance, calls))][: 2 if is_thorough else 1]
             if seed % (5 if is_thorough else 25) == 0:
                 plays += [("sqlite", Faults()), ("sqlite", some_faults(chance, calls))]
+            if databases is not None and seed % (5 if is_thorough else 25) == 1:
+                plays += [("postgres", Faults()), ("postgres", some_faults(chance, calls))]
     return calls
 
 
@@ -272,15 +279,17 @@ def main(arguments: list[str] | None = None) -> int:
         _say(str(Interpreter().root(program_of(chosen.only))))
     logging.disable(logging.CRITICAL if chosen.only is None else logging.INFO)
     failed, began = 0, time.monotonic()
-    for number, seed in enumerate(seeds, 1):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                asyncio.run(explore(seed, Path(folder), is_thorough=not chosen.quick, tell=chosen.only is not None))
-            except Mismatch as mismatch:
-                failed += 1
-                _say(f"\n{mismatch}\n")
-        if number % 100 == 0:
-            _say(f"{number} programs, {failed} wrong, {time.monotonic() - began:.0f} s")
+    with PostgresServer() as server, Databases(server.url) as databases:
+        options = {"databases": databases, "is_thorough": not chosen.quick, "tell": chosen.only is not None}
+        for number, seed in enumerate(seeds, 1):
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    asyncio.run(explore(seed, Path(folder), **options))
+                except Mismatch as mismatch:
+                    failed += 1
+                    _say(f"\n{mismatch}\n")
+            if number % 100 == 0:
+                _say(f"{number} programs, {failed} wrong, {time.monotonic() - began:.0f} s")
     _say(f"{failed} of {len(seeds)} programs went wrong")
     return min(failed, 1)
 

@@ -85,8 +85,7 @@ class Faults:
 class Rehearsal:
     """A script on a stage, and everything that may go wrong with it."""
 
-    def __init__(self, script: Script, kind: str, folder: Path, faults: Faults) -> None:
-        stage = Stage(kind, folder)
+    def __init__(self, script: Script, stage: Stage, faults: Faults) -> None:
         self.script = script
         self.ledger = Ledger()
         self.crashes = 0
@@ -156,10 +155,16 @@ class _Theatre(FaultyStore):
 
 
 async def play(
-    script: Script, kind: str, folder: Path, *, crashes: tuple[Fault, ...] = (), failures: tuple[Fault, ...] = ()
+    script: Script,
+    kind: str,
+    folder: Path,
+    *,
+    url: str = "",
+    crashes: tuple[Fault, ...] = (),
+    failures: tuple[Fault, ...] = (),
 ) -> Outcome:
-    """Play a script to its end, and write down what came of it."""
-    rehearsal = Rehearsal(script, kind, folder, Faults(crashes, failures))
+    """Play a script to its end, and write down what came of it. Each play has a folder, or a database, of its own."""
+    rehearsal = Rehearsal(script, Stage(kind, folder, url), Faults(crashes, failures))
     outcome = Outcome()
     async with rehearsal.harness as h:
         await rehearsal.play()

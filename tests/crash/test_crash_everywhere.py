@@ -1,22 +1,28 @@
 """A fault at every call that a worker makes to the store, before it and after it: the same end.
 
 The first call of all, with which a worker registers, is left out: a worker that cannot do that does not start.
+`HOLDFAST_CRASHES_APART=1` has it happen on Postgres at every call, too, not only at some.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.testing.faults import When
+from holdfast.testing.postgres import Databases
 from tests.crash.compositions import COMPOSITIONS
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.crash.scripts import SCRIPTS
+from tests.stage import lent
 
 scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS], ids=lambda script: script.name)
 either = pytest.mark.parametrize("when", ["before", "after"])
+
+CRASHES_APART = int(os.environ.get("HOLDFAST_CRASHES_APART", "16"))
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +86,16 @@ async def test_a_crash_at_any_call_changes_nothing_on_sqlite(script: Script, whe
         folder = tmp_path / str(number)
         folder.mkdir()
         compare(undisturbed, await play(script, "sqlite", folder, crashes=((number, when),)))
+
+
+@pytest.mark.timeout(max(60, 1_200 // CRASHES_APART))
+@either
+@scripts
+async def test_a_crash_at_any_call_changes_nothing_on_postgres(
+    script: Script, when: When, tmp_path: Path, postgres_databases: Databases
+) -> None:
+    undisturbed = await play(script, "memory", tmp_path)
+    offset = 3 if when == "before" else 3 + CRASHES_APART // 2
+    for number in range(offset, len(undisturbed.calls) + 1, CRASHES_APART):
+        with lent("postgres", postgres_databases) as url:
+            compare(undisturbed, await play(script, "postgres", tmp_path, url=url, crashes=((number, when),)))

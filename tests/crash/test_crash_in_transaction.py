@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from holdfast import Context, Registry, Retry, step_info
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
+from holdfast.testing.postgres import Databases
 from tests.crash.rehearsal import Ledger, Outcome, Script, compare, play
-from tests.stage import DATABASE_KINDS
+from tests.stage import DATABASE_KINDS, lent
 
 either = pytest.mark.parametrize("when", ["before", "after"])
 kinds = pytest.mark.parametrize("kind", DATABASE_KINDS)
@@ -31,13 +31,13 @@ def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def transfers(app: Registry, ledger: Ledger) -> None:
     """Two counters: each transaction moves one from the one to the other, and tells how much has been moved."""
 
-    def move(connection: apsw.Connection) -> int:
+    def move(connection: Any) -> int:
         ledger.note()
         connection.execute("update counter set count = count - 1 where name = 'here'")
         connection.execute("update counter set count = count + 1 where name = 'there'")
         if step_info().location == "flaky" and step_info().attempt < 2:
             raise OSError("busy")
-        return int(connection.execute("select count from counter where name = 'there'").get)
+        return int(connection.execute("select count from counter where name = 'there'").fetchone()[0])
 
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
@@ -58,7 +58,7 @@ async def run_main(h: Harness) -> None:
         connection.execute("insert into counter values ('here', 0), ('there', 0)")
     await (await h.start("main", id="main")).result()
     with h.connection(readonly=True) as connection:
-        counted = connection.execute("select count from counter").fetchall()
+        counted = connection.execute("select count from counter order by name").fetchall()
     assert counted == [(-5,), (5,)]
 
 
@@ -66,9 +66,10 @@ FLAKY = ("main", "flaky")
 TRANSFERS = Script("transfers", transfers, run_main)
 
 
-async def rehearse(folder: Path, kind: str, **faults: Any) -> Outcome:
+async def rehearse(folder: Path, kind: str, databases: Databases, **faults: Any) -> Outcome:
     folder.mkdir()
-    return await play(TRANSFERS, kind, folder, **faults)
+    with lent(kind, databases) as url:
+        return await play(TRANSFERS, kind, folder, url=url, **faults)
 
 
 def without_order(outcome: Outcome) -> Outcome:
@@ -81,23 +82,29 @@ def without_order(outcome: Outcome) -> Outcome:
 
 @kinds
 @either
-async def test_a_crash_at_any_call_moves_nothing_twice(when: When, kind: str, tmp_path: Path) -> None:
+async def test_a_crash_at_any_call_moves_nothing_twice(
+    when: When, kind: str, tmp_path: Path, postgres_databases: Databases
+) -> None:
     """Promise 7; after a call it is carried out and its answer lost."""
-    undisturbed = without_order(await rehearse(tmp_path / "0", kind))
+    undisturbed = without_order(await rehearse(tmp_path / "0", kind, postgres_databases))
     assert undisturbed.calls.count("transact") == 6
     for number in range(2, len(undisturbed.calls) + 1):
         crashes = ((number, when),)
-        disturbed = await rehearse(tmp_path / str(number), kind, crashes=crashes)
+        disturbed = await rehearse(tmp_path / str(number), kind, postgres_databases, crashes=crashes)
         compare(undisturbed, without_order(disturbed))
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @either
-async def test_a_call_that_fails_once_moves_nothing_twice(when: When, tmp_path: Path) -> None:
+async def test_a_call_that_fails_once_moves_nothing_twice(
+    when: When, kind: str, tmp_path: Path, postgres_databases: Databases
+) -> None:
     """S6: the answer that got lost is read back, and nothing is begun again."""
-    undisturbed = without_order(await rehearse(tmp_path / "0", "sqlite"))
+    undisturbed = without_order(await rehearse(tmp_path / "0", kind, postgres_databases))
     flaky = undisturbed.begun.pop(FLAKY)
     for number in range(2, len(undisturbed.calls) + 1):
-        disturbed = without_order(await rehearse(tmp_path / str(number), "sqlite", failures=((number, when),)))
+        failures = ((number, when),)
+        disturbed = without_order(await rehearse(tmp_path / str(number), kind, postgres_databases, failures=failures))
         # An attempt that failed, and of which that got lost, is made again: nothing of it was left.
         assert disturbed.begun.pop(FLAKY) in (flaky, flaky + 1)
         compare(undisturbed, disturbed)

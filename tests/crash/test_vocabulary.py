@@ -21,6 +21,7 @@ from holdfast.runner.branches import Branches
 from holdfast.runner.child import Child
 from holdfast.runner.history import History
 from holdfast.runner.turn import Turn
+from holdfast.testing.postgres import Databases
 from tests.crash import explore
 from tests.crash.effects import NOTHING, Check, Effect, Maybe, Par, Seq
 from tests.crash.explore import Mismatch
@@ -42,9 +43,11 @@ def impatient_committer(monkeypatch: Patch) -> None:
 
 @pytest.mark.timeout(max(60, PROGRAMS))
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_random_programs_come_to_the_end_that_an_interpreter_says(batch: int, tmp_path: Path) -> None:
+async def test_random_programs_come_to_the_end_that_an_interpreter_says(
+    batch: int, tmp_path: Path, postgres_databases: Databases
+) -> None:
     for seed in range(batch, PROGRAMS, BATCHES):
-        await explore.explore(seed, tmp_path)
+        await explore.explore(seed, tmp_path, databases=postgres_databases)
 
 
 def test_a_seed_always_grows_the_same_program() -> None:

@@ -106,7 +106,7 @@ class _Said(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """The answer to a batch. Without verdicts all is written, and nothing has arrived."""
+    """The answer to a batch. Without verdicts all is written, and all holders have seen what has arrived."""
 
     now: Micros
     verdicts: list[_Said] | None = None
@@ -244,7 +244,7 @@ class Writing:
         said = _decode((yield self._calls.checkpoint, arguments))
         self._now = said.now
         for index, (place, one) in enumerate(plains.items()):
-            told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.before.arrivals)
+            told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.checkpoint.seen)
             verdict = _verdict(one, told)
             if verdict is not None:
                 self._verdicts[place] = verdict

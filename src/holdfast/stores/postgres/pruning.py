@@ -177,7 +177,7 @@ _REMOVE = """
         insert into {schema}.letters (id, topic, payload, at, reason)
         select id, topic, payload, %(now)s, %(reason)s
         from gone
-        where state = 'pending'
+        where state = 'pending' and not %(is_dry_run)s
         order by number
     )
     select state, count(*)
@@ -299,6 +299,7 @@ class _Pruning:
             "states": [state for _, _, state in chosen],
             "now": self._now,
             "reason": reason,
+            "is_dry_run": self._is_dry_run,  # numbers of letters are not given back
         }
         removed: dict[str, int] = dict(self._all(_REMOVE, values))
         for state, count in removed.items():

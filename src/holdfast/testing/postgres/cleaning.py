@@ -79,6 +79,7 @@ begin
             execute format('delete from %s', place);
         end if;
     end loop;
+    delete from {SCHEMA}.meta where name <> 'schema';
     perform setval(oid::regclass, 1, false)
     from pg_class
     where relnamespace = to_regnamespace('{SCHEMA}') and relkind = 'S';
@@ -112,7 +113,7 @@ select format('%s %s %s %s',
 )
 """  # noqa: S608
 
-_META = f"select string_agg(name || '=' || value, ' ' order by name) from {SCHEMA}.meta"  # noqa: S608
+_VERSION = f"select max(value) from {SCHEMA}.meta where name = 'schema'"  # noqa: S608
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
@@ -179,7 +180,7 @@ def _drop(connection: psycopg.Connection[Any], schemas: str) -> None:
 
 def _fingerprint(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
     try:
-        return _found(connection, _FINGERPRINT), _found(connection, _META)
+        return _found(connection, _FINGERPRINT), _found(connection, _VERSION)
     except psycopg.errors.UndefinedTable:
         return None
 

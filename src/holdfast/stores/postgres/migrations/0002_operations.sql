@@ -435,7 +435,7 @@ create function checkpoint_v1(
 declare
     now bigint;
     is_written boolean[];
-    arrived bigint;
+    unseen bigint;
     moves constant json := moved::json;
 begin
     with locked as (
@@ -448,8 +448,8 @@ begin
         order by r.id
         for no key update of r
     )
-    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals > c.seen)
-    into is_written, arrived
+    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals <> c.seen)
+    into is_written, unseen
     from unnest(ids, seens) with ordinality as c (id, seen, n)
     left join locked as l on l.id = c.id;
     now := time_v1(at);
@@ -564,7 +564,7 @@ begin
         where is_written[m.n] and m.run is not null and r.id = ids[m.n];
     end if;
 
-    if arrived = 0 and true = all(is_written) then
+    if unseen = 0 and true = all(is_written) then
         return json_build_object('now', now)::text;
     end if;
     return json_build_object(
