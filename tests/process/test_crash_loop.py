@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import RunFailed, RunHandle, RunState
 from tests.process.app import deadly, deadly_twice, quick, stages
-from tests.process.crew import Crew, Hand, step, on_every_store
+from tests.process.crew import Crew, Hand, on_every_store, step
 
 INNOCENT = 12
 

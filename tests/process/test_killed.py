@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from holdfast import RunState
 from tests.process.app import story
-from tests.process.crew import Crew, facts, marks, step, on_every_store
+from tests.process.crew import Crew, facts, marks, on_every_store, step
 
 TAKEOVER_SECONDS = 3.0
 """A tenth of the lease of workers on an SQLite file, which tells of a death; and, on Postgres, their lease and one."""
