@@ -16,11 +16,15 @@ from tests.process.crew import Crew, Hand, facts, marks, on_every_store, step
 RUNS, PLACES = 60, 8
 """More than the workers have places for, so that each is busy all the time."""
 
+LONG_LEASE_SECONDS = 30.0
+"""Nobody dies here, so no lease has to run out."""
+
 
 @pytest.mark.parametrize(
     ("crew", "body"), [("sqlite", "hang"), ("sqlite", "stick"), ("postgres", "hang")], indirect=["crew"]
 )
 async def test_a_run_with_a_long_step_is_given_back_after_the_grace(crew: Crew, body: BodyName) -> None:
+    crew.lease = LONG_LEASE_SECONDS
     run = await crew.hf.start(story, crew.book, str(crew.gate()), body)
     ended = await crew.hire(grace=1)
     await crew.begun(run, "middle", ended)
@@ -104,6 +108,7 @@ async def test_an_idle_worker_ends_at_once(crew: Crew, number: signal.Signals) -
 
 @on_every_store
 async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew) -> None:
+    crew.lease = LONG_LEASE_SECONDS
     runs = await crew.hf.start_many(saga, [(crew.book, number) for number in range(RUNS)])
     for run in runs:
         for word in ("one", "two"):

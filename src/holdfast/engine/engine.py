@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Created, LeaseRequest
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.codec import Codec
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import (
     check_delay,
@@ -71,6 +71,10 @@ class Neighbour(Protocol):
         """What became of an offer; there may be no lease. Called from a plain callback."""
         ...
 
+    def recall(self, request: LeaseRequest) -> None:
+        """What became of an offer is not known. Called from a plain callback."""
+        ...
+
 
 class Engine(Controls, Delivery, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
@@ -113,7 +117,9 @@ class Engine(Controls, Delivery, OwnTransactions):
         await self.opened()
         created = await self._create_one(intent)
         (run,) = created.runs
-        return RunHandle(self, run.run_id, codec, created=run.created)
+        # A run that bears the id that was made up here is new, even if the store knows it: an answer of its got lost.
+        is_new = run.created or (run.run_id == intent.id and options.get("id") is None)
+        return RunHandle(self, run.run_id, codec, created=is_new)
 
     @overload
     async def start_in(
@@ -172,7 +178,7 @@ class Engine(Controls, Delivery, OwnTransactions):
                 creating = asyncio.create_task(self.store.create([intent], request))
                 # A plain callback, as runs are never driven from inside a task; and shielded, as the worker must
                 # learn of its lease also if the caller does not wait for it any more.
-                creating.add_done_callback(partial(_hand_over, neighbour))
+                creating.add_done_callback(partial(_hand_over, neighbour, request))
                 return await asyncio.shield(creating)
         return await self.store.create([intent])
 
@@ -273,8 +279,8 @@ class Engine(Controls, Delivery, OwnTransactions):
         await self.opened()
         created = await self.store.create(intents)
         return [
-            RunHandle(self, run.run_id, codec, created=run.created)
-            for run, (_, codec) in zip(created.runs, built, strict=True)
+            RunHandle(self, run.run_id, codec, created=run.run_id == intent.id)
+            for run, (intent, codec) in zip(created.runs, built, strict=True)
         ]
 
     def _intent(self, workflow: Any, args: tuple[Any, ...], options: StartOptions) -> tuple[Intent, Codec[Any]]:
@@ -382,8 +388,10 @@ class Engine(Controls, Delivery, OwnTransactions):
 _ANY: Codec[Any] = Codec(Any)
 
 
-def _hand_over(neighbour: Neighbour, creating: asyncio.Task[Created]) -> None:
-    if creating.cancelled() or creating.exception() is not None:
+def _hand_over(neighbour: Neighbour, request: LeaseRequest, creating: asyncio.Task[Created]) -> None:
+    if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
+        neighbour.recall(request)
+    elif creating.exception() is not None:
         neighbour.accept((), 0)
     else:
         created = creating.result()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Claimed, ClaimRequest
+from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
@@ -69,7 +70,7 @@ class Claimer:
         self._task: asyncio.Task[Claimed | None] | None = None
         self._timer: Timer | None = None
         self._timer_at: Micros | None = None
-        self._repeat: ClaimRequest | None = None
+        self._repeats: deque[ClaimRequest] = deque()
         self._is_wanted = True
         self._is_stopped = False
         self._is_failing = False
@@ -94,6 +95,22 @@ class Claimer:
     def wake_by(self, when: Micros) -> None:
         """A run will be ready at this instant: be awake by then."""
         self._sleep_until(when)
+
+    def recall(self, request: LeaseRequest) -> None:
+        """Ask for what this worker was leased by a request whose answer got lost, and as soon as possible."""
+        self._repeats.append(
+            ClaimRequest(
+                id=request.claim_id,
+                worker=request.worker,
+                types=self._types(),
+                limit=1,
+                lease=request.lease,
+                python=request.python,
+                may_suspect=False,
+                is_repeat=True,
+            )
+        )
+        self.wake()
 
     def claim(self) -> None:
         """Claim if there is room and reason."""
@@ -122,17 +139,7 @@ class Claimer:
     async def _ask(self) -> Claimed | None:
         try:
             await self._room.renew_if_late()
-            request = self._repeat or ClaimRequest(
-                id=new_id(),
-                worker=self._worker_id,
-                types=self._types(),
-                limit=min(max(1, self._room.free()), BATCH_LIMIT),
-                lease=self._lease,
-                python=PYTHON,
-                may_suspect=not self._room.holds_suspect(),
-            )
-            # If the answer gets lost, the same claim is made again and gives the same leases.
-            self._repeat = replace(request, is_repeat=True)
+            request = self._repeats[0] if self._repeats else self._request()
             claimed = await self._store.claim(request)
         except StoreUnavailable as error:
             if not self._is_failing:
@@ -148,9 +155,24 @@ class Claimer:
         if self._is_failing:
             _log.warning("claiming works again")
         self._is_failing = False
-        self._repeat = None
+        if self._repeats:
+            self._repeats.popleft()
         self.was_short = len(claimed.leases) < request.limit
         return claimed
+
+    def _request(self) -> ClaimRequest:
+        request = ClaimRequest(
+            id=new_id(),
+            worker=self._worker_id,
+            types=self._types(),
+            limit=min(max(1, self._room.free()), BATCH_LIMIT),
+            lease=self._lease,
+            python=PYTHON,
+            may_suspect=not self._room.holds_suspect(),
+        )
+        # If the answer gets lost, the same claim is made again and gives the same leases.
+        self._repeats.appendleft(replace(request, is_repeat=True))
+        return request
 
     def _answered(self, task: asyncio.Task[Claimed | None]) -> None:
         self._task = None

@@ -318,6 +318,12 @@ class Worker:
         self._offers -= 1
         self.take(leases, now)
 
+    def recall(self, request: LeaseRequest) -> None:
+        """Nobody knows what became of an offer: the run may exist and be leased to this worker. Ask for it again."""
+        self._offers -= 1
+        self._claimer.recall(request)
+        self._changed.set()
+
     def take(self, leases: Sequence[Lease], now: Micros) -> None:
         """Hold runs that were leased to this worker. Called from a plain callback."""
         if self._is_gone:

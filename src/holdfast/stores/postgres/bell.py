@@ -100,6 +100,15 @@ class Bell:
         if (line := self._line) is not None:
             line.tell(hint.ready)
 
+    def stir(self) -> None:
+        """Have everybody look for themselves. Something happened, and what it was is not known here.
+
+        For one, when the answer to a commit got lost: the repetition finds nothing to do, and nothing to tell.
+        """
+        hint = Hint(is_elsewhere=True)
+        self.tell(hint)
+        self.ring(hint)
+
 
 class _Circle:
     """Those who listen on one event loop."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import psycopg
+from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
@@ -39,9 +40,12 @@ _decode_time = msgspec.json.Decoder(_Time).decode
 
 def claim(connection: Connection, calls: Calls, request: ClaimRequest, at: Micros | None) -> tuple[Claimed, bool]:
     """Lease the first due runs of the given types; and whether producers in SQL have left requests."""
-    text = answer(
-        connection,
-        calls.claim,
+    found = _decode_claimed(answer(connection, calls.claim, *_arguments(request, at)))
+    return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
+
+
+def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
+    return (
         request.id,
         request.worker,
         list(request.types),
@@ -52,8 +56,6 @@ def claim(connection: Connection, calls: Calls, request: ClaimRequest, at: Micro
         request.is_repeat,
         at,
     )
-    found = _decode_claimed(text)
-    return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
 
 
 def create(
@@ -75,6 +77,33 @@ def create(
         return model.create(working, intents, lease, now)
 
     return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
+
+
+def create_again(
+    calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
+) -> Talk[tuple[Created, News]]:
+    """Make runs that a lost attempt may have made already. What it leased is still its creator's, who must know."""
+    created, news = yield from create(calls, intents, lease, at)
+    if lease is None or all(run.created for run in created.runs):
+        return created, news
+    types = tuple({intent.type for intent in intents})
+    # It asks for nothing but what was leased before.
+    request = ClaimRequest(
+        id=lease.claim_id,
+        worker=lease.worker,
+        types=types,
+        limit=0,
+        lease=lease.lease,
+        python=lease.python,
+        is_repeat=True,
+    )
+    won = _decode_claimed((yield calls.claim, _arguments(request, at))).leases
+    leases = {one.run.id: one for one in won}
+    runs = [
+        run if (won_before := leases.get(run.run_id)) is None else replace(run, created=True, lease=won_before)
+        for run in created.runs
+    ]
+    return replace(created, runs=tuple(runs)), news
 
 
 def _create_new(

@@ -13,7 +13,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Micros
 from holdfast.core.errors import Fatal
-from holdfast.core.hint import Hint, News
+from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
 from holdfast.stores.memory import arrivals
@@ -73,7 +73,12 @@ class PostgresDatabase:
             self._tell(writing.news)
             return answer
 
-        return await self._sessions.run(job)
+        def repeat(connection: Connection) -> Transacted:
+            answer = job(connection)
+            self._bell.stir()
+            return answer
+
+        return await self._sessions.run(job, again=repeat)
 
     def _transact(
         self,
@@ -112,8 +117,7 @@ class PostgresDatabase:
         finally:
             connection.close()
         if not readonly:
-            self._bell.tell(Hint(is_elsewhere=True))
-            self._bell.ring(Hint(is_elsewhere=True))
+            self._bell.stir()
 
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         at, _ = self._time()

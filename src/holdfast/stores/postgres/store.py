@@ -136,7 +136,10 @@ class PostgresStore:
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
         at = self._at
-        created = await self._write(lambda: claims.create(self._calls, intents, lease, at))
+        created = await self._write(
+            lambda: claims.create(self._calls, intents, lease, at),
+            again=lambda: claims.create_again(self._calls, intents, lease, at),
+        )
         self._held.lease([run.lease for run in created.runs if run.lease is not None])
         return created
 
@@ -173,7 +176,12 @@ class PostgresStore:
             self._tell(writing.news)
             return verdicts
 
-        return self._running(self._writers).run(job)
+        def repeat(connection: Connection) -> Verdicts:
+            verdicts = job(connection)
+            self._bell.stir()
+            return verdicts
+
+        return self._running(self._writers).run(job, again=repeat)
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
@@ -224,15 +232,25 @@ class PostgresStore:
         at = self._at
         return await self._write(lambda: decided(self._calls, wishes, operation, at))
 
-    async def _write(self, talk: Callable[[], Talk[tuple[_R, News]]]) -> _R:
-        """Have something written, and tell of it. `talk` makes it, once for each time it is tried."""
+    async def _write(
+        self, talk: Callable[[], Talk[tuple[_R, News]]], again: Callable[[], Talk[tuple[_R, News]]] | None = None
+    ) -> _R:
+        """Have something written, and tell of it. `talk` makes it, once for each time it is tried.
+
+        After a lost connection `again` does instead, if given.
+        """
 
         def job(connection: Connection) -> _R:
             told, news = hold(connection, talk())
             self._tell(news)
             return told
 
-        return await self._running(self._writers).run(job)
+        def repeat(connection: Connection) -> _R:
+            told, _ = hold(connection, (again or talk)())
+            self._bell.stir()
+            return told
+
+        return await self._running(self._writers).run(job, again=repeat)
 
     # Reading
 

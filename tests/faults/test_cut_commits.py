@@ -1,0 +1,189 @@
+"""Connections are cut around commits: what was committed is not done again, and what was not is not forgotten.
+
+`HOLDFAST_PROCESS_SECONDS` makes it last longer, with more cuts in proportion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from holdfast import Holdfast, RunHandle, RunState, StoreUnavailable
+from holdfast.testing.postgres import PostgresProxy
+from tests.faults.app import (
+    BOOK,
+    LIMIT_SECONDS,
+    check_parcels,
+    expected,
+    insist,
+    letters,
+    parcel,
+    until,
+    watch,
+    workflows,
+)
+
+SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
+ROUNDS = round(SECONDS / 8 * 3)
+LEASE_SECONDS = 3.0
+
+COMMIT = r"^\s*commit\b"
+STATEMENTS = {
+    "create": r"\bcreate_v\d+\(",
+    "claim": r"\bclaim_v\d+\(",
+    "checkpoint": r"\bcheckpoint_v\d+\(",
+    "renew": r"\brenew_v\d+\(",
+    "transaction": COMMIT,
+}
+
+CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STATEMENTS}
+"""How many of each before and as many after it; heartbeats are too few for more."""
+
+around = pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+
+
+@pytest_asyncio.fixture
+async def hf(proxy: PostgresProxy) -> AsyncIterator[Holdfast]:
+    """An application behind the proxy."""
+    hf = Holdfast(proxy.url)
+    hf.include(workflows)
+    async with hf:
+        yield hf
+
+
+class Scissors:
+    """Cuts the next connection that carries a certain statement."""
+
+    def __init__(self, proxy: PostgresProxy, *, before: bool) -> None:
+        self._proxy = proxy
+        self._before = before
+
+    @contextmanager
+    def __call__(self, statement: str = COMMIT) -> Iterator[None]:
+        rule = self._proxy.cut_around_commit(statement, before=self._before)
+        yield
+        assert rule.hits == 1
+
+
+@around
+async def test_a_start_cut_off_is_there_once_and_known_as_new(
+    proxy: PostgresProxy, hf: Holdfast, *, before: bool
+) -> None:
+    cut = Scissors(proxy, before=before)
+    for number in range(ROUNDS):
+        with cut(STATEMENTS["create"]):
+            run = await hf.start(letters, 0, key=f"one-{number}")
+        with cut(STATEMENTS["create"]):
+            runs = await hf.start_many(letters, [(0,)] * 3, keys=[f"many-{number}-{part}" for part in range(3)])
+
+        assert all(one.created for one in (run, *runs))
+        again = await hf.start(letters, 0, key=f"one-{number}")
+        assert (again.id, again.created) == (run.id, False)
+    assert len([info async for info in hf.list()]) == ROUNDS * 4
+
+
+@around
+async def test_messages_cut_off_arrive_once_and_in_order(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+    cut = Scissors(proxy, before=before)
+    words = [f"word {number}" for number in range(ROUNDS * 3)]
+    run = await hf.start(letters, len(words))
+    for word in words:
+        with cut():
+            await run.send("word", word)
+    async with hf.worker():
+        assert await run.result(timeout=LIMIT_SECONDS) == words
+
+
+@around
+async def test_events_cut_off_reach_everybody_once(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+    cut = Scissors(proxy, before=before)
+    runs = {number: await hf.start_many(watch, [(f"topic-{number}",)] * 2) for number in range(ROUNDS)}
+    async with hf.worker() as worker:
+        await worker.run_until_idle()
+        for number in range(ROUNDS):
+            # Nobody else commits meanwhile: the worker is idle.
+            with cut():
+                assert await hf.emit(f"topic-{number}", number) == 2
+            assert [await run.result(timeout=LIMIT_SECONDS) for run in runs[number]] == [number] * 2
+            assert await hf.emit(f"topic-{number}", "nobody waits") == 0
+
+
+@around
+async def test_orders_cut_off_are_obeyed_once(proxy: PostgresProxy, hf: Holdfast, *, before: bool) -> None:
+    cut = Scissors(proxy, before=before)
+    for _ in range(ROUNDS):
+        run = await hf.start(letters, 1)
+        with cut():
+            assert await run.pause("a moment")
+        with cut():
+            assert await run.resume()
+        with cut():
+            assert await run.cancel("no longer wanted")
+
+        assert (await run.info()).state is RunState.CANCELLED
+        assert [fact.event for fact in await run.audit()] == ["created", "paused", "resumed", "cancelled"]
+
+
+async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: PostgresProxy, hf: Holdfast) -> None:
+    async with hf.worker() as worker:
+        await worker.run_until_idle()  # so that it takes the run at the moment it is created
+        rule = proxy.cut_around_commit(STATEMENTS["create"], before=False, count=3)
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await hf.start(letters, 0, key="k")
+
+        assert await hf.run(key="k").result(timeout=LIMIT_SECONDS) == []
+
+    assert rule.hits == 3
+    info = await hf.run(key="k").info()
+    assert (info.state, info.attempt) == (RunState.SUCCEEDED, 1)
+    assert [fact.event for fact in await hf.run(key="k").audit()] == ["created", "claimed", "succeeded"]
+
+
+def some_of(statement: str) -> Callable[[str], bool]:
+    """Every third of these statements: so the repetition gets through, most of the time."""
+    pattern = re.compile(statement, re.IGNORECASE)
+    numbers = itertools.count(1)
+    return lambda text: pattern.search(text) is not None and next(numbers) % 3 == 0
+
+
+@pytest.mark.timeout(SECONDS * 10 + 60)
+async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: Holdfast) -> None:
+    earlier = Counter(BOOK.effects)
+    runs: dict[int, RunHandle[list[Any]]] = {}
+    is_over = asyncio.Event()
+
+    async def produce() -> None:
+        while not is_over.is_set():
+            number = len(runs)
+            run = runs[number] = await insist(partial(hf.start, parcel, number, key=f"parcel {number}"))
+            await insist(partial(run.send, "word", f"word {number}", id=f"message {number}"))
+            await asyncio.sleep(0.002)
+
+    async def disturb() -> None:
+        rules = [
+            proxy.cut_around_commit(some_of(statement), before=before, count=CUTS[name])
+            for name, statement in STATEMENTS.items()
+            for before in (True, False)
+        ]
+        await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()))
+        is_over.set()
+
+    async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            group.create_task(disturb())
+        results = await asyncio.gather(*(run.result(timeout=LIMIT_SECONDS) for run in runs.values()))
+
+    assert results == [expected(number) for number in runs]
+    await check_parcels(hf, list(runs.values()), earlier)
+    assert (await hf.store.counts())["parcel"] == {RunState.SUCCEEDED: len(runs)}
