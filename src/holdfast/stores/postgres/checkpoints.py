@@ -40,7 +40,10 @@ class Held:
     def lease(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             self._runs[lease.run.id] = replace(lease.run, payload="")
-            self._waits.pop(lease.run.id, None)
+            if lease.run.token == 1 and lease.run.group is None:
+                self._waits[lease.run.id] = ()  # nobody could have waited for anything
+            else:
+                self._waits.pop(lease.run.id, None)
 
     def run(self, run_id: str, token: int) -> Run | None:
         """A run held under this token, as far as is known."""
@@ -78,6 +81,15 @@ class Plain:
     def ends(self) -> bool:
         return self.after.state.is_end
 
+    @property
+    def kind(self) -> str:
+        """What the server has to look at before it writes."""
+        if self.ends:
+            return "end"
+        if isinstance(self.checkpoint.next, Suspend):
+            return "sleep"
+        return "keep" if self.is_held else "move"
+
     def move(self, number: int, now: Micros) -> dict[str, Any] | None:
         """Everything but its entries, for the `number`-th run of a batch."""
         checkpoint = self.checkpoint
@@ -85,16 +97,31 @@ class Plain:
         if checkpoint.consumed:
             move["consumed"] = checkpoint.consumed
         if self.ends:
-            move["ends"] = True
-            move["waits"] = ()
+            if checkpoint.waits is not None or self.waits != ():
+                move["waits"] = ()
         elif checkpoint.waits is not None:
             move["waits"] = checkpoint.waits
         if checkpoint.values:
             move["values"] = checkpoint.values
         if not self.is_held:
-            move["run"] = self.after
-            move["fact"] = audit.of_move(self.before, self.after, now)
+            move |= _moved(self.before, self.after, now)
         return {"n": number, **move} if move else None
+
+
+def _moved(before: Run, after: Run, now: Micros) -> dict[str, Any]:
+    """What is otherwise with a run that is let go, and how that is told."""
+    fields = {
+        "state": after.state,
+        "ready_at": after.ready_at,
+        "crashes": after.crashes,
+        "suspended_at": after.suspended_at,
+        "rollback": after.rollback,
+        "result": after.result,
+        "error": after.error,
+    }
+    moved = {name: value for name, value in fields.items() if value is not None}
+    fact = audit.of_move(before, after, now)
+    return moved if fact is None else {**moved, "event": fact.event, "data": fact.data or None}
 
 
 class _Said(msgspec.Struct):
@@ -231,7 +258,8 @@ class Writing:
         batch = list(plains.values())
         numbered = list(enumerate(batch, start=1))
         gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
-        moved = [move for number, one in numbered if (move := one.move(number, self._now)) is not None]
+        moves = [one.move(number, self._now) for number, one in numbered]
+        moved = [move for move in moves if move is not None]
         arguments = (
             [one.checkpoint.run_id for one in batch],
             [one.checkpoint.token for one in batch],

@@ -417,13 +417,17 @@ $$;
 
 -- Write what turns gained and what `rules` made of their runs, each if its run is still as the caller knew it.
 --
--- The n-th run is `ids[n]`, held under `tokens[n]`; `seens[n]` is the last arrival its holder knows of, and nothing may
--- have arrived since if `sleeps[n]`. `gained` are entries, `moved` is everything else; both name their run by its `n`.
+-- The n-th run is `ids[n]`, held under `tokens[n]`; `seens[n]` is the last arrival its holder knows of. `kinds[n]` is
+-- `hold` if it only gained entries, `keep` if it is held on, `sleep` if nothing may have arrived since, `end`, or
+-- `move`. `gained` are entries, `moved` is everything else; both name their run by its `n`.
 -- A run under another token is lost, one that nobody holds was let go by this very call before. Whatever else is not
 -- as expected (somebody wants it to pause, something arrived before it could sleep, an end that others must hear of)
 -- is left untouched and said to be `other`: it takes more than one trip.
+--
+-- Each run is looked up by its id, in a loop or a lateral join: of a join Postgres might make one of each with each,
+-- as long as it believes that there are few runs.
 create function checkpoint_v1(
-    ids text[], tokens bigint[], seens bigint[], sleeps boolean[], gained text, moved text, at bigint
+    ids text[], tokens bigint[], seens bigint[], kinds text[], gained text, moved text, at bigint
 ) returns text
     language plpgsql
     set search_path from current
@@ -434,56 +438,118 @@ create function checkpoint_v1(
     as $$
 declare
     now bigint;
-    is_written boolean[];
+    fit integer[];
+    unsure integer[];
     unseen bigint;
-    moves constant json := moved::json;
+    place integer;
+    is_written boolean[];
+    m record;
 begin
-    with locked as (
-        select r.id, r.arrivals
-        from unnest(ids, tokens, seens, sleeps) as c (id, token, seen, sleeps)
-        join runs as r on r.id = c.id and r.token = c.token
-        where r.worker is not null
+    select
+        array_agg(c.n),
+        array_agg(c.n) filter (where r.arrivals > 0 and c.kind <> 'hold'),
+        count(*) filter (where r.arrivals <> c.seen)
+    into fit, unsure, unseen
+    from (
+        select c.id, c.token, c.seen, c.kind, c.n
+        from unnest(ids, tokens, seens, kinds) with ordinality as c (id, token, seen, kind, n)
+        order by c.id collate "C"
+    ) as c
+    cross join lateral (
+        select r.arrivals
+        from runs as r
+        where r.id = c.id
+            and r.token = c.token
+            and r.worker is not null
             and not r.is_pausing
-            and (not c.sleeps or r.arrivals <= c.seen)
-        order by r.id
-        for no key update of r
-    )
-    select array_agg(l.id is not null order by c.n), count(*) filter (where l.arrivals <> c.seen)
-    into is_written, unseen
-    from unnest(ids, seens) with ordinality as c (id, seen, n)
-    left join locked as l on l.id = c.id;
-    now := time_v1(at);
+            and (c.kind <> 'sleep' or r.arrivals <= c.seen)
+            and (c.kind <> 'end' or r.parent_id is null or r.parent_location is null)
+        for no key update
+    ) as r;
+    now := coalesce(at, micros(clock_timestamp()));
+    is_written := array_fill(cardinality(fit) is not distinct from cardinality(ids), array[cardinality(ids)]);
+    if not is_written[1] then
+        foreach place in array coalesce(fit, '{}') loop
+            is_written[place] := true;
+        end loop;
+    end if;
 
-    if moves is not null then
+    for m in
+        select *
+        from json_to_recordset(moved::json) as m (
+            n integer, state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text,
+            error json, event text, data json, consumed json, waits json, "values" json
+        )
+    loop
+        continue when not is_written[m.n];
         -- Not for this function: an end of which others must hear or that leaves something unread, and whatever may
         -- decide over an event of a queue.
-        select array_agg(is_written[c.n] and not coalesce(m.is_large, false) order by c.n)
-        into is_written
-        from generate_subscripts(ids, 1) as c (n)
-        left join (
-            select e.n, true as is_large
-            from json_to_recordset(moves) as e (n integer, ends boolean, consumed json)
-            join runs as r on r.id = ids[e.n]
-            where r.arrivals > 0
-                and exists (select from inbox as i where i.run_id = r.id and i.kind = 'event' and i.is_exclusive)
-                or e.ends
+        if kinds[m.n] = 'end' and exists (
+            select
+            from runs as child
+            where child.parent_id = ids[m.n] and child.on_close = 'cancel' and child.finished_at is null
+        ) or m.n = any(unsure) and exists (
+            select
+            from inbox as i
+            where i.run_id = ids[m.n]
                 and (
-                    r.parent_id is not null and r.parent_location is not null
-                    or exists (
-                        select
-                        from runs as child
-                        where child.parent_id = r.id and child.on_close = 'cancel' and child.finished_at is null
-                    )
-                    or r.arrivals > 0
-                    and exists (
-                        select
-                        from inbox as i
-                        where i.run_id = r.id
-                            and i.number not in (select t.n::bigint from json_array_elements_text(e.consumed) as t (n))
+                    i.kind = 'event' and i.is_exclusive
+                    or kinds[m.n] = 'end' and i.number not in (
+                        select t.n::bigint
+                        from json_array_elements_text(m.consumed) as t (n)
                     )
                 )
-        ) as m on m.n = c.n;
-    end if;
+        ) then
+            is_written[m.n] := false;
+            continue;
+        end if;
+        if m.consumed is not null then
+            with taken as (
+                delete from inbox as i
+                where i.run_id = ids[m.n]
+                    and i.number = any(array(select t.n::bigint from json_array_elements_text(m.consumed) as t (n)))
+                returning i.kind, i.ref
+            )
+            insert into receipts (run_id, message_id, at)
+            select ids[m.n], t.ref, now
+            from taken as t
+            where t.kind = 'message' and t.ref is not null
+            on conflict (run_id, message_id) do update
+            set at = excluded.at;
+        end if;
+        if m.waits is not null then
+            delete from waits where run_id = ids[m.n];
+            if json_array_length(m.waits) > 0 then
+                perform await_v1(json_build_array(json_build_object('run_id', ids[m.n], 'waits', m.waits)));
+            end if;
+        end if;
+        if m."values" is not null then
+            insert into run_values (run_id, name, value)
+            select ids[m.n], v.key, v.value
+            from json_each_text(m."values") as v
+            on conflict (run_id, name) do update
+            set value = excluded.value;
+        end if;
+        if m.event is not null then
+            insert into audits (run_id, event, at, data)
+            values (ids[m.n], m.event, now, m.data::text);
+        end if;
+        if m.state is not null then
+            update runs
+            set state = m.state,
+                ready_at = instant(m.ready_at),
+                worker = null,
+                claim_id = null,
+                crashes = coalesce(m.crashes, 0),
+                updated_at = now,
+                finished_at = case when kinds[m.n] = 'end' then now end,
+                suspended_at = case when kinds[m.n] = 'sleep' then now else m.suspended_at end,
+                rollback = m.rollback,
+                result = m.result,
+                error = m.error::text
+            where id = ids[m.n];
+        end if;
+    end loop;
 
     if gained is not null then
         insert into entries as known (
@@ -506,62 +572,6 @@ begin
             error = excluded.error, result = excluded.result
         where known.position = 0
             and (excluded.position > 0 or excluded.attempts > known.attempts);
-    end if;
-
-    if moves is not null then
-        with taken as (
-            delete from inbox as i
-            using json_to_recordset(moves) as m (n integer, consumed json)
-            cross join lateral json_array_elements_text(m.consumed) as t (number)
-            where is_written[m.n] and i.run_id = ids[m.n] and i.number = t.number::bigint
-            returning i.run_id, i.kind, i.ref
-        )
-        insert into receipts (run_id, message_id, at)
-        select t.run_id, t.ref, now
-        from taken as t
-        where t.kind = 'message' and t.ref is not null
-        on conflict (run_id, message_id) do update
-        set at = excluded.at;
-
-        delete from waits as w
-        using json_to_recordset(moves) as m (n integer, waits json)
-        where is_written[m.n] and m.waits is not null and w.run_id = ids[m.n];
-
-        perform await_v1(json_agg(json_build_object('run_id', ids[m.n], 'waits', m.waits)))
-        from json_to_recordset(moves) as m (n integer, waits json)
-        where is_written[m.n] and json_array_length(m.waits) > 0;
-
-        insert into run_values (run_id, name, value)
-        select ids[m.n], v.key, v.value
-        from json_to_recordset(moves) as m (n integer, "values" json)
-        cross join lateral json_each_text(m."values") as v
-        where is_written[m.n]
-        on conflict (run_id, name) do update
-        set value = excluded.value;
-
-        insert into audits (run_id, event, at, data)
-        select ids[m.n], f.event, now, f.data::text
-        from json_to_recordset(moves) as m (n integer, fact json)
-        cross join lateral json_to_record(m.fact) as f (event text, data json)
-        where is_written[m.n] and m.fact is not null;
-
-        update runs as r
-        set state = a.state,
-            ready_at = instant(a.ready_at),
-            worker = null,
-            claim_id = null,
-            crashes = coalesce(a.crashes, 0),
-            updated_at = now,
-            finished_at = case when m.ends then now end,
-            suspended_at = case when sleeps[m.n] then now else a.suspended_at end,
-            rollback = a.rollback,
-            result = a.result,
-            error = a.error::text
-        from json_to_recordset(moves) as m (n integer, run json, ends boolean)
-        cross join lateral json_to_record(m.run) as a (
-            state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text, error json
-        )
-        where is_written[m.n] and m.run is not null and r.id = ids[m.n];
     end if;
 
     if unseen = 0 and true = all(is_written) then
@@ -587,7 +597,12 @@ begin
                 order by c.n
             )
             from unnest(ids, tokens, seens) with ordinality as c (id, token, seen, n)
-            left join runs as r on r.id = c.id
+            left join lateral (
+                select r.id, r.token, r.worker, r.arrivals
+                from runs as r
+                where r.id = c.id
+                limit 1
+            ) as r on true
         )
     )::text;
 end
