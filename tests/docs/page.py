@@ -4,6 +4,9 @@ A `python` block is run as it stands; blocks of a page share one namespace, and 
 A `text` block directly below it is what it prints, where `…` stands for anything. A block that cannot run is
 marked by `<!-- skip: reason -->` on the line above it; one marked by `<!-- file: name -->` is saved, for others
 to import.
+
+`$HOLDFAST_URL` is an SQLite file; on a page that says `<!-- store: postgres -->`, an empty database on the private
+server of the tests. There a `sql` block is typed into psql, and a `text` block below it is what psql prints.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ DOCS = PROJECT / "docs"
 
 _FENCE = re.compile(r"```(\w*)\s*")
 _MARK = re.compile(r"<!-- (skip|file): (.+) -->")
+_STORE = re.compile(r"^<!-- store: (\w+) -->$", re.MULTILINE)
 _HEADING = re.compile(r"#{1,6} (.+)")
 
 
@@ -57,6 +61,12 @@ class Page:
     @property
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
+
+    @property
+    def store(self) -> str:
+        """The kind of store its blocks run on."""
+        found = _STORE.search(self.text)
+        return found[1] if found else "sqlite"
 
     def blocks(self, language: str | None = None) -> list[Block]:
         """The fenced blocks, or those in one language."""

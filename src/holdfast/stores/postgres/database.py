@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Micros
-from holdfast.core.errors import Fatal
+from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
@@ -27,7 +27,7 @@ from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.outsiders import converse
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
-from holdfast.stores.postgres.trouble import is_conflict, unavailable
+from holdfast.stores.postgres.trouble import is_conflict, is_overdue, unavailable
 from holdfast.stores.postgres.wishes import Wishes
 
 T = TypeVar("T")
@@ -78,7 +78,25 @@ class PostgresDatabase:
             self._bell.stir()
             return answer
 
-        return await self._sessions.run(job, again=repeat)
+        try:
+            return await self._sessions.run(job, again=repeat)
+        except StoreUnavailable as error:
+            if not is_overdue(error.__cause__):
+                raise
+        # The server has ended the function's transaction, and with it the connection: this attempt has failed.
+        return await self._sessions.run(lambda connection: self._give_up(connection, checkpoint))
+
+    def _give_up(self, connection: Connection, checkpoint: Checkpoint) -> Transacted:
+        """Write what led to a transaction that took too long."""
+        at, now = self._time()
+        writing = Writing(self._calls, self._held, at=at, now=now)
+        (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
+        self._tell(writing.news)
+        overdue = TimeoutError(
+            "the server has ended the transaction, because nothing was asked of it for too long "
+            "(idle_in_transaction_session_timeout); do in a step what takes long, and only the writing here"
+        )
+        return Transacted(verdict=verdict, now=told.now, error=overdue)
 
     def _transact(
         self,

@@ -12,6 +12,7 @@ from holdfast.stores.postgres.connections import Limits, Unanswered
 
 _CONFLICTS = frozenset({"40001", "40P01"})
 _TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})
+_OVERDUE = frozenset({"25P03", "25P04"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25006"})
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883"})
 
@@ -85,9 +86,14 @@ def is_timeout(error: BaseException) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate in _TIMEOUTS
 
 
+def is_overdue(error: BaseException | None) -> bool:
+    """Whether the server ended a connection because its transaction was left open for too long."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _OVERDUE
+
+
 def is_cancelled(error: BaseException, seconds: float, limits: Limits) -> bool:
     """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
-    return is_timeout(error) and seconds < limits.shortest_seconds / 2
+    return is_timeout(error) and not is_overdue(error) and seconds < limits.shortest_seconds / 2
 
 
 def is_lost(error: BaseException) -> bool:

@@ -31,8 +31,8 @@ from holdfast.testing.guard import as_user, set_guard, use
 from holdfast.testing.postgres.installation import Installation, find_installation
 
 HOST = "127.0.0.1"
-ROLE = "holdfast"
-"""The superuser of a private cluster."""
+ROLE = "postgres"
+"""The superuser of a private cluster. Were it named like the schema of a store, its tables would be made in there."""
 
 StopMode = Literal["smart", "fast", "immediate"]
 """Wait for sessions to end; break them off; or crash, so that the next start recovers."""

@@ -1,0 +1,107 @@
+"""A primary dies and its standby takes over: with both hosts in the URL, everybody finds it and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast import Context, Holdfast, StoreUnavailable
+from holdfast.testing.guard import as_user
+from holdfast.testing.postgres import PostgresServer
+from holdfast.testing.postgres.server import HOST, _free_port
+
+RUNS = 30
+STEPS = 10
+
+
+class Standby:
+    """A copy of a private server that follows it until it is promoted. Commits of the primary wait for it."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        self.port = _free_port()
+        self._primary = primary
+        self._data = primary.folder / "standby"
+        # The same database by either host, whichever can be written.
+        self.url = primary.url.replace(f":{primary.port}/", f":{primary.port},{HOST}:{self.port}/")
+
+    def start(self) -> None:
+        self._run("pg_basebackup", "-d", self._primary.url, "-D", self._data, "-R", "-X", "stream", "-c", "fast")
+        log = self._primary.folder / "standby.log"
+        self._run("pg_ctl", "-D", self._data, "-w", "-o", f"-c port={self.port}", "-l", log, "start")
+        with psycopg.connect(self._primary.url, autocommit=True) as connection:
+            connection.execute("alter system set synchronous_standby_names = '*'")
+            connection.execute("select pg_reload_conf()")
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-w", "promote")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-w", "-m", "immediate", "stop")
+        shutil.rmtree(self._data)
+
+    def _run(self, name: str, *words: str | Path) -> None:
+        subprocess.run(
+            [self._primary.installation.bin / name, *words],
+            cwd=self._primary.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a server that is started keeps it
+            timeout=60,
+            check=True,
+            **as_user(self._primary.folder.stat().st_uid or None),
+        )
+
+
+@contextmanager
+def replicated() -> Iterator[tuple[PostgresServer, Standby]]:
+    with PostgresServer() as primary:
+        standby = Standby(primary)
+        standby.start()
+        try:
+            yield primary, standby
+        finally:
+            standby.stop()
+
+
+@pytest.mark.timeout(180)
+async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() -> None:
+    with replicated() as (primary, standby):
+        async with Holdfast(standby.url) as hf:
+            begun = asyncio.Event()
+
+            @hf.step
+            async def count(number: int) -> int:
+                begun.set()
+                await asyncio.sleep(0.05)
+                return number
+
+            @hf.workflow("adder")
+            async def adder(_ctx: Context) -> int:
+                return sum([await count(number) for number in range(STEPS)])
+
+            async with hf.worker():
+                accepted = [await hf.start(adder) for _ in range(RUNS)]
+                await begun.wait()
+                await asyncio.to_thread(primary.kill)
+                await asyncio.to_thread(standby.promote)
+                late = await _insist(hf)
+
+                results = await asyncio.gather(*(run.result(timeout=120) for run in accepted))
+
+            assert results == [sum(range(STEPS))] * RUNS
+            assert (await hf.run(late).info()).type == "later"
+
+
+async def _insist(hf: Holdfast) -> str:
+    """Start a run as a producer does who is told that the store cannot be reached for the moment."""
+    while True:
+        try:
+            return (await hf.start("later", id="late")).id
+        except StoreUnavailable:
+            await asyncio.sleep(0.2)
