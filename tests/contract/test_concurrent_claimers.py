@@ -1,4 +1,4 @@
-"""Eight claimers on one SQLite file, each on its own thread with its own store: no lease is given twice."""
+"""Eight claimers on one database, each on its own thread with its own store: no lease is given twice."""
 
 from __future__ import annotations
 
@@ -9,21 +9,35 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.ids import new_id
 from holdfast.core.model import Lease
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
 
 CLAIMERS = 8
 RUNS = 200
 
+MakeStore = Callable[[], Store]
 
-async def prepare(path: Path) -> None:
-    store = SqliteStore(path)
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
+    """Make stores on the same runs."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "runs.db")
+    url = request.getfixturevalue("postgres_store_url")
+    return lambda: PostgresStore(url)
+
+
+async def prepare(make_store: MakeStore) -> None:
+    store = make_store()
     await store.open()
     await start(store, *(an_intent(number) for number in range(RUNS)))
     await store.close()
@@ -34,12 +48,12 @@ async def claim(store: Store, worker: str, *, limit: int = 3, lease: Micros = LE
     return (await store.claim(request)).leases
 
 
-def on_threads(path: Path, claimer: Callable[[Store, str], Awaitable[list[Lease]]]) -> list[Lease]:
+def on_threads(make_store: MakeStore, claimer: Callable[[Store, str], Awaitable[list[Lease]]]) -> list[Lease]:
     """Let each claimer run on its own thread, loop and store, all from one instant on; return what they won."""
     together = Barrier(CLAIMERS)
 
     async def run(worker: str) -> list[Lease]:
-        store = SqliteStore(path)
+        store = make_store()
         await store.open()
         together.wait(timeout=30)
         try:
@@ -72,21 +86,19 @@ async def finish_all(store: Store, worker: str) -> list[Lease]:
     return won
 
 
-def test_eight_claimers_on_threads_share_no_run_and_leave_none(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    asyncio.run(prepare(path))
+def test_eight_claimers_on_threads_share_no_run_and_leave_none(make_store: MakeStore) -> None:
+    asyncio.run(prepare(make_store))
 
-    won = on_threads(path, take_all)
+    won = on_threads(make_store, take_all)
 
     assert sorted(lease.run.id for lease in won) == [an_id(number) for number in range(RUNS)]
     assert {lease.run.token for lease in won} == {1}
 
 
-def test_no_token_is_given_twice_when_leases_run_out_under_the_claimers(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    asyncio.run(prepare(path))
+def test_no_token_is_given_twice_when_leases_run_out_under_the_claimers(make_store: MakeStore) -> None:
+    asyncio.run(prepare(make_store))
 
-    won = on_threads(path, take_turns)
+    won = on_threads(make_store, take_turns)
 
     times = Counter(lease.run.id for lease in won)
     assert max(times.values()) > 1
@@ -95,28 +107,26 @@ def test_no_token_is_given_twice_when_leases_run_out_under_the_claimers(tmp_path
     ]
 
 
-def test_eight_workers_on_threads_end_every_run_once(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    asyncio.run(prepare(path))
+def test_eight_workers_on_threads_end_every_run_once(make_store: MakeStore) -> None:
+    asyncio.run(prepare(make_store))
 
-    ended = on_threads(path, finish_all)
+    ended = on_threads(make_store, finish_all)
 
     assert sorted(lease.run.id for lease in ended) == [an_id(number) for number in range(RUNS)]
-    assert asyncio.run(states(path)) == {RunState.SUCCEEDED: RUNS}
+    assert asyncio.run(states(make_store)) == {RunState.SUCCEEDED: RUNS}
 
 
-async def states(path: Path) -> Counter[RunState]:
-    store = SqliteStore(path)
+async def states(make_store: MakeStore) -> Counter[RunState]:
+    store = make_store()
     await store.open()
     listed = await store.list(Query(limit=RUNS))
     await store.close()
     return Counter(details.run.state for details in listed)
 
 
-async def test_eight_claimers_as_tasks_on_several_stores_share_no_run_and_leave_none(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    await prepare(path)
-    stores = [SqliteStore(path) for _ in range(3)]
+async def test_eight_claimers_as_tasks_on_several_stores_share_no_run_and_leave_none(make_store: MakeStore) -> None:
+    await prepare(make_store)
+    stores = [make_store() for _ in range(3)]
     for store in stores:
         await store.open()
 

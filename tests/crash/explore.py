@@ -280,18 +280,11 @@ def main(arguments: list[str] | None = None) -> int:
     logging.disable(logging.CRITICAL if chosen.only is None else logging.INFO)
     failed, began = 0, time.monotonic()
     with PostgresServer() as server, Databases(server.url) as databases:
+        explored = partial(explore, databases=databases, is_thorough=not chosen.quick, tell=chosen.only is not None)
         for number, seed in enumerate(seeds, 1):
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    asyncio.run(
-                        explore(
-                            seed,
-                            Path(folder),
-                            databases=databases,
-                            is_thorough=not chosen.quick,
-                            tell=chosen.only is not None,
-                        )
-                    )
+                    asyncio.run(explored(seed, Path(folder)))
                 except Mismatch as mismatch:
                     failed += 1
                     _say(f"\n{mismatch}\n")

@@ -3,14 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import psycopg
+import pytest
 import pytest_asyncio
 
+from holdfast.core.checkpoint import Claimed
 from holdfast.core.hint import Hint
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.contract import SettableClock
-from holdfast.testing.contract.arrange import TYPE, a_message, an_intent, start
+from holdfast.testing.contract.arrange import (
+    LEASE,
+    OTHER_WORKER,
+    TYPE,
+    a_message,
+    a_step,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    claim,
+    start,
+)
+
+PATIENCE_SECONDS = 20
+TURN = 4711
+"""The advisory lock for which a claim waits, after it has leased the first run and before it locks the second."""
+
+SLOW_CLAIM = f"""
+create function public.wait_for_turn() returns trigger
+    language plpgsql
+    as $$
+begin
+    if new.id = '{an_id(1)}' and new.token > old.token then
+        perform pg_advisory_xact_lock({TURN});
+    end if;
+    return new;
+end
+$$;
+
+create trigger wait_for_turn before update on holdfast.runs
+    for each row execute function public.wait_for_turn();
+"""
+
+IS_WAITING = """
+select exists (
+    select
+    from pg_locks
+    where locktype = 'advisory' and objid = %s and not granted
+        and database = (select oid from pg_database where datname = current_database())
+)
+"""
+
+IN_ONE_STATEMENT = {
+    "seen bigint;": "seen bigint; histories json;",
+    "(select count(*) from candidates)": "(select count(*) from candidates), json_object_agg(l.id, history_v1(l.id))",
+    "into claimed, seen": "into claimed, seen, histories",
+    "else history_v1(r.id)": "else histories -> r.id",
+}
+"""What makes of our claim one that reads histories in the statement that leases, with the snapshot of that."""
 
 
 @pytest_asyncio.fixture
@@ -19,6 +72,12 @@ async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
     await store.open()
     yield store
     await store.close()
+
+
+@pytest.fixture
+def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_store_url, autocommit=True) as connection:
+        yield connection
 
 
 async def test_a_due_run_is_told_of_again_after_somebody_has_locked_it(store: PostgresStore) -> None:
@@ -33,3 +92,76 @@ async def test_a_due_run_is_told_of_again_after_somebody_has_locked_it(store: Po
     await asyncio.sleep(0)
 
     assert {TYPE} in [hint.ready for hint in hints]
+
+
+async def claim_slowly(url: str, outsider: psycopg.Connection[Any]) -> Claimed:
+    """Two runs are taken from a holder who writes to the second while the claim is under way, and has not locked it.
+
+    Such a checkpoint adds to the history of the run and leaves its row alone, so that nothing in the row tells the
+    claim, which has begun before, that there is something new.
+    """
+    clock = SettableClock()
+    holder, claimer = PostgresStore(url, clock=clock), PostgresStore(url, clock=clock)
+    async with _opened(holder), _opened(claimer):
+        await start(holder, an_intent(1), an_intent(2))
+        leases = {lease.run.id: lease for lease in (await claim(holder, limit=2)).leases}
+        clock.advance(LEASE)
+        outsider.execute(SLOW_CLAIM)
+        outsider.execute("select pg_advisory_lock(%s)", (TURN,))
+
+        claiming = asyncio.create_task(claim(claimer, worker=OTHER_WORKER, limit=2))
+        await _until(lambda: _is_waiting(outsider))
+        writing = holder.checkpoint([checkpoint_for(leases[an_id(2)], entries=(a_step(),))])
+        (verdict,) = (await asyncio.wait_for(writing, PATIENCE_SECONDS)).verdicts
+        assert not verdict.is_lost
+        assert not claiming.done()
+        outsider.execute("select pg_advisory_unlock(%s)", (TURN,))
+        return await asyncio.wait_for(claiming, PATIENCE_SECONDS)
+
+
+async def test_a_claim_that_is_slow_to_lock_a_run_gets_a_history_as_new_as_its_token(
+    postgres_store_url: str, outsider: psycopg.Connection[Any]
+) -> None:
+    claimed = await claim_slowly(postgres_store_url, outsider)
+
+    assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [
+        (an_id(1), 2, ()),
+        (an_id(2), 2, (a_step(),)),
+    ]
+
+
+async def test_a_claim_that_read_histories_in_the_statement_that_leases_would_miss_some(
+    postgres_store_url: str, outsider: psycopg.Connection[Any]
+) -> None:
+    """What the test above is worth: a claim in one statement is given a new token and an old history."""
+    ((text,),) = outsider.execute(
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'holdfast'::regnamespace "
+        "and proname = 'claim_v1'"
+    ).fetchall()
+    for right, wrong in IN_ONE_STATEMENT.items():
+        assert text.count(right) == 1, right
+        text = text.replace(right, wrong)
+    outsider.execute(text)
+
+    claimed = await claim_slowly(postgres_store_url, outsider)
+
+    assert [(lease.run.token, lease.entries) for lease in claimed.leases] == [(2, ()), (2, ())]
+
+
+@asynccontextmanager
+async def _opened(store: PostgresStore) -> AsyncIterator[None]:
+    await store.open()
+    try:
+        yield
+    finally:
+        await store.close()
+
+
+async def _until(is_reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_reached():
+            await asyncio.sleep(0.005)
+
+
+def _is_waiting(outsider: psycopg.Connection[Any]) -> bool:
+    return outsider.execute(IS_WAITING, (TURN,)).fetchone() == (True,)
