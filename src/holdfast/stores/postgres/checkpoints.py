@@ -264,7 +264,7 @@ class Writing:
             [one.checkpoint.run_id for one in batch],
             [one.checkpoint.token for one in batch],
             [one.checkpoint.seen for one in batch],
-            [isinstance(one.checkpoint.next, Suspend) for one in batch],
+            ["hold" if move is None else one.kind for one, move in zip(batch, moves, strict=True)],
             encode(gained).decode() if gained else None,
             encode(moved).decode() if moved else None,
             self._at,
