@@ -41,6 +41,7 @@ def url(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
             psql(address, f"drop owned by {role} cascade; drop role {role};")
 
 
+@pytest.mark.timeout(180)  # a page may start servers of its own
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_in_order(
     page: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ LAST_WORDS = {
     "exactly_once": "ada has 200, bob has 300",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
+    "outbox": "orders: [('cups', 1), ('tea', 1)]",
     "polling": "job-cats.mp4 after 7 rounds",
     "subscription": "the customer paid ",
     "sync_workflow": "order 1: 1999 from visa, by ada, parcel-1",
@@ -28,10 +29,18 @@ LAST_WORDS = {
     "webhook": "download link for your order",
 }
 
+ON_POSTGRES = {"outbox"}
+
+
+@pytest.fixture
+def url(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Where an example keeps its runs."""
+    return request.getfixturevalue("postgres_url") if name in ON_POSTGRES else f"sqlite:///{tmp_path}/example.db"
+
 
 @pytest.mark.parametrize("name", LAST_WORDS)
-def test_an_example_runs(name: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_URL": f"sqlite:///{tmp_path}/example.db"}
+def test_an_example_runs(name: str, url: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_URL": url}
     program = subprocess.run(
         [sys.executable, "-W", "error", "-m", f"examples.{name}"],
         cwd=tmp_path,

@@ -1,0 +1,93 @@
+"""An order and the run that fulfils it are one transaction, whoever places it: Python or plain SQL. Needs Postgres.
+
+HOLDFAST_URL=postgresql://… python -m examples.outbox
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from holdfast import Context, Holdfast
+
+hf = Holdfast()
+
+SCHEMA = """
+    create table if not exists shop_order (
+        number text primary key,
+        item text not null,
+        parcels int not null default 0
+    )
+"""
+
+PLACE = "insert into shop_order (number, item) values (%s, %s)"
+
+# What a program in another language says, in its own transaction. No worker needs to be running.
+INTENT = """
+    insert into holdfast.intent (type, payload, idempotency_key)
+    values ('shop.fulfil.v1', json_build_object('number', %(number)s::text), 'order:' || %(number)s)
+    on conflict do nothing
+"""
+
+
+def pack(connection: psycopg.Connection[Any], number: str) -> int:
+    """Written in the transaction that records this step: an order has one parcel, however often a worker dies."""
+    statement = "update shop_order set parcels = parcels + 1 where number = %s returning parcels"
+    found = connection.execute(statement, (number,)).fetchone()
+    assert found is not None, "there is no run without its order"
+    return int(found[0])
+
+
+@hf.workflow("shop.fulfil.v1")
+async def fulfil(ctx: Context, number: str) -> str:
+    parcels = await ctx.tx("pack", pack, number)
+    await ctx.receive("paid")
+    return f"{parcels} parcel"
+
+
+async def place_order(number: str, item: str, *, is_card_good: bool = True) -> None:
+    """The order, its run and the payment's message: all of them, or none."""
+    async with await psycopg.AsyncConnection.connect(os.environ["HOLDFAST_URL"]) as connection:
+        await connection.execute(PLACE, (number, item))
+        run = await hf.start_in(connection, fulfil, number, key=f"order:{number}")
+        await run.send_in(connection, "paid")
+        if not is_card_good:
+            raise ValueError("the card was declined")
+
+
+def place_order_elsewhere(number: str, item: str) -> None:
+    """As above, by somebody who has never heard of holdfast's Python side."""
+    with psycopg.connect(os.environ["HOLDFAST_URL"]) as connection:
+        connection.execute(PLACE, (number, item))
+        connection.execute(INTENT, {"number": number})
+        connection.execute(INTENT, {"number": number})  # twice is once: the key is known
+        found = connection.execute("select id from holdfast.intent where idempotency_key = %s", (f"order:{number}",))
+        connection.execute("select holdfast.send(%s, 'paid')", found.fetchone())
+
+
+async def main() -> None:
+    tea, cake, cups = (f"{name}-{uuid4().hex[:6]}" for name in ("tea", "cake", "cups"))
+    async with hf, hf.worker():
+        with hf.connection() as connection:
+            connection.execute(SCHEMA)
+        await place_order(tea, "tea")
+        with suppress(ValueError):
+            await place_order(cake, "cake", is_card_good=False)
+        await asyncio.to_thread(place_order_elsewhere, cups, "cups")
+
+        print("tea:", await hf.run(key=f"order:{tea}").result())
+        print("cups:", await hf.run(key=f"order:{cups}").result())
+        with hf.connection(readonly=True) as connection:
+            orders = connection.execute("select item, parcels from shop_order where number = any(%s)", ([tea, cake, cups],))
+            print("orders:", sorted(orders))
+
+
+if __name__ == "__main__":
+    if not hf.url.startswith("postgres"):
+        raise SystemExit("this example needs Postgres: HOLDFAST_URL=postgresql://user@host/database")
+    asyncio.run(main())
