@@ -13,8 +13,13 @@ class Calls:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self.create = f"select {schema}.create_v1(%s, %s, %s)".encode()
-        self.claim = f"select {schema}.claim_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s)".encode()
+        self.claim = (
+            f"select {schema}.claim_v1(%s, %s, array(select json_array_elements_text(%s)), %s, %s, %s, %s, %s, %s)"
+        ).encode()
         self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
+        self.checkpoint_one = (
+            f"select {schema}.checkpoint_v1(array[%s], array[%s::bigint], array[%s::bigint], array[%s], %s, %s, %s)"
+        ).encode()
         self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
         self.look = f"select {schema}.look_v1(%s, %s)".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()

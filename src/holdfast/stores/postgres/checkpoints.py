@@ -260,16 +260,15 @@ class Writing:
         gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
         moves = [one.move(number, self._now) for number, one in numbered]
         moved = [move for move in moves if move is not None]
-        arguments = (
-            [one.checkpoint.run_id for one in batch],
-            [one.checkpoint.token for one in batch],
-            [one.checkpoint.seen for one in batch],
-            ["hold" if move is None else one.kind for one, move in zip(batch, moves, strict=True)],
-            encode(gained).decode() if gained else None,
-            encode(moved).decode() if moved else None,
-            self._at,
-        )
-        said = _decode((yield self._calls.checkpoint, arguments))
+        runs = [
+            (one.checkpoint.run_id, one.checkpoint.token, one.checkpoint.seen, "hold" if move is None else one.kind)
+            for one, move in zip(batch, moves, strict=True)
+        ]
+        rest = encode(gained).decode() if gained else None, encode(moved).decode() if moved else None, self._at
+        if len(runs) == 1:
+            said = _decode((yield self._calls.checkpoint_one, (*runs[0], *rest)))
+        else:
+            said = _decode((yield self._calls.checkpoint, (*map(list, zip(*runs, strict=True)), *rest)))
         self._now = said.now
         for index, (place, one) in enumerate(plains.items()):
             told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.checkpoint.seen)

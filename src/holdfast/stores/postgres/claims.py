@@ -14,9 +14,9 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Intent, Lease
 from holdfast.stores.memory import starts as model
-from holdfast.stores.postgres.calls import Calls, answer
+from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
-from holdfast.stores.postgres.talks import Connection, Talk
+from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
 
@@ -38,9 +38,9 @@ _decode_claimed = msgspec.json.Decoder(_Claimed).decode
 _decode_time = msgspec.json.Decoder(_Time).decode
 
 
-def claim(connection: Connection, calls: Calls, request: ClaimRequest, at: Micros | None) -> tuple[Claimed, bool]:
+def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[tuple[Claimed, bool]]:
     """Lease the first due runs of the given types; and whether producers in SQL have left requests."""
-    found = _decode_claimed(answer(connection, calls.claim, *_arguments(request, at)))
+    found = _decode_claimed((yield calls.claim, _arguments(request, at)))
     return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
 
 
@@ -48,7 +48,7 @@ def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
     return (
         request.id,
         request.worker,
-        list(request.types),
+        encode(request.types).decode(),
         request.limit,
         request.lease,
         request.python,

@@ -34,11 +34,13 @@ from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.trouble import unavailable
+from holdfast.stores.postgres.wire import Wire
 from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
+SMALL = 4
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 """A beat that takes longer is a beat missed: the next one is better tried on another connection."""
 
@@ -46,6 +48,7 @@ _log = logging.getLogger("holdfast.store")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Carrier = TypeVar("_Carrier", Sessions, Wire)
 
 
 class PostgresStore:
@@ -68,6 +71,7 @@ class PostgresStore:
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, outage=outage)
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
+        self._wire = Wire(outage, self._writers)
         self._opening = asyncio.Lock()
         self._errand: asyncio.Future[None] | None = None
         self._pid: int | None = None
@@ -98,6 +102,8 @@ class PostgresStore:
             return
         if self._at_exit is not None:
             self._at_exit.detach()
+        await self._wire.stop()
+        self._wire = Wire(self._outage, self._writers)  # for the next time
         await asyncio.to_thread(_end, self._all, self._bell, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
@@ -139,6 +145,7 @@ class PostgresStore:
         created = await self._write(
             lambda: claims.create(self._calls, intents, lease, at),
             again=lambda: claims.create_again(self._calls, intents, lease, at),
+            is_small=len(intents) <= SMALL,
         )
         self._held.lease([run.lease for run in created.runs if run.lease is not None])
         return created
@@ -146,9 +153,9 @@ class PostgresStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         at = self._at
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        claimed, has_requests = await self._running(self._writers).run(
-            lambda connection: claims.claim(connection, self._calls, request, at),
-            again=lambda connection: claims.claim(connection, self._calls, repeat, at),
+        claimed, has_requests = await self._running(self._wire).hold(
+            lambda: claims.claim(self._calls, request, at),
+            again=lambda: claims.claim(self._calls, repeat, at),
         )
         self._following.told(claimed.now)
         self._held.lease(claimed.leases)
@@ -169,19 +176,13 @@ class PostgresStore:
     def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         at, now = self._time()
 
-        def job(connection: Connection) -> Verdicts:
+        def talk() -> Talk[tuple[Verdicts, News]]:
             writing = Writing(self._calls, self._held, at=at, now=now)
-            verdicts = hold(connection, writing.write(batch))
+            verdicts = yield from writing.write(batch)
             self._following.told(verdicts.now)
-            self._tell(writing.news)
-            return verdicts
+            return verdicts, writing.news
 
-        def repeat(connection: Connection) -> Verdicts:
-            verdicts = job(connection)
-            self._bell.stir()
-            return verdicts
-
-        return self._running(self._writers).run(job, again=repeat)
+        return self._write(talk, is_small=len(batch) == 1)
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
@@ -232,25 +233,33 @@ class PostgresStore:
         at = self._at
         return await self._write(lambda: decided(self._calls, wishes, operation, at))
 
-    async def _write(
-        self, talk: Callable[[], Talk[tuple[_R, News]]], again: Callable[[], Talk[tuple[_R, News]]] | None = None
-    ) -> _R:
+    def _write(
+        self,
+        talk: Callable[[], Talk[tuple[_R, News]]],
+        again: Callable[[], Talk[tuple[_R, News]]] | None = None,
+        *,
+        is_small: bool = True,
+    ) -> asyncio.Future[_R]:
         """Have something written, and tell of it. `talk` makes it, once for each time it is tried.
 
-        After a lost connection `again` does instead, if given.
+        After a lost connection `again` does instead, if given. What is large is not for the loop to put together.
         """
 
-        def job(connection: Connection) -> _R:
-            told, news = hold(connection, talk())
+        def first() -> Talk[_R]:
+            told, news = yield from talk()
             self._tell(news)
             return told
 
-        def repeat(connection: Connection) -> _R:
-            told, _ = hold(connection, (again or talk)())
-            self._bell.stir()
+        def repeat() -> Talk[_R]:
+            told, _ = yield from (again or talk)()
+            self._bell.stir()  # what the first attempt did may not have been told
             return told
 
-        return await self._running(self._writers).run(job, again=repeat)
+        if is_small:
+            return self._running(self._wire).hold(first, again=repeat)
+        return self._running(self._writers).run(
+            lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
+        )
 
     # Reading
 
@@ -343,11 +352,12 @@ class PostgresStore:
         at = self._at
         return at, self._following.now() if at is None else at
 
-    def _running(self, sessions: Sessions) -> Sessions:
+    def _running(self, carrier: _Carrier) -> _Carrier:
+        """Whoever carries out an operation, if the store is open here."""
         self._check_process()
         if self._pid is None:
             raise StoreUnavailable(f"the store {self._address.shown} is not open; call open() first")
-        return sessions
+        return carrier
 
     def _check_process(self) -> None:
         if self._pid is not None and os.getpid() != self._pid:
@@ -360,6 +370,7 @@ class PostgresStore:
         """What a forked child does first: nothing of its parent's is used or closed."""
         for sessions in self._all:
             sessions.abandon()
+        self._wire.abandon()
         self._bell.abandon()
 
 
