@@ -6,10 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-
-import pytest
 
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
@@ -17,23 +14,12 @@ from holdfast.core.ids import new_id
 from holdfast.core.model import Lease
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
 
 CLAIMERS = 8
 RUNS = 200
 
 MakeStore = Callable[[], Store]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
-    """Make stores on the same runs."""
-    if request.param == "sqlite":
-        return lambda: SqliteStore(tmp_path / "runs.db")
-    url = request.getfixturevalue("postgres_store_url")
-    return lambda: PostgresStore(url)
 
 
 async def prepare(make_store: MakeStore) -> None:

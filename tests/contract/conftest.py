@@ -1,0 +1,21 @@
+"""Databases that several stores are opened on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.ports import Store
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import SqliteStore
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
+    """Make stores on the same runs."""
+    if request.param == "sqlite":
+        return lambda: SqliteStore(tmp_path / "runs.db")
+    url = request.getfixturevalue("postgres_store_url")
+    return lambda: PostgresStore(url)
