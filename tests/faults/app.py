@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast import Context, Holdfast, Registry, RunHandle, RunState, StoreUnavailable, step_info
@@ -93,21 +95,51 @@ def expected(number: int) -> list[Any]:
     return [number, f"word {number}", number * 2, number]
 
 
-async def check_parcels(hf: Holdfast, runs: Sequence[RunHandle[list[Any]]], before: Counter[tuple[str, str]]) -> None:
-    """Each ended once, was never lost, and had each effect exactly once; and nothing else was ever started."""
-    effects = BOOK.effects - before
-    children: list[str] = []
-    for run in runs:
-        info = await run.info()
-        assert (info.state, info.attempt) == (RunState.SUCCEEDED, 1), [
-            (f.event, f.at.isoformat(), f.data) for f in await run.audit()
-        ]
-        facts = [fact.event for fact in await run.audit()]
-        assert facts.count("succeeded") == 1
-        (child,) = [info async for info in hf.list(parent_id=run.id)]
-        assert (child.state, child.attempt) == (RunState.SUCCEEDED, 1)
-        children.append(child.id)
-    wanted = Counter({(run.id, place): 1 for run in runs for place in ("first", "last")})
-    wanted.update({(child, "there"): 1 for child in children})
-    assert effects == wanted
-    assert await hf.store.orphans(10) == []
+class Post:
+    """Sends parcels, all the time, until it is told to stop; then checks what became of them."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._earlier = Counter(BOOK.effects)
+        self._is_over = False
+        self.runs: list[RunHandle[list[Any]]] = []
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Send while something else goes on; afterwards, wait for all results."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._send())
+            try:
+                yield
+            finally:
+                self._is_over = True
+        async with asyncio.timeout(LIMIT_SECONDS):
+            results = await asyncio.gather(*(run.result() for run in self.runs))
+        assert results == [expected(number) for number in range(len(results))]
+
+    async def _send(self) -> None:
+        while not self._is_over:
+            number = len(self.runs)
+            run = await insist(partial(self._hf.start, parcel, number, key=f"parcel {number}"))
+            self.runs.append(run)
+            await insist(partial(run.send, "word", f"word {number}", id=f"message {number}"))
+            await asyncio.sleep(0.002)
+
+    async def check(self, *, may_be_late: bool = False) -> None:
+        """Each ended once, none was lost, nothing was started twice, and each effect happened exactly once.
+
+        Unless it `may_be_late`, no run was ever taken for one whose worker has died.
+        """
+        children: list[str] = []
+        for run in self.runs:
+            assert [fact.event for fact in await run.audit()].count("succeeded") == 1
+            (child,) = [info async for info in self._hf.list(parent_id=run.id)]
+            children.append(child.id)
+            for info in (await run.info(), child):
+                assert info.state is RunState.SUCCEEDED
+                assert info.attempt == 1 or may_be_late
+        wanted = Counter({(run.id, place): 1 for run in self.runs for place in ("first", "last")})
+        wanted.update({(child, "there"): 1 for child in children})
+        assert BOOK.effects - self._earlier == wanted
+        assert (await self._hf.store.counts())["parcel"] == {RunState.SUCCEEDED: len(self.runs)}
+        assert await self._hf.store.orphans(10) == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
+from holdfast import Holdfast
 from holdfast.testing.postgres import PostgresProxy
+from tests.faults.app import workflows
 
 
 @pytest.fixture
@@ -14,3 +17,12 @@ def proxy(postgres_url: str) -> Iterator[PostgresProxy]:
     """A fault proxy before an empty database, which is at `postgres_url`."""
     with PostgresProxy(postgres_url) as proxy:
         yield proxy
+
+
+@pytest_asyncio.fixture
+async def hf(proxy: PostgresProxy) -> AsyncIterator[Holdfast]:
+    """An application behind the proxy."""
+    hf = Holdfast(proxy.url)
+    hf.include(workflows)
+    async with hf:
+        yield hf

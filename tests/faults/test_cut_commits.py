@@ -5,33 +5,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from holdfast import Holdfast, RunHandle, RunState, StoreUnavailable
+from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.postgres import PostgresProxy
-from tests.faults.app import (
-    BOOK,
-    LIMIT_SECONDS,
-    check_parcels,
-    expected,
-    insist,
-    letters,
-    parcel,
-    until,
-    watch,
-    workflows,
-)
+from tests.faults.app import LIMIT_SECONDS, Post, letters, until, watch
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
@@ -50,15 +34,6 @@ CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STA
 """How many of each before and as many after it; heartbeats are too few for more."""
 
 around = pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-
-
-@pytest_asyncio.fixture
-async def hf(proxy: PostgresProxy) -> AsyncIterator[Holdfast]:
-    """An application behind the proxy."""
-    hf = Holdfast(proxy.url)
-    hf.include(workflows)
-    async with hf:
-        yield hf
 
 
 class Scissors:
@@ -158,32 +133,13 @@ def some_of(statement: str) -> Callable[[str], bool]:
 
 @pytest.mark.timeout(SECONDS * 10 + 60)
 async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: Holdfast) -> None:
-    earlier = Counter(BOOK.effects)
-    runs: dict[int, RunHandle[list[Any]]] = {}
-    is_over = asyncio.Event()
-
-    async def produce() -> None:
-        while not is_over.is_set():
-            number = len(runs)
-            run = runs[number] = await insist(partial(hf.start, parcel, number, key=f"parcel {number}"))
-            await insist(partial(run.send, "word", f"word {number}", id=f"message {number}"))
-            await asyncio.sleep(0.002)
-
-    async def disturb() -> None:
+    post = Post(hf)
+    async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50), post.sending():
         rules = [
             proxy.cut_around_commit(some_of(statement), before=before, count=CUTS[name])
             for name, statement in STATEMENTS.items()
             for before in (True, False)
         ]
         await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()))
-        is_over.set()
 
-    async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(produce())
-            group.create_task(disturb())
-        results = await asyncio.gather(*(run.result(timeout=LIMIT_SECONDS) for run in runs.values()))
-
-    assert results == [expected(number) for number in runs]
-    await check_parcels(hf, list(runs.values()), earlier)
-    assert (await hf.store.counts())["parcel"] == {RunState.SUCCEEDED: len(runs)}
+    await post.check()

@@ -1,0 +1,96 @@
+"""Connections break, hang and crawl under load: nothing is lost or doubled, and all goes on by itself.
+
+`HOLDFAST_PROCESS_SECONDS` makes it last longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.stores.postgres.connections import Limits
+from holdfast.testing.postgres import PostgresProxy
+from tests.faults.app import Post, until
+
+SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
+PAUSE_SECONDS = 0.2
+LEASE_SECONDS = 3.0
+
+_END_ALL = """
+select count(pg_terminate_backend(pid))
+from pg_stat_activity
+where application_name = 'holdfast'
+  and datname = current_database()
+"""
+
+pytestmark = pytest.mark.timeout(SECONDS * 10 + 60)
+
+
+@pytest.fixture
+def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have connections wait less long for an answer than they do in earnest."""
+    monkeypatch.setattr(Limits, "answer_seconds", property(lambda limits: 1.0 if limits.statement_seconds else 0.0))
+
+
+async def test_sessions_may_be_terminated_all_the_time(hf: Holdfast, postgres_url: str) -> None:
+    post = Post(hf)
+    ended = 0
+    async with (
+        hf.worker(lease_seconds=LEASE_SECONDS),
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as administrator,
+        post.sending(),
+    ):
+        until_then = time.monotonic() + SECONDS
+        while time.monotonic() < until_then:
+            await asyncio.sleep(PAUSE_SECONDS)
+            ended += (await (await administrator.execute(_END_ALL)).fetchone() or (0,))[0]
+
+    assert ended > SECONDS / PAUSE_SECONDS
+    await post.check(may_be_late=True)
+
+
+async def test_connections_may_be_cut_all_the_time(hf: Holdfast, proxy: PostgresProxy) -> None:
+    post = Post(hf)
+    cut = 0
+    async with hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
+        until_then = time.monotonic() + SECONDS
+        while time.monotonic() < until_then:
+            await asyncio.sleep(PAUSE_SECONDS)
+            cut += await asyncio.to_thread(proxy.cut)
+
+    assert cut > SECONDS / PAUSE_SECONDS
+    await post.check(may_be_late=True)
+
+
+async def test_answers_that_take_long_are_waited_for(hf: Holdfast, proxy: PostgresProxy) -> None:
+    post = Post(hf)
+    async with hf.worker(), post.sending():
+        await asyncio.to_thread(proxy.delay, to_server=0.05, to_client=0.05)
+        await asyncio.sleep(SECONDS)
+        await asyncio.to_thread(proxy.heal)
+
+    await post.check()
+
+
+@pytest.mark.usefixtures("is_impatient")
+async def test_connections_that_lead_nowhere_are_given_up(
+    hf: Holdfast, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    post = Post(hf)
+    async with hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
+        await until(lambda: len(post.runs) > 3)
+        await asyncio.to_thread(proxy.black_hole)
+        await until(lambda: "does not answer" in caplog.text)
+        accepted = proxy.accepted
+        await until(lambda: proxy.accepted > accepted)
+        # Whatever was sent into the void arrives now: late, and from nobody who waits for the answer.
+        await asyncio.to_thread(proxy.heal)
+        sent = len(post.runs)
+        await until(lambda: len(post.runs) > sent + 3)
+
+    await post.check(may_be_late=True)

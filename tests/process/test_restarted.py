@@ -1,0 +1,108 @@
+"""The database goes away under load: workers stay, go on by themselves when it is back, and repeat nothing.
+
+`HOLDFAST_PROCESS_SECONDS` makes it happen more often, and makes it stay away for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast import RunHandle, RunState
+from holdfast.testing.postgres import Databases, PostgresServer
+from tests.faults.app import insist
+from tests.process.app import quick
+from tests.process.crew import Crew, Hand, facts
+
+SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
+ROUNDS = max(1, round(SECONDS / 40))
+AWAY_SECONDS = min(10.0, SECONDS / 4)
+STEPS = 5
+
+LOST, BACK = "lost the database", "the database is back"
+
+
+@pytest_asyncio.fixture
+async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[Crew]:
+    """On a server of its own, which may be stopped."""
+    with Databases(postgres_server.url) as databases, databases.lend() as url:
+        crew = Crew(tmp_path, url=url)
+        try:
+            async with crew.hf:
+                yield crew
+                assert await crew.hf.store.orphans(10) == []
+        finally:
+            crew.dismiss()
+            if postgres_server.pid is None:
+                postgres_server.start()
+            sys.stdout.write(crew.report("the end of the test"))
+        assert crew.complaints() == []
+
+
+@pytest.mark.timeout(SECONDS * 10 + 60)
+async def test_workers_outlive_their_database(crew: Crew, postgres_server: PostgresServer) -> None:
+    def crash() -> None:
+        postgres_server.kill()
+        time.sleep(AWAY_SECONDS)
+        postgres_server.start()
+
+    blows: list[Callable[[], None]] = [postgres_server.restart, crash]
+    if ROUNDS > 1:
+        blows.append(partial(postgres_server.restart, "immediate"))
+    workers = await asyncio.gather(*(crew.hire(concurrency=10) for _ in range(2)))
+    runs: list[RunHandle[list[str]]] = []
+    is_over = asyncio.Event()
+
+    async def produce() -> None:
+        while not is_over.is_set():
+            start = partial(crew.hf.start, quick, crew.book, STEPS, 0.02, key=f"run {len(runs)}")
+            runs.append(await insist(start))
+            await asyncio.sleep(0.02)
+
+    async def disturb() -> None:
+        for blow in blows * ROUNDS:
+            await progress(crew, workers)
+            await asyncio.to_thread(blow)
+        await progress(crew, workers)
+        is_over.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(produce())
+        group.create_task(disturb())
+    results = await crew.results(runs)
+
+    assert [len(result) for result in results] == [STEPS] * len(runs)
+    executions = crew.ledger.executions()
+    assert len(executions) == STEPS * len(runs)
+    assert {len(deeds) for deeds in executions.values()} == {1}  # nobody died, so nothing was repeated
+    for run in runs:
+        assert ((await run.info()).state, len(await facts(run, "succeeded"))) == (RunState.SUCCEEDED, 1)
+    for worker in workers:
+        assert worker.is_alive
+        told = [LOST in line for line in worker.log.splitlines() if LOST in line or BACK in line]
+        assert told == [True, False] * (len(told) // 2)  # one line for each change
+
+
+async def progress(crew: Crew, workers: list[Hand]) -> None:
+    """Wait until each worker has done something new."""
+    before = {worker.pid: count_of(crew, worker) for worker in workers}
+    for worker in workers:
+        await crew.until(
+            f"worker {worker.number} goes on", partial(has_more, crew, worker, before[worker.pid] + 2 * STEPS)
+        )
+
+
+def has_more(crew: Crew, worker: Hand, than: int) -> bool:
+    return count_of(crew, worker) > than
+
+
+def count_of(crew: Crew, worker: Hand) -> int:
+    return sum(deed.pid == worker.pid for deed in crew.ledger.deeds("ended"))
