@@ -15,6 +15,7 @@ class Calls:
         self.create = f"select {schema}.create_v1(%s, %s, %s)".encode()
         self.claim = f"select {schema}.claim_v1(%s, %s, %s, %s, %s, %s, %s, %s, %s)".encode()
         self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
+        self.step = f"select {schema}.step_v1({', '.join(['%s'] * 17)})".encode()
         self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
         self.look = f"select {schema}.look_v1(%s, %s)".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()
