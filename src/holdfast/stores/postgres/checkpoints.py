@@ -256,6 +256,8 @@ class Writing:
     def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
         """Write what takes one trip. Those of which the server says `other` get no verdict."""
         batch = list(plains.values())
+        if len(batch) == 1 and (yield from self._write_step(*plains.items())):
+            return
         numbered = list(enumerate(batch, start=1))
         gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
         moves = [one.move(number, self._now) for number, one in numbered]
@@ -277,6 +279,43 @@ class Writing:
                 self._verdicts[place] = verdict
                 self._remember(one, told)
                 self._tell(one, told)
+
+    def _write_step(self, item: tuple[int, Plain]) -> Talk[bool]:
+        """Write one entry of one run, if that is all there is and nothing unusual has happened."""
+        place, one = item
+        checkpoint = one.checkpoint
+        if len(checkpoint.entries) != 1 or one.move(1, self._now) is not None:
+            return False
+        (entry,) = checkpoint.entries
+        now: Micros | None = yield (
+            self._calls.step,
+            (
+                checkpoint.run_id,
+                checkpoint.token,
+                checkpoint.seen,
+                entry.location,
+                entry.kind.value,
+                entry.state.value,
+                entry.position,
+                entry.attempts,
+                entry.since,
+                entry.started_at,
+                entry.finished_at,
+                entry.retry_at,
+                entry.has_undo,
+                entry.ref,
+                None if entry.error is None else encode(entry.error).decode(),
+                entry.result,
+                self._at,
+            ),
+        )
+        if now is None:
+            return False
+        self._now = now
+        said = _Said("written", checkpoint.seen)
+        self._verdicts[place] = Verdict(run_id=checkpoint.run_id, seen=checkpoint.seen)
+        self._remember(one, said)
+        return True
 
     def _remember(self, one: Plain, said: _Said) -> None:
         if said.what == "written" and one.is_held:

@@ -3,12 +3,13 @@
 -- Ids are text; times are whole microseconds since 1970, but for `ready_at`, which producers in SQL may set; values
 -- of users are JSON in `text` columns: `jsonb` refuses what JSON allows.
 
+-- Stable like what they are made of, or Postgres would not put their text in place of a call.
 create function micros(moment timestamptz) returns bigint
-    language sql immutable strict parallel safe
+    language sql stable strict parallel safe
     as $$ select (extract(epoch from moment) * 1000000)::bigint $$;
 
 create function instant(micros bigint) returns timestamptz
-    language sql immutable strict parallel safe
+    language sql stable strict parallel safe
     as $$ select timestamptz 'epoch' + micros * interval '1 microsecond' $$;
 
 -- A time-ordered UUID (version 7), like those the Python side makes.

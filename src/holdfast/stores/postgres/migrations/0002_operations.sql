@@ -6,13 +6,15 @@
 -- version: workers of an older release go on with the functions they know.
 --
 -- A statement is planned once per session: to plan it takes longer than to carry it out, and there is one good way to do
--- it, whatever the values. Tables may still be empty then, so a sequential scan or a hash join is never to be chosen.
+-- it, whatever the values. Tables may still be empty then, so a sequential scan or a hash join is never to be chosen, and
+-- to read a row that is not wanted is said to be dear.
+-- Functions in SQL are planned at every call, unless their text can be put in its place; so all others are PL/pgSQL.
+-- Those that are only called by others have no settings of their own.
 
--- The time of an operation.
+-- The time of an operation. It names nothing of this schema, so that its text is put in place of a call.
 create function time_v1(at bigint) returns bigint
     language sql volatile parallel safe
-    as $$ select coalesce(at, micros(clock_timestamp())) $$
-    set search_path from current;
+    as $$ select coalesce(at, (extract(epoch from clock_timestamp()) * 1000000)::bigint) $$;
 
 -- Make runs that are new; `leased` leases those at once that are ready. Refuses all if an id or a key is taken.
 create function create_v1(intents text, leased text, at bigint) returns text
@@ -22,6 +24,9 @@ create function create_v1(intents text, leased text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 declare
     wanted constant json := intents::json;
@@ -99,6 +104,9 @@ create function claim_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     set enable_bitmapscan = off
     as $$
 declare
@@ -106,6 +114,7 @@ declare
     due constant timestamptz := instant(now);
     spare constant integer := wanted * 4 + 16;
     claimed text[];
+    worn text[];
     seen bigint;
     next_ready bigint;
 begin
@@ -223,62 +232,71 @@ begin
                     end::text
                 from leased as l
             )
-            select coalesce(array_agg(l.id order by l.priority, l.ready_at, l.id), '{}'), (select count(*) from candidates)
-            into claimed, seen
+            select
+                coalesce(array_agg(l.id order by l.priority, l.ready_at, l.id), '{}'),
+                array_agg(l.id) filter (where l.token % 50 = 0),
+                (select count(*) from candidates)
+            into claimed, worn, seen
             from leased as l;
             exit when cardinality(claimed) > 0 or seen = 0;
         end loop;
-        perform trim_v1(claimed);
-        select micros(least(
-            (
-                select min(l.ready_at)
-                from unnest(wanted_types) as t (type)
-                cross join lateral (
-                    with recursive lanes (priority) as (
-                        (
-                            select r.priority
-                            from runs as r
-                            where r.type = t.type and r.worker is null and r.ready_at is not null
-                            order by r.priority
-                            limit 1
+        if worn is not null then
+            perform trim_v1(worn);
+        end if;
+        if cardinality(claimed) >= wanted then
+            next_ready := now;  -- there may be more
+        else
+            select micros(least(
+                (
+                    select min(l.ready_at)
+                    from unnest(wanted_types) as t (type)
+                    cross join lateral (
+                        with recursive lanes (priority) as (
+                            (
+                                select r.priority
+                                from runs as r
+                                where r.type = t.type and r.worker is null and r.ready_at is not null
+                                order by r.priority
+                                limit 1
+                            )
+                            union all
+                            select p.priority
+                            from lanes
+                            cross join lateral (
+                                select r.priority
+                                from runs as r
+                                where r.type = t.type and r.priority > lanes.priority
+                                    and r.worker is null and r.ready_at is not null
+                                order by r.priority
+                                limit 1
+                            ) as p
                         )
-                        union all
-                        select p.priority
+                        select f.ready_at
                         from lanes
                         cross join lateral (
-                            select r.priority
+                            select r.ready_at
                             from runs as r
-                            where r.type = t.type and r.priority > lanes.priority
+                            where r.type = t.type and r.priority = lanes.priority
                                 and r.worker is null and r.ready_at is not null
-                            order by r.priority
+                            order by r.ready_at
                             limit 1
-                        ) as p
-                    )
-                    select f.ready_at
-                    from lanes
+                        ) as f
+                    ) as l
+                ),
+                (
+                    select min(l.ready_at)
+                    from unnest(wanted_types) as t (type)
                     cross join lateral (
                         select r.ready_at
                         from runs as r
-                        where r.type = t.type and r.priority = lanes.priority
-                            and r.worker is null and r.ready_at is not null
+                        where r.type = t.type and r.worker is not null and r.worker <> by_worker
                         order by r.ready_at
                         limit 1
-                    ) as f
-                ) as l
-            ),
-            (
-                select min(l.ready_at)
-                from unnest(wanted_types) as t (type)
-                cross join lateral (
-                    select r.ready_at
-                    from runs as r
-                    where r.type = t.type and r.worker is not null and r.worker <> by_worker
-                    order by r.ready_at
-                    limit 1
-                ) as l
-            )
-        ))
-        into next_ready;
+                    ) as l
+                )
+            ))
+            into next_ready;
+        end if;
     end if;
     return json_build_object(
         'now', now,
@@ -291,7 +309,12 @@ begin
                 'arrivals', case when r.arrivals = 0 then '[]'::json else newer_v1(r.id, 0) end
             ) order by c.place), '[]')
             from unnest(claimed) with ordinality as c (id, place)
-            join runs_read as r on r.id = c.id
+            cross join lateral (
+                select *
+                from runs_read as r
+                where r.id = c.id
+                limit 1
+            ) as r
         )
     )::text;
 end
@@ -299,46 +322,55 @@ $$;
 
 -- Of what happens to a run over and over only the last facts are kept; now and then the rest is cleared away.
 create function trim_v1(of_runs text[]) returns void
-    language sql
+    language plpgsql
     set search_path from current
     as $$
-        delete from audits as old
-        using unnest(of_runs) as c (id)
-        join runs as r on r.id = c.id
-        cross join lateral (
-            select a.number
-            from audits as a
-            where a.run_id = c.id and a.event in ('claimed', 'suspended', 'woken')
-            order by a.number desc
-            offset 100
-            limit 1
-        ) as last
-        where r.token % 50 = 0
-            and old.run_id = c.id and old.number <= last.number
-            and old.event in ('claimed', 'suspended', 'woken')
-    $$;
+begin
+    delete from audits as old
+    using unnest(of_runs) as c (id)
+    cross join lateral (
+        select a.number
+        from audits as a
+        where a.run_id = c.id and a.event in ('claimed', 'suspended', 'woken')
+        order by a.number desc
+        offset 100
+        limit 1
+    ) as last
+    where old.run_id = c.id
+        and old.number <= last.number
+        and old.event in ('claimed', 'suspended', 'woken');
+end
+$$;
 
 -- The entries of a run, in the order in which they were settled; the others come last.
 create function history_v1(of_run text) returns json
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         select coalesce(
             json_agg(row_to_json(e) order by e.position = 0, e.position, e.location collate "C"), '[]'
         )
         from entries_read as e
         where e.run_id = of_run
-    $$;
+    );
+end
+$$;
 
 -- What waits in the inbox of a run beyond a number.
 create function newer_v1(of_run text, seen bigint) returns json
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         select coalesce(json_agg(row_to_json(a) order by a.number), '[]')
         from inbox_read as a
         where a.run_id = of_run and a.number > seen
-    $$;
+    );
+end
+$$;
 
 -- What holders are told of their runs: null for one that is lost.
 create function look_v1(holdings text, at bigint) returns text
@@ -348,6 +380,9 @@ create function look_v1(holdings text, at bigint) returns text
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 begin
     return json_build_object(
@@ -388,6 +423,9 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 declare
     now bigint;
@@ -404,10 +442,19 @@ begin
     on conflict (id) do update
     set name = excluded.name, host = excluded.host, pid = excluded.pid, types = excluded.types,
         concurrency = excluded.concurrency, heartbeat_at = excluded.heartbeat_at;
-    update runs as r
+    update runs
     set ready_at = instant(now + lease)
-    from json_to_recordset(holdings::json) as h (run_id text, token bigint)
-    where r.id = h.run_id and r.id = any(free) and r.token = h.token and r.worker is not null;
+    where id = any(array(
+        select h.run_id
+        from json_to_recordset(holdings::json) as h (run_id text, token bigint)
+        cross join lateral (
+            select
+            from runs as r
+            where r.id = h.run_id and r.token = h.token and coalesce(r.worker, '') <> ''
+            limit 1
+        ) as mine
+        where h.run_id = any(free)
+    ));
     return json_build_object(
         'told', look_v1(holdings, now)::json,
         'skipped', array(select unnest(held) except select unnest(free))
@@ -425,7 +472,8 @@ $$;
 -- is left untouched and said to be `other`: it takes more than one trip.
 --
 -- Each run is looked up by its id, in a loop or a lateral join: of a join Postgres might make one of each with each,
--- as long as it believes that there are few runs.
+-- as long as it believes that there are few runs. Nor does a condition name `worker` alone, or Postgres would read the
+-- whole index of held runs for each of them, if there were none when it last counted.
 create function checkpoint_v1(
     ids text[], tokens bigint[], seens bigint[], kinds text[], gained text, moved text, at bigint
 ) returns text
@@ -435,6 +483,9 @@ create function checkpoint_v1(
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 declare
     now bigint;
@@ -443,7 +494,19 @@ declare
     unseen bigint;
     place integer;
     is_written boolean[];
-    m record;
+    one record;
+    has_more boolean := false;
+    moved_ids text[];
+    moved_kinds text[];
+    moved_states text[];
+    moved_readies bigint[];
+    moved_crashes integer[];
+    moved_sleeps bigint[];
+    moved_rollbacks text[];
+    moved_results text[];
+    moved_errors text[];
+    moved_events text[];
+    moved_data text[];
 begin
     select
         array_agg(c.n),
@@ -460,13 +523,13 @@ begin
         from runs as r
         where r.id = c.id
             and r.token = c.token
-            and r.worker is not null
+            and coalesce(r.worker, '') <> ''
             and not r.is_pausing
             and (c.kind <> 'sleep' or r.arrivals <= c.seen)
             and (c.kind <> 'end' or r.parent_id is null or r.parent_location is null)
         for no key update
     ) as r;
-    now := coalesce(at, micros(clock_timestamp()));
+    now := time_v1(at);
     is_written := array_fill(cardinality(fit) is not distinct from cardinality(ids), array[cardinality(ids)]);
     if not is_written[1] then
         foreach place in array coalesce(fit, '{}') loop
@@ -474,82 +537,116 @@ begin
         end loop;
     end if;
 
-    for m in
-        select *
+    if moved is not null then
+        -- Not for this function: an end of which others must hear or that leaves something unread, and whatever may
+        -- decide over an event of a queue.
+        for place in
+            select distinct array_position(ids, child.parent_id)
+            from runs as child
+            where child.parent_id = any(array(select c.id from unnest(ids, kinds) as c (id, kind) where c.kind = 'end'))
+                and child.on_close = 'cancel' and child.finished_at is null
+        loop
+            is_written[place] := false;
+        end loop;
+        if unsure is not null then
+            for place in
+                select m.n
+                from json_to_recordset(moved::json) as m (n integer, consumed json)
+                where m.n = any(unsure)
+                    and exists (
+                        select
+                        from inbox as i
+                        where i.run_id = ids[m.n]
+                            and (
+                                i.kind = 'event' and i.is_exclusive
+                                or kinds[m.n] = 'end' and i.number not in (
+                                    select t.n::bigint
+                                    from json_array_elements_text(m.consumed) as t (n)
+                                )
+                            )
+                    )
+            loop
+                is_written[place] := false;
+            end loop;
+        end if;
+
+        select
+            array_agg(ids[m.n]), array_agg(kinds[m.n]), array_agg(m.state), array_agg(m.ready_at),
+            array_agg(m.crashes), array_agg(m.suspended_at), array_agg(m.rollback), array_agg(m.result),
+            array_agg(m.error::text), array_agg(m.event), array_agg(m.data::text),
+            bool_or(m.consumed is not null or m.waits is not null or m."values" is not null)
+        into
+            moved_ids, moved_kinds, moved_states, moved_readies, moved_crashes, moved_sleeps, moved_rollbacks, moved_results,
+            moved_errors, moved_events, moved_data, has_more
         from json_to_recordset(moved::json) as m (
             n integer, state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text,
             error json, event text, data json, consumed json, waits json, "values" json
         )
-    loop
-        continue when not is_written[m.n];
-        -- Not for this function: an end of which others must hear or that leaves something unread, and whatever may
-        -- decide over an event of a queue.
-        if kinds[m.n] = 'end' and exists (
-            select
-            from runs as child
-            where child.parent_id = ids[m.n] and child.on_close = 'cancel' and child.finished_at is null
-        ) or m.n = any(unsure) and exists (
-            select
-            from inbox as i
-            where i.run_id = ids[m.n]
-                and (
-                    i.kind = 'event' and i.is_exclusive
-                    or kinds[m.n] = 'end' and i.number not in (
-                        select t.n::bigint
-                        from json_array_elements_text(m.consumed) as t (n)
-                    )
+        where is_written[m.n];
+
+        insert into audits (run_id, event, at, data)
+        select m.id, m.event, now, m.data
+        from unnest(moved_ids, moved_events, moved_data) as m (id, event, data)
+        where m.event is not null;
+
+        update runs as r
+        set (state, ready_at, crashes, finished_at, suspended_at, rollback, result, error) = (
+                select
+                    moved_states[m.n],
+                    instant(moved_readies[m.n]),
+                    coalesce(moved_crashes[m.n], 0),
+                    case when moved_kinds[m.n] = 'end' then now end,
+                    case when moved_kinds[m.n] = 'sleep' then now else moved_sleeps[m.n] end,
+                    moved_rollbacks[m.n],
+                    moved_results[m.n],
+                    moved_errors[m.n]
+                from (select array_position(moved_ids, r.id) as n offset 0) as m
+            ),
+            worker = null,
+            claim_id = null,
+            updated_at = now
+        where r.id = any(array(
+            select m.id
+            from unnest(moved_ids, moved_states) as m (id, state)
+            where m.state is not null
+        ));
+    end if;
+
+    if has_more then
+        for one in
+            select ids[m.n] as id, m.consumed, m.waits, m."values"
+            from json_to_recordset(moved::json) as m (n integer, consumed json, waits json, "values" json)
+            where is_written[m.n]
+        loop
+            if one.consumed is not null then
+                with taken as (
+                    delete from inbox as i
+                    where i.run_id = one.id
+                        and i.number = any(array(select t.n::bigint from json_array_elements_text(one.consumed) as t (n)))
+                    returning i.kind, i.ref
                 )
-        ) then
-            is_written[m.n] := false;
-            continue;
-        end if;
-        if m.consumed is not null then
-            with taken as (
-                delete from inbox as i
-                where i.run_id = ids[m.n]
-                    and i.number = any(array(select t.n::bigint from json_array_elements_text(m.consumed) as t (n)))
-                returning i.kind, i.ref
-            )
-            insert into receipts (run_id, message_id, at)
-            select ids[m.n], t.ref, now
-            from taken as t
-            where t.kind = 'message' and t.ref is not null
-            on conflict (run_id, message_id) do update
-            set at = excluded.at;
-        end if;
-        if m.waits is not null then
-            delete from waits where run_id = ids[m.n];
-            if json_array_length(m.waits) > 0 then
-                perform await_v1(json_build_array(json_build_object('run_id', ids[m.n], 'waits', m.waits)));
+                insert into receipts (run_id, message_id, at)
+                select one.id, t.ref, now
+                from taken as t
+                where t.kind = 'message' and t.ref is not null
+                on conflict (run_id, message_id) do update
+                set at = excluded.at;
             end if;
-        end if;
-        if m."values" is not null then
-            insert into run_values (run_id, name, value)
-            select ids[m.n], v.key, v.value
-            from json_each_text(m."values") as v
-            on conflict (run_id, name) do update
-            set value = excluded.value;
-        end if;
-        if m.event is not null then
-            insert into audits (run_id, event, at, data)
-            values (ids[m.n], m.event, now, m.data::text);
-        end if;
-        if m.state is not null then
-            update runs
-            set state = m.state,
-                ready_at = instant(m.ready_at),
-                worker = null,
-                claim_id = null,
-                crashes = coalesce(m.crashes, 0),
-                updated_at = now,
-                finished_at = case when kinds[m.n] = 'end' then now end,
-                suspended_at = case when kinds[m.n] = 'sleep' then now else m.suspended_at end,
-                rollback = m.rollback,
-                result = m.result,
-                error = m.error::text
-            where id = ids[m.n];
-        end if;
-    end loop;
+            if one.waits is not null then
+                delete from waits where run_id = one.id;
+                if json_array_length(one.waits) > 0 then
+                    perform await_v1(json_build_array(json_build_object('run_id', one.id, 'waits', one.waits)));
+                end if;
+            end if;
+            if one."values" is not null then
+                insert into run_values (run_id, name, value)
+                select one.id, v.key, v.value
+                from json_each_text(one."values") as v
+                on conflict (run_id, name) do update
+                set value = excluded.value;
+            end if;
+        end loop;
+    end if;
 
     if gained is not null then
         insert into entries as known (
@@ -608,33 +705,88 @@ begin
 end
 $$;
 
+-- Write the one entry that a run gained, if the run is still as its holder knew it and nothing has arrived; else nothing
+-- is written, and the answer null. Without a batch, and all that goes with one.
+create function step_v1(
+    of_run text, under bigint, seen bigint, location text, kind text, state text, "position" bigint, attempts integer,
+    since bigint, started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error text,
+    result text, at bigint
+) returns bigint
+    language plpgsql
+    set search_path from current
+    set enable_seqscan = off
+    set cpu_index_tuple_cost = 1
+    as $$
+#variable_conflict use_column
+begin
+    perform
+    from runs as r
+    where r.id = of_run
+        and r.token = under
+        and coalesce(r.worker, '') <> ''
+        and not r.is_pausing
+        and r.arrivals = step_v1.seen
+    for no key update;
+    if not found then
+        return null;
+    end if;
+    insert into entries as known (
+        run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token, has_undo,
+        ref, error, result
+    )
+    values (
+        of_run, step_v1.location, step_v1.kind, step_v1.state, step_v1."position", step_v1.attempts, step_v1.since,
+        step_v1.started_at, step_v1.finished_at, step_v1.retry_at, under, step_v1.has_undo, step_v1.ref,
+        step_v1.error, step_v1.result
+    )
+    on conflict (run_id, location) do update
+    set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+        since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+        retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+        error = excluded.error, result = excluded.result
+    where known.position = 0
+        and (excluded.position > 0 or excluded.attempts > known.attempts);
+    return time_v1(at);
+end
+$$;
+
 -- Write what runs wait for, each list in its order.
 create function await_v1(waiting json) returns void
-    language sql
+    language plpgsql
     set search_path from current
     as $$
-        insert into waits (run_id, place, location, kind, since, names, deadline, after, count, topic)
-        select
-            r.run_id, w.place, w.location, w.kind, w.since, coalesce(w.names, '[]')::text, w.deadline,
-            coalesce(w.after, 0), coalesce(w.count, 0),
-            case when w.kind in ('event', 'slot') then w.names ->> 0 end
-        from json_to_recordset(waiting) as r (run_id text, waits json)
-        cross join lateral rows from (
-            json_to_recordset(r.waits) as (
-                location text, kind text, since bigint, names json, deadline bigint, after bigint, count bigint
-            )
-        ) with ordinality as w (location, kind, since, names, deadline, after, count, place)
-    $$;
+begin
+    insert into waits (run_id, place, location, kind, since, names, deadline, after, count, topic)
+    select
+        r.run_id, w.place, w.location, w.kind, w.since, coalesce(w.names, '[]')::text, w.deadline,
+        coalesce(w.after, 0), coalesce(w.count, 0),
+        case when w.kind in ('event', 'slot') then w.names ->> 0 end
+    from json_to_recordset(waiting) as r (run_id text, waits json)
+    cross join lateral rows from (
+        json_to_recordset(r.waits) as (
+            location text, kind text, since bigint, names json, deadline bigint, after bigint, count bigint
+        )
+    ) with ordinality as w (location, kind, since, names, deadline, after, count, place);
+end
+$$;
 
 create function text_array_v1(list json) returns text[]
-    language sql immutable
-    as $$ select array(select json_array_elements_text(list)) $$;
+    language plpgsql immutable
+    as $$
+begin
+    return (
+        select array(select json_array_elements_text(list))
+    );
+end
+$$;
 
 -- How long events of a topic are kept: by its own rule, or that of the closest family that covers it.
 create function retention_v1(of_topic text) returns bigint
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         select coalesce(
             (
                 select t.retention
@@ -646,7 +798,9 @@ create function retention_v1(of_topic text) returns bigint
             ),
             604800000000
         )
-    $$;
+    );
+end
+$$;
 
 -- A member of an object that is put together piece by piece.
 create function named_v1(name text, value json) returns text
@@ -655,9 +809,11 @@ create function named_v1(name text, value json) returns text
 
 -- Runs and all below them that are cancelled when they end.
 create function descendants_v1(of_runs text[]) returns text[]
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         with recursive ending (id) as (
             select unnest(of_runs) collate "C"
             union
@@ -668,38 +824,48 @@ create function descendants_v1(of_runs text[]) returns text[]
         )
         select array_agg(e.id)
         from ending as e
-    $$;
+    );
+end
+$$;
 
 -- The first ones that wait for a slot of their group.
 create function parked_v1(groups json) returns table (name text, run_id text)
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
-        select g.name, p.run_id
-        from json_to_recordset(groups) as g (name text, count bigint)
-        cross join lateral (
-            select w.run_id
-            from waits as w
-            where w.topic = g.name and w.kind = 'slot'
-            order by w.run_id
-            limit g.count
-        ) as p
-    $$;
+begin
+    return query
+    select g.name, p.run_id
+    from json_to_recordset(groups) as g (name text, count bigint)
+    cross join lateral (
+        select w.run_id
+        from waits as w
+        where w.topic = g.name and w.kind = 'slot'
+        order by w.run_id
+        limit g.count
+    ) as p;
+end
+$$;
 
 -- Messages with the ids of the runs they are for, be they addressed by id or by key.
 create function addressed_v1(messages json) returns table (run_id text, id text)
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
-        select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)), m.id
-        from json_to_recordset(messages) as m (run_id text, key text, id text)
-    $$;
+begin
+    return query
+    select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)), m.id
+    from json_to_recordset(messages) as m (run_id text, key text, id text);
+end
+$$;
 
 -- What is wished for of the inboxes of runs; their events in any case.
 create function arrivals_v1(w json, locked text[]) returns json
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
         from (
             select i.run_id, i.number
@@ -719,14 +885,18 @@ create function arrivals_v1(w json, locked text[]) returns json
             join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
         ) as wanted
         join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
-    $$;
+    );
+end
+$$;
 
 -- The events that were emitted before, that runs have in their inboxes and no other gets, that runs have missed, and
 -- the first ones of queues that nobody has.
 create function events_v1(w json, locked text[], now bigint) returns json
-    language sql stable
+    language plpgsql stable
     set search_path from current
     as $$
+begin
+    return (
         select coalesce(json_agg(row_to_json(e) order by e.number), '[]')
         from (
             select known.number
@@ -761,7 +931,9 @@ create function events_v1(w json, locked text[], now bigint) returns json
             ) as pending
         ) as wanted
         join events_read as e on e.number = wanted.number
-    $$;
+    );
+end
+$$;
 
 -- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
 -- everything is read afterwards, so that it is as it stays until the transaction ends.
@@ -771,10 +943,13 @@ create function events_v1(w json, locked text[], now bigint) returns json
 create function load_v1(wishes text, at bigint) returns text
     language plpgsql
     set search_path from current
+    set plan_cache_mode = force_generic_plan
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
-    set plan_cache_mode = force_generic_plan
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 declare
     w constant json := wishes::json;
@@ -949,6 +1124,9 @@ create function apply_v1(changes text, now bigint) returns void
     set enable_seqscan = off
     set enable_hashjoin = off
     set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
     as $$
 declare
     c constant json := changes::json;
