@@ -83,7 +83,9 @@ async def main() -> None:
         print("tea:", await hf.run(key=f"order:{tea}").result())
         print("cups:", await hf.run(key=f"order:{cups}").result())
         with hf.connection(readonly=True) as connection:
-            orders = connection.execute("select item, parcels from shop_order where number = any(%s)", ([tea, cake, cups],))
+            orders = connection.execute(
+                "select item, parcels from shop_order where number = any(%s)", ([tea, cake, cups],)
+            )
             print("orders:", sorted(orders))
 
 

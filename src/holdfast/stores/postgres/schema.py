@@ -209,8 +209,7 @@ def _forbidden(connection: psycopg.Connection[Any], schema: str, error: psycopg.
     if found is not None and not found[1]:
         return (
             f"user {user!r} must not create tables in schema {schema!r} ({told}); run `holdfast migrate` as "
-            f"{found[2]!r}, or have {found[2]!r} run: grant usage, create on schema {identifier(schema)} "
-            f"to {_role(user)}"
+            f"{found[2]!r}, or have that user run: grant usage, create on schema {identifier(schema)} to {_role(user)}"
         )
     owner = found[2] if found is not None else "its owner"
     return (

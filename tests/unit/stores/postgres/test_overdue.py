@@ -44,13 +44,13 @@ async def test_a_transaction_that_the_server_ended_is_a_failed_attempt(hf: Holdf
 async def test_the_next_attempt_may_be_quicker(hf: Holdfast) -> None:
     pauses = [0.8, 0.0]
 
-    def dawdle(_: object) -> int:
+    def learn(_connection: psycopg.Connection[Any]) -> int:
         time.sleep(pauses.pop(0))
         return len(pauses)
 
     @hf.workflow("learner")
     async def learner(ctx: Context) -> int:
-        return await ctx.tx("learn", dawdle, retry=Retry(initial=0.01))
+        return await ctx.tx("learn", learn, retry=Retry(initial=0.01))
 
     async with hf.worker():
         assert await hf.execute(learner) == 0
