@@ -15,6 +15,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.postgres import claims, listing, pruning, reads, requests
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.talks import hold
 from holdfast.testing.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
 
@@ -225,7 +226,7 @@ def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19
 
 def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
     def claim() -> None:
-        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(), None)
+        claimed, _ = hold(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
         assert len(claimed.leases) == 3
 
     scanned, rows = touched(full, claim)
@@ -236,7 +237,7 @@ def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(fu
 
 def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
     def claim() -> None:
-        claimed, _ = claims.claim(full.connection, Calls(full.schema), a_claim(types=["type.0"]), None)
+        claimed, _ = hold(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
         assert claimed.leases == ()
 
     scanned, rows = touched(full, claim)

@@ -18,6 +18,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.postgres import claims, reads, requests
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
+from holdfast.stores.postgres.talks import hold
 from holdfast.testing.postgres import find_installation
 from tests.unit.stores.postgres.database import Place
 
@@ -75,7 +76,7 @@ def test_an_inserted_intent_is_claimed_like_any_other(place: Place) -> None:
         id="c", worker="w", types=("content.thumbnail.v1",), limit=5, lease=SECOND, python="3.11.0", may_suspect=True
     )
 
-    claimed, _ = claims.claim(place.connection, Calls(place.schema), request, None)
+    claimed, _ = hold(place.connection, claims.claim(Calls(place.schema), request, None))
 
     assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [(run_id, 1, ())]
 
