@@ -188,6 +188,10 @@ class WorkingRecord(Record):
 
     @property
     def last_position(self) -> int:
+        if self._is_history_known:
+            return super().last_position
+        if any(location not in self.entries for location in self.origin.entries):
+            raise Unknown("histories", self.run.id)  # the last one may be among those that are gone
         return max(super().last_position, self.last_position_before)
 
     def newer(self, seen: int) -> tuple[Arrival, ...]:

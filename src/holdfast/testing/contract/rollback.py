@@ -148,6 +148,17 @@ class RollbackContract(Contract):
         assert (entry.location, entry.position, entry.error) == (ROLLBACK_LOCATION, 3, run.error)
         assert (await write(store, checkpoint_for(lease, entries=(a_step("late", 3),)))).is_lost
 
+    async def test_a_cancelled_run_turns_around_right_after_what_was_left_of_its_history(self, store: Store) -> None:
+        lease, other = await held(store, 2), await held(store, 1)
+        await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("loop/1/a", 2), a_step("loop/1/b", 3))))
+
+        await store.checkpoint(
+            [checkpoint_for(lease, pruned=("loop/1",)), checkpoint_for(other, cancels=(lease.run.id,))]
+        )
+
+        history = await store.history(lease.run.id)
+        assert [(entry.location, entry.position) for entry in history] == [("charge", 1), (ROLLBACK_LOCATION, 2)]
+
     async def test_force_skips_undo(self, store: Store) -> None:
         """SEMANTICS, control: `force` skips undo."""
         lease = await held(store)
