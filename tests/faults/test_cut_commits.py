@@ -112,13 +112,14 @@ async def test_orders_cut_off_are_obeyed_once(proxy: PostgresProxy, hf: Holdfast
 async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: PostgresProxy, hf: Holdfast) -> None:
     async with hf.worker() as worker:
         await worker.run_until_idle()  # so that it takes the run at the moment it is created
-        rule = proxy.cut_around_commit(STATEMENTS["create"], before=False, count=3)
+        rule = proxy.cut_around_commit(STATEMENTS["create"], before=False, count=100)
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await hf.start(letters, 0, key="k")
+        rule.end()
 
         assert await hf.run(key="k").result(timeout=LIMIT_SECONDS) == []
 
-    assert rule.hits == 3
+    assert rule.hits >= 3
     info = await hf.run(key="k").info()
     assert (info.state, info.attempt) == (RunState.SUCCEEDED, 1)
     assert [fact.event for fact in await hf.run(key="k").audit()] == ["created", "claimed", "succeeded"]

@@ -173,9 +173,10 @@ async def errand(ctx: Context, book: str, number: int) -> int:
     return number * 2
 
 
-def deposit(connection: apsw.Connection, number: int) -> int:
+def deposit(connection: Any, number: int) -> int:
     """Write to tables of the test's own, in the transaction of the store."""
-    connection.execute("insert into deposit values (?, ?)", (step_info().run_id, number))
+    mark = "?" if isinstance(connection, apsw.Connection) else "%s"
+    connection.execute(f"insert into deposit values ({mark}, {mark})", (step_info().run_id, number))  # noqa: S608
     connection.execute("update total set count = count + 1")
     return number
 
@@ -186,9 +187,9 @@ async def tellers(ctx: Context, count: int) -> list[int]:
     return [await ctx.tx("deposit", deposit, number, retry=STUBBORN) for number in range(count)]
 
 
-def die_in_transaction(connection: apsw.Connection) -> None:
+def die_in_transaction(connection: Any) -> None:
     """Take the worker along, in the midst of a transaction."""
-    connection.execute("create table trace (x)")
+    connection.execute("create table trace (x integer)")
     os._exit(13)
 
 

@@ -117,9 +117,9 @@ class Crew:
         """Start a worker process, and wait until it works."""
         return await self.ready(self.launch(**options))
 
-    def launch(self, **options: float) -> Hand:
-        """Start a worker process."""
-        hand = Hand(len(self.hands), self.url, self.folder, {"lease": self.lease, **options})
+    def launch(self, url: str | None = None, **options: float) -> Hand:
+        """Start a worker process, perhaps with another way to the store."""
+        hand = Hand(len(self.hands), url or self.url, self.folder, {"lease": self.lease, **options})
         self.hands.append(hand)
         return hand
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from holdfast import RunState
 from tests.process.app import deadly_transaction, tellers
-from tests.process.crew import Crew, step
+from tests.process.crew import Crew, on_every_store, step
 
 RUNS = 12
 DEPOSITS = 25
-KILLS = 6
+KILLS = 4
+SHORT_LEASE_SECONDS = 1.0
 
 
+@on_every_store
 async def test_what_transactions_write_is_there_exactly_once_whoever_dies(crew: Crew) -> None:
+    crew.lease = min(crew.lease, SHORT_LEASE_SECONDS)
     with crew.hf.connection() as connection:
-        connection.execute("create table deposit (run_id text, number integer)")
-        connection.execute("create table total (count integer)")
-        connection.execute("insert into total values (0)")
+        make_tables(connection)
     runs = [await crew.hf.start(tellers, DEPOSITS) for _ in range(RUNS)]
     hand = await crew.hire()
     for _ in range(KILLS):
@@ -30,18 +32,24 @@ async def test_what_transactions_write_is_there_exactly_once_whoever_dies(crew: 
 
     assert all(result == list(range(DEPOSITS)) for result in results)
     with crew.hf.connection(readonly=True) as connection:
-        assert connection.execute("select count from total").get == RUNS * DEPOSITS
+        assert connection.execute("select count from total").fetchall() == [(RUNS * DEPOSITS,)]
         found = connection.execute("select run_id, number from deposit").fetchall()
     assert sorted(found) == sorted((run.id, number) for run in runs for number in range(DEPOSITS))
 
 
+def make_tables(connection: Any) -> None:
+    """Make tables of the test's own, with nothing in them."""
+    connection.execute("create table deposit (run_id text, number integer)")
+    connection.execute("create table total (count integer)")
+    connection.execute("insert into total values (0)")
+
+
+@on_every_store
 async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew: Crew) -> None:
     await crew.hire()
     await asyncio.sleep(1.2)  # so that whatever backs off has done so
     with crew.hf.connection() as connection:
-        connection.execute("create table deposit (run_id text, number integer)")
-        connection.execute("create table total (count integer)")
-        connection.execute("insert into total values (0)")
+        make_tables(connection)
         run = await crew.hf.start_in(connection, tellers, 3)
 
     assert await crew.result(run) == [0, 1, 2]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from holdfast import RunHandle
+from holdfast.testing.postgres import PostgresProxy
 from tests.process.app import quick, story
 from tests.process.crew import Crew, Hand, facts, marks, step
 
@@ -67,6 +71,51 @@ async def freeze_once(crew: Crew, round: int) -> None:
         assert len(await facts(run, "succeeded")) == 1
         assert [fact.data.get("lost") for fact in await facts(run, "claimed")] == [None, frozen.worker_id]
 
+    heir.kill()
+    assert len(await crew.result(await crew.hf.start(quick, crew.book, 3))) == 3  # the stopped one works again
+    frozen.kill()
+
+
+@pytest.mark.parametrize("crew", ["postgres"], indirect=True)
+@pytest.mark.timeout(60 + 10 * ROUNDS)
+async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Crew) -> None:
+    for round in range(ROUNDS):
+        with PostgresProxy(crew.url) as proxy:
+            await delay_once(crew, proxy, round)
+
+
+async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
+    # The record of a body that has ended, and the heartbeats after it, hang somewhere between worker and server. They
+    # arrive when another worker has executed the one run and is executing the other.
+    over, shared = f"over-{round}", f"shared-{round}"
+    runs = {name: await crew.hf.start(story, crew.book, str(crew.gate(name))) for name in (over, shared)}
+    frozen = await crew.ready(crew.launch(proxy.url, lease=LEASE_SECONDS))
+    for run in runs.values():
+        await crew.begun(run, "middle", frozen)
+    await asyncio.to_thread(proxy.black_hole)
+    crew.gate(over, frozen).touch()
+    await crew.until("the body has ended", partial(is_dropped, crew, runs[over], frozen, "ended"))
+    await asyncio.sleep(LEASE_SECONDS / 2)  # its record is on its way, and so is a heartbeat
+    frozen.signal(signal.SIGSTOP)
+    await crew.until("the process stands still", lambda: is_stopped(frozen))
+    crew.gate(over).touch()
+    heir = await crew.hire(lease=30)
+    await crew.result(runs[over])
+    await crew.begun(runs[shared], "middle", heir)
+    before = [await everything(run) for run in runs.values()]
+
+    await asyncio.to_thread(proxy.heal)
+    frozen.signal(signal.SIGCONT)
+    await crew.until("the body is cancelled", partial(is_dropped, crew, runs[shared], frozen, "cancelled"))
+
+    assert [await everything(run) for run in runs.values()] == before
+    crew.gate(shared).touch()
+    await crew.result(runs[shared])
+    for run in runs.values():
+        assert crew.executions(run, "middle") == [frozen.number, heir.number]
+        assert (await marks(run))["middle"] == crew.ledger.deeds("began", run.id, "middle")[-1].mark
+        assert len(await facts(run, "succeeded")) == 1
+        assert [fact.data.get("lost") for fact in await facts(run, "claimed")] == [None, frozen.worker_id]
     heir.kill()
     assert len(await crew.result(await crew.hf.start(quick, crew.book, 3))) == 3  # the stopped one works again
     frozen.kill()

@@ -1,0 +1,94 @@
+"""A worker that has nothing to do leaves the database alone; behind a pooler it keeps nothing in a session."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import urlsplit
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing.postgres import PostgresProxy
+from holdfast.testing.proxy import FaultProxy, Tap, Verdict
+from tests.faults.app import LIMIT_SECONDS, Post, letters, workflows
+
+IDLE_SECONDS = 5.0
+
+
+class Ear:
+    """Hears every statement that is carried out through a proxy."""
+
+    def __init__(self, proxy: PostgresProxy) -> None:
+        self.statements: list[str] = []
+        proxy.cut_around_commit(self._hear, before=True)
+
+    def _hear(self, statement: str) -> bool:
+        self.statements.append(statement)
+        return False  # nothing is cut
+
+
+async def test_an_idle_worker_asks_less_than_once_a_second(hf: Holdfast, proxy: PostgresProxy) -> None:
+    async with hf.worker():
+        run = await hf.start(letters, 1)
+        await hf.start(letters, 0, delay=3600)
+        await asyncio.sleep(1)  # so that whatever backs off has done so
+        ear = Ear(proxy)
+        await asyncio.sleep(IDLE_SECONDS)
+        heard = list(ear.statements)
+        await run.send("word", "still there?")
+        assert await run.result(timeout=LIMIT_SECONDS) == ["still there?"]
+
+    assert len(heard) < IDLE_SECONDS, heard
+
+
+class Witness(Tap):
+    """Reads along what a client asks of Postgres, and notes the names under which it prepares statements."""
+
+    def __init__(self, names: list[bytes]) -> None:
+        self._names = names
+        self._bytes = b""
+        self._has_begun = False
+
+    def from_client(self, data: bytes) -> Verdict:
+        self._bytes += data
+        while len(self._bytes) >= (start := 1 if self._has_begun else 0) + 4:
+            length = start + int.from_bytes(self._bytes[start : start + 4])
+            if len(self._bytes) < length:
+                break
+            message, self._bytes = self._bytes[:length], self._bytes[length:]
+            if self._has_begun and message[:1] == b"P":
+                self._names.append(message[5 : message.index(b"\0", 5)])
+            self._has_begun = True
+        return Verdict(data)
+
+
+@pytest.mark.parametrize(("options", "is_prepared"), [("", True), ("&prepare=off&hints=off", False)])
+async def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, options: str, *, is_prepared: bool) -> None:
+    names: list[bytes] = []
+    host, port = urlsplit(postgres_url).hostname or "", urlsplit(postgres_url).port or 0
+    with FaultProxy(host, port, tap=lambda: Witness(names)) as proxy:
+        hf = Holdfast(f"{postgres_url.replace(f':{port}/', f':{proxy.port}/')}{options}")
+        hf.include(workflows)
+        async with hf, hf.worker():
+            for _ in range(20):
+                run = await hf.start(letters, 1)
+                await run.send("word", "again")
+                await run.result(timeout=LIMIT_SECONDS)
+
+    assert names
+    assert any(names) == is_prepared
+
+
+async def test_behind_a_pooler_nothing_is_kept_in_a_session(proxy: PostgresProxy) -> None:
+    ear = Ear(proxy)
+    hf = Holdfast(f"{proxy.url}&prepare=off&hints=off")
+    hf.include(workflows)
+    async with hf:
+        post = Post(hf)
+        async with hf.worker(), post.sending():
+            await asyncio.sleep(1)
+        await post.check()
+
+    kept = re.compile(r"listen|notify|prepare|pg_notify|pg_advisory_lock|set (?!local)|temp table", re.IGNORECASE)
+    assert not [text for text in ear.statements if len(text) < 1000 and kept.match(text)]

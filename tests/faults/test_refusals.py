@@ -1,0 +1,115 @@
+"""A database that cannot be used: whoever opens it is told what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, HoldfastError, SchemaOutOfDate, StoreUnavailable
+from holdfast.stores.postgres import connections
+from tests.faults.app import letters, workflows
+
+
+async def refusal(url: str) -> HoldfastError:
+    """What somebody hears who starts a run there."""
+    hf = Holdfast(url)
+    hf.include(workflows)
+    try:
+        with pytest.raises(HoldfastError) as caught:
+            await hf.start(letters, 0)
+    finally:
+        await hf.close()
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def changed(url: str, *, account: str | None = None, database: str | None = None, port: int | None = None) -> str:
+    """A URL with something else in it."""
+    parts = urlsplit(url)
+    old_account, _, place = parts.netloc.rpartition("@")
+    if port is not None:
+        place = f"{place.rpartition(':')[0]}:{port}"
+    path = parts.path if database is None else f"/{database}"
+    return urlunsplit(parts._replace(netloc=f"{account or old_account}@{place}", path=path))
+
+
+async def test_a_server_that_is_too_old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "OLDEST_VERSION", 99)
+
+    error = await refusal(postgres_url)
+
+    assert isinstance(error, StoreUnavailable)
+    assert "holdfast needs 99 or newer: upgrade the server" in str(error)
+
+
+async def test_a_schema_of_a_newer_version(postgres_url: str) -> None:
+    async with Holdfast(postgres_url):
+        pass
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("update holdfast.meta set value = '999' where name = 'schema'")
+
+    error = await refusal(postgres_url)
+
+    assert isinstance(error, SchemaOutOfDate)
+    assert "has version 999, made by a newer holdfast" in str(error)
+    assert "upgrade holdfast" in str(error)
+
+
+async def test_a_user_without_permissions(postgres_url: str) -> None:
+    name = "guest_" + urlsplit(postgres_url).path[-8:]
+    guest = changed(postgres_url, account=f"{name}:secret")
+    with psycopg.connect(postgres_url, autocommit=True) as administrator:
+        administrator.execute(f"create role {name} login password 'secret'".encode())
+        try:
+            stranger = await refusal(guest)
+            async with Holdfast(postgres_url):
+                pass
+            visitor = await refusal(guest)
+            administrator.execute(f"grant usage on schema holdfast to {name}".encode())
+            onlooker = await refusal(guest)
+            for statement in granted(str(onlooker)):
+                administrator.execute(statement.encode())
+            async with Holdfast(guest) as hf:
+                hf.include(workflows)
+                await hf.start(letters, 0)
+                async with hf.worker() as worker:
+                    await worker.run_until_idle()
+        finally:
+            administrator.execute(f"drop owned by {name}; drop role {name}".encode())
+
+    assert "grant create on database" in str(stranger)
+    assert f"grant usage on schema holdfast to {name}" in str(visitor).replace('"', "")
+    assert all(isinstance(error, StoreUnavailable) for error in (stranger, visitor, onlooker))
+
+
+def granted(advice: str) -> list[str]:
+    """The statements that an error asks an administrator for."""
+    return [part for part in advice.partition("run: ")[2].split("; ") if part.startswith("grant")]
+
+
+async def test_a_wrong_password(postgres_url: str) -> None:
+    user = urlsplit(postgres_url).username
+
+    error = await refusal(changed(postgres_url, account=f"{user}:secret"))
+
+    assert isinstance(error, StoreUnavailable)
+    assert "refuses the password; check user and password of the URL" in str(error)
+
+
+async def test_an_unknown_database(postgres_url: str) -> None:
+    error = await refusal(changed(postgres_url, database="nowhere"))
+
+    assert isinstance(error, StoreUnavailable)
+    assert "has no such database; create it (`createdb`), or correct the URL" in str(error)
+
+
+async def test_a_server_that_is_not_there(postgres_url: str) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        error = await refusal(changed(postgres_url, port=nobody.getsockname()[1]))
+
+    assert isinstance(error, StoreUnavailable)
+    assert "nobody listens there; is the server running, and are host and port right?" in str(error)
