@@ -115,7 +115,7 @@ class Crew:
 
     async def hire(self, **options: float) -> Hand:
         """Start a worker process, and wait until it works."""
-        return await self.ready(self.launch(**options))
+        return await self.ready(self.launch(None, **options))
 
     def launch(self, url: str | None = None, **options: float) -> Hand:
         """Start a worker process, perhaps with another way to the store."""

@@ -177,7 +177,7 @@ READS: dict[str, tuple[str, Any, str]] = {
     ),
     "events to remove": (
         pruning._REMOVE,
-        {"numbers": [1, 2], "states": ["open", "open"], "now": 1, "reason": "expired"},
+        {"numbers": [1, 2], "states": ["open", "open"], "now": 1, "reason": "expired", "is_dry_run": False},
         "events_pkey",
     ),
     "old receipts": (pruning._DROP_RECEIPTS, (50, 20), "receipts_age"),
