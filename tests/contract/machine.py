@@ -263,7 +263,9 @@ class StoreMachine(RuleBasedStateMachine):
             may_suspect=may_suspect,
             is_repeat=is_repeat,
         )
-        claimed = self._both(lambda store: store.claim(request), _unordered if is_repeat else None)
+        claimed = self._both(
+            lambda store: store.claim(request), _unordered if is_repeat else _without_hint_if_full(limit)
+        )
         self._learn(claimed.leases)
 
     @rule(plans=st.lists(CHECKPOINTS, min_size=1, max_size=3))
@@ -566,6 +568,11 @@ async def _outcome(operation: Callable[[Store], Awaitable[Any]], store: Store) -
         return ("KeyConflict", conflict.run_id, conflict.index)
     except (RunNotFound, RunBusy, InvalidRequest) as refusal:
         return (type(refusal).__name__, str(refusal))
+
+
+def _without_hint_if_full(limit: int) -> Callable[[Claimed], Claimed]:
+    """A claim that found all it asked for is made again at once, whatever it says of the next run."""
+    return lambda claimed: replace(claimed, next_ready_at=None) if len(claimed.leases) == limit else claimed
 
 
 def _unordered(claimed: Claimed) -> Claimed:

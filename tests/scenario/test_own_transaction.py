@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,28 @@ from holdfast import (
     RunState,
     StoreUnavailable,
 )
+from tests.stage import url_for
 
-SOON_SECONDS = 0.5
+SOON_SECONDS = 2.0
 """Sooner than anybody looks who was not told."""
 
 
+@pytest_asyncio.fixture(params=["sqlite", "postgres"])
+async def hf(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Holdfast]:
+    async with shop(url_for(request.param, request) or f"sqlite:///{tmp_path}/shop.db") as hf:
+        yield hf
+
+
 @pytest_asyncio.fixture
-async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
-    hf = Holdfast(f"sqlite:///{tmp_path}/shop.db")
+async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
+    async with shop(f"sqlite:///{tmp_path}/shop.db") as hf:
+        yield hf
+
+
+@asynccontextmanager
+async def shop(url: str) -> AsyncIterator[Holdfast]:
+    """An application with a table of orders beside its runs."""
+    hf = Holdfast(url)
 
     @hf.workflow("ship")
     async def ship(_ctx: Context, order: int) -> str:
@@ -51,13 +65,18 @@ async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
         yield hf
 
 
-def place(connection: apsw.Connection, item: str = "tea") -> int:
-    connection.execute("insert into orders (item) values (?)", (item,))
-    return connection.last_insert_rowid()
+# In words that all databases understand; `connection` is that of their driver.
+
+
+def place(connection: Any) -> int:
+    rows = connection.execute(
+        "insert into orders (id, item) select coalesce(max(id), 0) + 1, 'tea' from orders returning id"
+    )
+    return int(rows.fetchone()[0])
 
 
 @contextmanager
-def rolled_back(hf: Holdfast) -> Iterator[apsw.Connection]:
+def rolled_back(hf: Holdfast) -> Iterator[Any]:
     with suppress(LookupError), hf.connection() as connection:
         yield connection
         raise LookupError
@@ -65,7 +84,7 @@ def rolled_back(hf: Holdfast) -> Iterator[apsw.Connection]:
 
 def orders(hf: Holdfast) -> int:
     with hf.connection(readonly=True) as connection:
-        return int(connection.execute("select count(*) from orders").get)
+        return int(connection.execute("select count(*) from orders").fetchone()[0])
 
 
 async def test_a_run_exists_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
@@ -100,11 +119,13 @@ async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast)
         assert await run.result(timeout=SOON_SECONDS) == "order 1 is on its way"
 
 
-async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(hf: Holdfast, tmp_path: Path) -> None:
+async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
+    sqlite_hf: Holdfast, tmp_path: Path
+) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
-    async with hf.worker():
+    async with sqlite_hf.worker():
         connection.execute("begin immediate")
-        run = await hf.start_in(connection, "ship", {"order": place(connection)})
+        run = await sqlite_hf.start_in(connection, "ship", {"order": place(connection)})
         connection.execute("commit")
         assert await run.result(timeout=5) == "order 1 is on its way"
     connection.close()
@@ -210,24 +231,24 @@ async def test_the_arguments_are_checked_before_anything_is_written(hf: Holdfast
     assert orders(hf) == 1
 
 
-async def test_a_connection_of_the_sqlite3_module_is_refused_with_the_reason(hf: Holdfast) -> None:
+async def test_a_connection_of_the_sqlite3_module_is_refused_with_the_reason(sqlite_hf: Holdfast) -> None:
     with pytest.raises(InvalidRequest, match="two SQLite libraries"):
-        await hf.start_in(sqlite3.connect(":memory:"), "ship", {"order": 1})
+        await sqlite_hf.start_in(sqlite3.connect(":memory:"), "ship", {"order": 1})
 
 
 @pytest.mark.parametrize("name", [":memory:", "other.db"])
-async def test_a_connection_to_another_file_is_refused(hf: Holdfast, tmp_path: Path, name: str) -> None:
+async def test_a_connection_to_another_file_is_refused(sqlite_hf: Holdfast, tmp_path: Path, name: str) -> None:
     other = apsw.Connection(name if name == ":memory:" else f"{tmp_path}/{name}")
     other.execute("begin")
     with pytest.raises(InvalidRequest, match=r"runs are kept in .*shop\.db"):
-        await hf.start_in(other, "ship", {"order": 1})
+        await sqlite_hf.start_in(other, "ship", {"order": 1})
     other.close()
 
 
-async def test_a_connection_without_a_transaction_is_refused(hf: Holdfast, tmp_path: Path) -> None:
+async def test_a_connection_without_a_transaction_is_refused(sqlite_hf: Holdfast, tmp_path: Path) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
     with pytest.raises(InvalidRequest, match="no transaction is open"):
-        await hf.start_in(connection, "ship", {"order": 1})
+        await sqlite_hf.start_in(connection, "ship", {"order": 1})
     connection.close()
 
 
@@ -241,47 +262,49 @@ async def test_a_connection_without_a_transaction_is_refused(hf: Holdfast, tmp_p
         ("pragma journal_mode = delete", "pragma journal_mode"),
     ],
 )
-async def test_what_would_break_the_store_is_refused(hf: Holdfast, statement: str, words: str) -> None:
-    with hf.connection() as connection:
+async def test_what_would_break_the_store_is_refused(sqlite_hf: Holdfast, statement: str, words: str) -> None:
+    with sqlite_hf.connection() as connection:
         place(connection)
         with pytest.raises(InvalidRequest, match=words):
             connection.execute(statement)
-    assert orders(hf) == 1
+    assert orders(sqlite_hf) == 1
 
 
-async def test_runs_can_be_read_where_they_cannot_be_written(hf: Holdfast) -> None:
-    run = await hf.start("ship", {"order": 1})
-    with hf.connection() as connection:
+async def test_runs_can_be_read_where_they_cannot_be_written(sqlite_hf: Holdfast) -> None:
+    run = await sqlite_hf.start("ship", {"order": 1})
+    with sqlite_hf.connection() as connection:
         assert connection.execute("select id from run").get == run.id
-    with hf.connection(readonly=True) as connection:
+    with sqlite_hf.connection(readonly=True) as connection:
         assert connection.execute("select id from run").get == run.id
         with pytest.raises(apsw.ReadOnlyError):
             connection.execute("delete from orders")
 
 
-async def test_to_write_otherwise_inside_the_block_is_refused_instead_of_waiting_for_oneself(hf: Holdfast) -> None:
-    with hf.connection() as connection:
+async def test_to_write_otherwise_inside_the_block_is_refused_instead_of_waiting_for_oneself(
+    sqlite_hf: Holdfast,
+) -> None:
+    with sqlite_hf.connection() as connection:
         place(connection)
         with pytest.raises(InvalidRequest, match="leave the block first"):
-            await hf.start("ship", {"order": 1})
-        with pytest.raises(InvalidRequest, match="leave the block first"), hf.connection():
+            await sqlite_hf.start("ship", {"order": 1})
+        with pytest.raises(InvalidRequest, match="leave the block first"), sqlite_hf.connection():
             pass
-        later = asyncio.create_task(hf.start("ship", {"order": 1}))  # it begins when the block is over
+        later = asyncio.create_task(sqlite_hf.start("ship", {"order": 1}))  # it begins when the block is over
     assert (await later).created
-    assert orders(hf) == 1
+    assert orders(sqlite_hf) == 1
 
 
-async def test_threads_take_turns_with_each_other_and_with_the_store(hf: Holdfast) -> None:
+async def test_threads_take_turns_with_each_other_and_with_the_store(sqlite_hf: Holdfast) -> None:
     def place_many() -> None:
         for _ in range(20):
-            with hf.connection() as connection:
+            with sqlite_hf.connection() as connection:
                 place(connection)
 
-    async with hf.worker():
+    async with sqlite_hf.worker():
         threads = [asyncio.to_thread(place_many) for _ in range(4)]
-        runs = [hf.execute("ship", {"order": number}) for number in range(50)]
+        runs = [sqlite_hf.execute("ship", {"order": number}) for number in range(50)]
         await asyncio.gather(*threads, *runs)
-    assert orders(hf) == 80
+    assert orders(sqlite_hf) == 80
 
 
 async def test_a_store_that_is_not_open_has_no_connection(tmp_path: Path) -> None:
@@ -290,9 +313,9 @@ async def test_a_store_that_is_not_open_has_no_connection(tmp_path: Path) -> Non
         hf.connection()
 
 
-async def test_foreign_keys_of_users_are_enforced(hf: Holdfast) -> None:
+async def test_foreign_keys_of_users_are_enforced(sqlite_hf: Holdfast) -> None:
     def insert_orphan() -> None:
-        with hf.connection() as connection:
+        with sqlite_hf.connection() as connection:
             connection.execute("create table parcel (order_id references orders (id))")
             connection.execute("insert into parcel values (7)")
 
