@@ -109,6 +109,21 @@ async def test_orders_cut_off_are_obeyed_once(proxy: PostgresProxy, hf: Holdfast
         assert [fact.event for fact in await run.audit()] == ["created", "paused", "resumed", "cancelled"]
 
 
+@around
+async def test_a_start_cut_off_goes_to_the_worker_it_was_leased_to(
+    proxy: PostgresProxy, hf: Holdfast, *, before: bool
+) -> None:
+    cut = Scissors(proxy, before=before)
+    async with hf.worker() as worker:
+        for _ in range(ROUNDS):
+            await worker.run_until_idle()  # so that it takes the run at the moment it is created
+            with cut(STATEMENTS["create"]):
+                run = await hf.start(letters, 0)
+
+            assert await run.result(timeout=LIMIT_SECONDS) == []
+            assert [fact.event for fact in await run.audit()] == ["created", "claimed", "succeeded"]
+
+
 async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: PostgresProxy, hf: Holdfast) -> None:
     async with hf.worker() as worker:
         await worker.run_until_idle()  # so that it takes the run at the moment it is created

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import sys
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
 from holdfast import Holdfast, HoldfastError, SchemaOutOfDate, StoreUnavailable
+from holdfast.cli.exits import ExitCode
 from holdfast.stores.postgres import connections
 from tests.faults.app import letters, workflows
+
+NOBODY = "nobody listens there; is the server running, and are host and port right?"
+
+SHOP = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.task
+def ping() -> None: ...
+"""
 
 
 async def refusal(url: str) -> HoldfastError:
@@ -112,4 +129,25 @@ async def test_a_server_that_is_not_there(postgres_url: str) -> None:
         error = await refusal(changed(postgres_url, port=nobody.getsockname()[1]))
 
     assert isinstance(error, StoreUnavailable)
-    assert "nobody listens there; is the server running, and are host and port right?" in str(error)
+    assert NOBODY in str(error)
+
+
+async def test_a_worker_that_cannot_begin_ends_with_the_reason(postgres_url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = changed(postgres_url, account="somebody:secret", port=nobody.getsockname()[1])
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "holdfast", "worker", "shop:hf"),
+            cwd=tmp_path,
+            env=os.environ | {"HOLDFAST_URL": url},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(30):
+            said, _ = await worker.communicate()
+
+    assert worker.returncode == ExitCode.UNREACHABLE
+    assert NOBODY in said.decode()
+    assert "secret" not in said.decode()
+    assert "Traceback" not in said.decode()

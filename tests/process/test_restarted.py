@@ -88,7 +88,8 @@ async def test_workers_outlive_their_database(crew: Crew, postgres_server: Postg
     for worker in workers:
         assert worker.is_alive
         told = [LOST in line for line in worker.log.splitlines() if LOST in line or BACK in line]
-        assert told == [True, False] * (len(told) // 2)  # one line for each change
+        assert told == [True, False] * (len(told) // 2)
+        assert len(told) == sum("WARNING" in line for line in worker.log.splitlines())  # one line for each change
 
 
 async def progress(crew: Crew, workers: list[Hand]) -> None:

@@ -165,7 +165,12 @@ class LeaseLost(HoldfastError):
 
 
 class StoreUnavailable(HoldfastError):
-    """The store cannot be reached or written right now. Repeating the call is safe."""
+    """The store cannot be reached or written right now. Repeating the call is safe.
+
+    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to.
+    """
+
+    is_noted: bool = False
 
 
 class SchemaOutOfDate(HoldfastError):

@@ -16,6 +16,7 @@ from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.ports import Store
+from holdfast.worker.alarm import loudness
 
 BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
@@ -74,6 +75,7 @@ class Claimer:
         self._is_wanted = True
         self._is_stopped = False
         self._is_failing = False
+        self._loudness = logging.WARNING
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
 
@@ -143,17 +145,19 @@ class Claimer:
             claimed = await self._store.claim(request)
         except StoreUnavailable as error:
             if not self._is_failing:
-                _log.warning("cannot claim; trying again: %s", error)
+                self._loudness = loudness(error)
+                _log.log(self._loudness, "cannot claim; trying again: %s", error)
             self._is_failing = True
             return None
         except Exception:  # noqa: BLE001 - see below
             # Nobody else would claim for this worker: whatever it was, it is tried again.
             if not self._is_failing:
+                self._loudness = logging.WARNING
                 _log.exception("claiming failed; trying again")
             self._is_failing = True
             return None
         if self._is_failing:
-            _log.warning("claiming works again")
+            _log.log(self._loudness, "claiming works again")
         self._is_failing = False
         if self._repeats:
             self._repeats.popleft()

@@ -16,6 +16,7 @@ from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
+from holdfast.worker.alarm import loudness
 
 BATCH_LIMIT = 500
 
@@ -26,7 +27,7 @@ WORTH_SHARE = 4
 """Beside a large batch in flight a small one waits, to be part of the next: it is at least one in so many of them."""
 
 _FIRST_PAUSE_SECONDS = 0.05
-_LAST_PAUSE_SECONDS = 5.0
+_LAST_PAUSE_SECONDS = 1.0
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -76,6 +77,7 @@ class Committer:
         self._busy: set[Writer] = set()
         self._troubled: set[Flush] = set()
         self._is_out = False
+        self._loudness = logging.WARNING
         self._is_scheduled = False
         self._is_closed = False
 
@@ -217,9 +219,10 @@ class Committer:
     def _note_outage(self, error: StoreUnavailable) -> None:
         if not self._is_out:
             self._is_out = True
-            _log.warning("cannot write; trying again until it works: %s", error)
+            self._loudness = loudness(error)
+            _log.log(self._loudness, "cannot write; trying again until it works: %s", error)
 
     def _note_end_of_outage(self) -> None:
         if self._is_out:
             self._is_out = False
-            _log.warning("writing works again")
+            _log.log(self._loudness, "writing works again")

@@ -15,6 +15,7 @@ from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.core.ports import Store
+from holdfast.worker.alarm import loudness
 
 BEATS_PER_LEASE = 3
 SILENT_LEASES = 4
@@ -42,6 +43,7 @@ class Heart:
         self._stopping = threading.Event()
         self._pulse = time.monotonic()
         self._is_failing = False
+        self._loudness = logging.WARNING
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -77,9 +79,10 @@ class Heart:
             self._loop.call_soon_threadsafe(self._renewed, holdings, answer)
         except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
             if not self._is_failing and not self._loop.is_closed():
-                _log.warning("cannot renew leases; trying again: %s", error)
+                self._loudness = loudness(error)
+                _log.log(self._loudness, "cannot renew leases; trying again: %s", error)
             self._is_failing = True
         else:
             if self._is_failing:
-                _log.warning("renewing leases works again")
+                _log.log(self._loudness, "renewing leases works again")
             self._is_failing = False

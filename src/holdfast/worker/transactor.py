@@ -11,9 +11,10 @@ from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Database, Transacted, Transaction
+from holdfast.worker.alarm import loudness
 
 _FIRST_PAUSE_SECONDS = 0.05
-_LAST_PAUSE_SECONDS = 5.0
+_LAST_PAUSE_SECONDS = 1.0
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -49,18 +50,19 @@ class Transactor:
 
     async def _insist(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
         """Ask until the store answers. It may have committed and the answer got lost; then it says so."""
-        pause = 0.0
+        pause, level = 0.0, logging.WARNING
         while True:
             try:
                 answer = await self._database.transact(checkpoint, location, transaction)
             except StoreUnavailable as error:
                 if pause == 0.0:
-                    _log.warning("cannot write; trying again until it works: %s", error)
+                    level = loudness(error)
+                    _log.log(level, "cannot write; trying again until it works: %s", error)
                 pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
                 await asyncio.sleep(pause)
             else:
                 if pause:
-                    _log.warning("writing works again")
+                    _log.log(level, "writing works again")
                 return answer
 
     def _answered(self, report: Report, task: asyncio.Task[Transacted]) -> None:

@@ -13,7 +13,7 @@ import psycopg
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, connect
-from holdfast.stores.postgres.trouble import unavailable
+from holdfast.stores.postgres.trouble import is_lost, is_timeout, unavailable
 
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
@@ -41,17 +41,28 @@ class Outage:
         # While it is away one tries for all: the others wait to hear what came of it.
         with self._trying if self._is_away else nullcontext():
             if self._is_away and time.monotonic() < self._next_at:
-                raise StoreUnavailable(self._reason)
+                raise self._noted(StoreUnavailable(self._reason))
             try:
                 connection = connect(self.address, limits)
             except (psycopg.Error, HoldfastError) as error:
-                told = unavailable(self.address, error)
+                told = self._noted(unavailable(self.address, error))
                 self._failed(str(told))
                 if told is error:
                     raise
                 raise told from error
         self._worked()
         return connection
+
+    def translated(self, error: BaseException) -> BaseException:
+        """What the caller is told of an error, to be raised `from` it."""
+        told = unavailable(self.address, error)
+        return self._noted(told) if is_lost(error) and not is_timeout(error) else told
+
+    def _noted(self, told: BaseException) -> BaseException:
+        """Mark what belongs to an outage as known: it was logged, unless the server was never reached."""
+        if isinstance(told, StoreUnavailable):
+            told.is_noted = self._was_reached
+        return told
 
     def lost(self, error: BaseException, opened_at: float) -> None:
         """A connection that was opened at this instant (of the monotonic clock) broke."""

@@ -23,7 +23,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
 from holdfast.stores.postgres.outage import Outage
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout
 
 CONFLICT_LIMIT = 20
 LOSS_LIMIT = 2
@@ -242,7 +242,7 @@ class _Session:
                     losses += 1
                     work = job.again
                 else:
-                    _raise(unavailable(self._outage.address, error), error)
+                    _raise(self._outage.translated(error), error)
             else:
                 self._tidy(connection)
                 return answer
