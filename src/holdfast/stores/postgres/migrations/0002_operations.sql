@@ -72,7 +72,7 @@ begin
             )
         ) as t
     ) as i
-    order by i.key, i.id
+    order by i.key collate "C", i.id collate "C"
     on conflict do nothing;
     get diagnostics made = row_count;
     if made < json_array_length(wanted) then
