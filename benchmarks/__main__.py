@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import latency, scale, throughput, vocabulary
+from benchmarks import latency, million, scale, throughput, vocabulary
 
 if __name__ == "__main__":
-    throughput.main()
-    latency.main()
-    scale.main()
-    vocabulary.main()
+    for benchmark in (throughput, latency, scale, million, vocabulary):
+        benchmark.main()

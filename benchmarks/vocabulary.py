@@ -1,18 +1,17 @@
 """What the larger words cost: a loop's iteration, a join, a map over children; and whether it grows.
 
-python -m benchmarks.vocabulary [--iterations 100000] [--children 10000]
+python -m benchmarks.vocabulary [--store postgres] [--iterations 100000] [--children 10000]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Break, Context, Continue, Holdfast, Registry
 
 registry = Registry()
@@ -105,13 +104,9 @@ async def resume_seconds(url: str, iterations: int) -> float:
             return time.perf_counter() - started
 
 
-def megabytes(path: Path) -> float:
-    return path.stat().st_size / 2**20
-
-
-async def measure(iterations: int, children: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        async with Holdfast(f"sqlite:///{folder}/short.db") as hf:
+async def measure(store: MeasuredStore, iterations: int, children: int) -> None:
+    with store.place() as url:
+        async with Holdfast(url) as hf:
             hf.include(registry)
             async with hf.worker(concurrency=500):
                 print(f"loop: an iteration of one step takes {await loop_ratio(hf):.2f} steps of a plain sequence")
@@ -120,22 +115,24 @@ async def measure(iterations: int, children: int) -> None:
                     took = await seconds(lambda count=count: hf.execute(mapping, count))  # type: ignore[misc]
                     print(f"map: {count:,} children take {took:.1f} s, {took / count * 1e6:.0f} µs each")
                 took = await seconds(lambda: hf.execute(mapping, children, 100))
-                print(f"map, 100 at once: {children:,} children take {took:.1f} s")
-        for count in (iterations // 100, iterations):
-            path = Path(folder, f"loop-{count}.db")
+                print(f"map, 100 at once: {children:,} children take {took:.1f} s", flush=True)
+    for count in (iterations // 100, iterations):
+        with store.place() as url:
             started = time.perf_counter()
-            resumed = await resume_seconds(f"sqlite:///{path}", count)
+            resumed = await resume_seconds(url, count)
             took = time.perf_counter() - started
-            size = megabytes(path)
-            print(f"loop of {count:,}: {took:.0f} s, file {size:.1f} MB, resumed and ended in {resumed * 1000:.0f} ms")
+            size = store.megabytes(url)
+            print(f"loop of {count:,}: {took:.0f} s, {size:.1f} MB, resumed and ended in {resumed * 1000:.0f} ms")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
     parser.add_argument("--iterations", type=int, default=100_000)
     parser.add_argument("--children", type=int, default=10_000)
-    options = parser.parse_args()
-    asyncio.run(measure(options.iterations, options.children))
+    given = parser.parse_args(arguments)
+    for store in chosen(given):
+        asyncio.run(measure(store, given.iterations, given.children))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ from holdfast.stores.postgres.working import WorkingSet
 
 encode = msgspec.json.encode
 
+# Of a move that is an end and nothing more.
+_END_FIELDS = {"n", "state", "crashes", "result", "error", "event", "data"}
+
 
 class Held:
     """The runs that this store has leased, as their holder knows them. Forgetting one costs a trip, no more."""
@@ -89,6 +92,11 @@ class Plain:
         if isinstance(self.checkpoint.next, Suspend):
             return "sleep"
         return "keep" if self.is_held else "move"
+
+    @property
+    def is_mere_end(self) -> bool:
+        """Whether nothing was gained and nothing ever arrived."""
+        return self.ends and not self.checkpoint.entries and not self.checkpoint.seen and not self.after.crashes
 
     def move(self, number: int, now: Micros) -> dict[str, Any] | None:
         """Everything but its entries, for the `number`-th run of a batch."""
@@ -256,7 +264,7 @@ class Writing:
     def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
         """Write what takes one trip. Those of which the server says `other` get no verdict."""
         batch = list(plains.values())
-        if len(batch) == 1 and (yield from self._write_step(*plains.items())):
+        if len(batch) == 1 and (yield from self._write_alone(*plains.items())):
             return
         numbered = list(enumerate(batch, start=1))
         gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
@@ -280,41 +288,26 @@ class Writing:
                 self._remember(one, told)
                 self._tell(one, told)
 
-    def _write_step(self, item: tuple[int, Plain]) -> Talk[bool]:
-        """Write one entry of one run, if that is all there is and nothing unusual has happened."""
+    def _write_alone(self, item: tuple[int, Plain]) -> Talk[bool]:
+        """Write one entry or the end of one run, if that is all there is and nothing unusual has happened."""
         place, one = item
-        checkpoint = one.checkpoint
-        if len(checkpoint.entries) != 1 or one.move(1, self._now) is not None:
+        move = one.move(1, self._now)
+        if move is None and len(one.checkpoint.entries) == 1:
+            trip = self._calls.step, _step(one.checkpoint, self._at)
+        elif move is not None and one.is_mere_end and move.keys() <= _END_FIELDS:
+            trip = self._calls.finish, _finish(one.checkpoint, move, self._at)
+        else:
             return False
-        (entry,) = checkpoint.entries
-        now: Micros | None = yield (
-            self._calls.step,
-            (
-                checkpoint.run_id,
-                checkpoint.token,
-                checkpoint.seen,
-                entry.location,
-                entry.kind.value,
-                entry.state.value,
-                entry.position,
-                entry.attempts,
-                entry.since,
-                entry.started_at,
-                entry.finished_at,
-                entry.retry_at,
-                entry.has_undo,
-                entry.ref,
-                None if entry.error is None else encode(entry.error).decode(),
-                entry.result,
-                self._at,
-            ),
-        )
+        now: Micros | None = yield trip
         if now is None:
             return False
         self._now = now
-        said = _Said("written", checkpoint.seen)
-        self._verdicts[place] = Verdict(run_id=checkpoint.run_id, seen=checkpoint.seen)
+        said = _Said("written", one.checkpoint.seen)
+        verdict = _verdict(one, said)
+        assert verdict is not None
+        self._verdicts[place] = verdict
         self._remember(one, said)
+        self._tell(one, said)
         return True
 
     def _remember(self, one: Plain, said: _Said) -> None:
@@ -331,6 +324,42 @@ class Writing:
             self.news.ended.add(one.after.id)
         elif one.after.ready_at is not None and one.after.ready_at <= self._now:
             self.news.ready.add(one.after.type)
+
+
+def _step(checkpoint: Checkpoint, at: Micros | None) -> tuple[object, ...]:
+    (entry,) = checkpoint.entries
+    return (
+        checkpoint.run_id,
+        checkpoint.token,
+        checkpoint.seen,
+        entry.location,
+        entry.kind.value,
+        entry.state.value,
+        entry.position,
+        entry.attempts,
+        entry.since,
+        entry.started_at,
+        entry.finished_at,
+        entry.retry_at,
+        entry.has_undo,
+        entry.ref,
+        None if entry.error is None else encode(entry.error).decode(),
+        entry.result,
+        at,
+    )
+
+
+def _finish(checkpoint: Checkpoint, move: dict[str, Any], at: Micros | None) -> tuple[object, ...]:
+    return (
+        checkpoint.run_id,
+        checkpoint.token,
+        move["state"].value,
+        move.get("result"),
+        encode(move["error"]).decode() if "error" in move else None,
+        move["event"],
+        encode(move["data"]).decode() if move["data"] else None,
+        at,
+    )
 
 
 def _verdict(one: Plain, said: _Said) -> Verdict | None:

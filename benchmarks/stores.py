@@ -1,0 +1,155 @@
+"""The stores that are measured: a new, empty place for each measurement, beside the bare commit of the same machine.
+
+with the_store("postgres") as store:
+with store.place() as url: ...
+store.bare_commit_seconds()
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import apsw
+import psycopg
+
+from holdfast.testing.postgres import Databases, PostgresServer
+
+NAMES = ("sqlite", "postgres")
+
+_ROW = "value " * 20
+
+
+class MeasuredStore(Protocol):
+    """Where runs are kept, and what one durable commit costs there with nothing around it."""
+
+    name: str
+
+    @contextmanager
+    def place(self) -> Iterator[str]:
+        """The URL of an empty store, gone at the end of the block."""
+        ...
+
+    def bare_commit_seconds(self, count: int = 300) -> float:
+        """The median time of one single-row transaction, as durable as the store's own."""
+        ...
+
+    def megabytes(self, url: str) -> float:
+        """How large a store is."""
+        ...
+
+
+class SQLite:
+    """Files in a temporary folder."""
+
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._connection = apsw.Connection(str(folder / "bare.db"))
+        self._connection.execute("pragma journal_mode = wal")
+        self._connection.execute("pragma synchronous = full")
+        self._connection.execute("create table entry (id integer primary key, value text)")
+
+    @contextmanager
+    def place(self) -> Iterator[str]:
+        self._count += 1
+        yield f"sqlite:///{self._folder}/{self._count}.db"
+
+    def bare_commit_seconds(self, count: int = 300) -> float:
+        return _median_seconds(self._commit, count)
+
+    def megabytes(self, url: str) -> float:
+        return Path(url.removeprefix("sqlite:///")).stat().st_size / 2**20
+
+    def _commit(self) -> None:
+        self._connection.execute("begin immediate")
+        self._connection.execute("insert into entry (value) values (?)", (_ROW,))
+        self._connection.execute("commit")
+
+
+class Postgres:
+    """Databases on a server: a private one with default durability, or one whose URL may create databases."""
+
+    name = "postgres"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._databases = Databases(url)
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=0)
+        self._connection.execute(
+            "create table if not exists holdfast_bare (id bigint generated always as identity primary key, value text)"
+        )
+
+    @contextmanager
+    def place(self) -> Iterator[str]:
+        with self._databases.lend() as url:
+            yield url
+
+    def bare_commit_seconds(self, count: int = 300) -> float:
+        return _median_seconds(self._commit, count)
+
+    def megabytes(self, url: str) -> float:
+        with psycopg.connect(url) as connection:
+            row = connection.execute("select pg_database_size(current_database())").fetchone()
+        assert row is not None
+        return float(row[0]) / 2**20
+
+    def close(self) -> None:
+        self._connection.execute("drop table if exists holdfast_bare")
+        self._connection.close()
+        self._databases.close()
+
+    def _commit(self) -> None:
+        self._connection.execute("insert into holdfast_bare (value) values (%s)", (_ROW,))
+
+
+@contextmanager
+def the_sqlite() -> Iterator[SQLite]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield SQLite(Path(folder))
+
+
+@contextmanager
+def the_postgres(url: str | None = None) -> Iterator[Postgres]:
+    """A server to measure: that of `url`, or a private one."""
+    with ExitStack() as stack:
+        store = Postgres(url or stack.enter_context(PostgresServer()).url)
+        stack.callback(store.close)
+        yield store
+
+
+@contextmanager
+def the_store(name: str, url: str | None = None) -> Iterator[MeasuredStore]:
+    """A store to measure, by its name."""
+    with the_sqlite() if name == "sqlite" else the_postgres(url) as store:
+        yield store
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", choices=NAMES, action="append", help="default: one after the other")
+    parser.add_argument("--url", help="a Postgres server that may be used (databases are created), not a private one")
+
+
+def chosen(given: argparse.Namespace) -> Iterator[MeasuredStore]:
+    """The stores that were asked for, one after the other."""
+    for name in given.store or NAMES:
+        with the_store(name, given.url) as store:
+            print(f"\n{name}: a bare commit takes {store.bare_commit_seconds() * 1e3:.2f} ms", flush=True)
+            yield store
+
+
+def _median_seconds(work: Callable[[], None], count: int) -> float:
+    took = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - started)
+    return statistics.median(took)
