@@ -156,6 +156,6 @@ async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: H
             for name, statement in STATEMENTS.items()
             for before in (True, False)
         ]
-        await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()))
+        await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()), LIMIT_SECONDS + SECONDS * 2)
 
     await post.check()

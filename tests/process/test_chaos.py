@@ -28,7 +28,8 @@ PAUSE_SECONDS = 0.4
 CALM_SECONDS = 4.0
 """A lease that no worker loses while it lives, on a busy machine on which others start and die all the time."""
 TAKEOVER_SECONDS = 15.0
-"""Half the lease on an SQLite file. All but a second is for a busy machine on which every worker may be starting."""
+"""Half the lease on an SQLite file; on Postgres the lease comes on top. All but a second of it is for a busy machine,
+on which every worker may be about to start. How soon one takes over that stands by is for `test_killed` to say."""
 
 
 @pytest.mark.timeout(SECONDS * 2 + 90)
@@ -45,7 +46,7 @@ async def test_runs_survive_whatever_happens_to_their_workers(crew: Crew) -> Non
 
     tales = await crew.results(runs, 30)
 
-    assert kills > SECONDS / PAUSE_SECONDS / 5, "hardly any worker was ready to be killed"
+    assert kills >= SECONDS / 4, "hardly any worker was ready to be killed"
     executions = crew.ledger.executions()
     for number, (run, tale) in enumerate(zip(runs, tales, strict=True)):
         assert tale == Tale(marks=await marks(run), words=[f"{number} first", f"{number} second"], told=number * 2)
@@ -58,7 +59,7 @@ async def test_runs_survive_whatever_happens_to_their_workers(crew: Crew) -> Non
             assert await crew.exited(hand) == 0
         else:
             assert hand.is_alive == (hand.killed_at is None), crew.report(f"worker {hand.number} ended by itself")
-    check_takeovers(await takeovers(crew), kills, TAKEOVER_SECONDS if crew.hears_of_deaths else crew.lease + 1)
+    check_takeovers(await takeovers(crew), kills, TAKEOVER_SECONDS + (0 if crew.hears_of_deaths else crew.lease))
 
 
 async def start_all(crew: Crew) -> list[RunHandle[Tale]]:

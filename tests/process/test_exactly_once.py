@@ -12,7 +12,7 @@ from tests.process.crew import Crew, on_every_store, step
 
 RUNS = 12
 DEPOSITS = 25
-KILLS = 4
+KILLS = 3
 SHORT_LEASE_SECONDS = 1.0
 
 

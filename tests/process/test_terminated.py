@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import RunState
 from tests.process.app import BodyName, saga, story
-from tests.process.crew import Crew, Hand, facts, marks, on_every_store, step
+from tests.process.crew import Crew, Hand, facts, marks, step
 
 RUNS, PLACES = 60, 8
 """More than the workers have places for, so that each is busy all the time."""
@@ -106,7 +106,6 @@ async def test_an_idle_worker_ends_at_once(crew: Crew, number: signal.Signals) -
     assert await crew.hf.store.workers() == []
 
 
-@on_every_store
 async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew) -> None:
     crew.lease = LONG_LEASE_SECONDS
     runs = await crew.hf.start_many(saga, [(crew.book, number) for number in range(RUNS)])
