@@ -1,0 +1,542 @@
+-- Decisions: what is decided by the operations of the memory store, on a working set that is loaded here, and written
+-- when they are through. `0002_leases.sql` says what all functions have in common.
+
+create function text_array_v1(list json) returns text[]
+    language plpgsql immutable
+    as $$
+begin
+    return (
+        select array(select json_array_elements_text(list))
+    );
+end
+$$;
+
+-- How long events of a topic are kept: by its own rule, or that of the closest family that covers it.
+create function retention_v1(of_topic text) returns bigint
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return (
+        select coalesce(
+            (
+                select t.retention
+                from topics as t
+                where t.name = of_topic
+                    or right(t.name, 1) = '*' and starts_with(of_topic, left(t.name, -1))
+                order by t.name = of_topic desc, length(t.name) desc
+                limit 1
+            ),
+            604800000000
+        )
+    );
+end
+$$;
+
+-- A member of an object that is put together piece by piece.
+create function named_v1(name text, value json) returns text
+    language sql immutable
+    as $$ select '"' || name || '":' || value $$;
+
+-- Runs and all below them that are cancelled when they end.
+create function descendants_v1(of_runs text[]) returns text[]
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return (
+        with recursive ending (id) as (
+            select unnest(of_runs) collate "C"
+            union
+            select child.id
+            from ending
+            join runs as child on child.parent_id = ending.id
+            where child.on_close = 'cancel' and child.finished_at is null
+        )
+        select array_agg(e.id)
+        from ending as e
+    );
+end
+$$;
+
+-- The first ones that wait for a slot of their group.
+create function parked_v1(groups json) returns table (name text, run_id text)
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return query
+    select g.name, p.run_id
+    from json_to_recordset(groups) as g (name text, count bigint)
+    cross join lateral (
+        select w.run_id
+        from waits as w
+        where w.topic = g.name and w.kind = 'slot'
+        order by w.run_id
+        limit g.count
+    ) as p;
+end
+$$;
+
+-- Messages with the ids of the runs they are for, be they addressed by id or by key.
+create function addressed_v1(messages json) returns table (run_id text, id text)
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return query
+    select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)), m.id
+    from json_to_recordset(messages) as m (run_id text, key text, id text);
+end
+$$;
+
+-- What is wished for of the inboxes of runs; their events in any case.
+create function arrivals_v1(w json, locked text[]) returns json
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return (
+        select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
+        from (
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'inboxes') as o (run_id text, seen bigint)
+            join inbox as i on i.run_id = o.run_id and i.number > o.seen
+            union
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'consumed') as o (run_id text, number bigint)
+            join inbox as i on i.run_id = o.run_id and i.number = o.number
+            union
+            select i.run_id, i.number
+            from unnest(locked) as l (id)
+            join inbox as i on i.run_id = l.id and i.kind = 'event'
+            union
+            select i.run_id, i.number
+            from addressed_v1(w -> 'messages') as m
+            join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
+        ) as wanted
+        join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
+    );
+end
+$$;
+
+-- The events that were emitted before, that runs have in their inboxes and no other gets, that runs have missed, and
+-- the first ones of queues that nobody has.
+create function events_v1(w json, locked text[], now bigint) returns json
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return (
+        select coalesce(json_agg(row_to_json(e) order by e.number), '[]')
+        from (
+            select known.number
+            from json_to_recordset(w -> 'events') as x (topic text, id text)
+            join events as known on known.topic = x.topic and known.id = x.id
+            union
+            select i.ref::bigint
+            from unnest(locked) as l (id)
+            join inbox as i on i.run_id = l.id and i.kind = 'event'
+            where i.is_exclusive
+            union
+            select missed.number
+            from json_to_recordset(w -> 'missed') as m (topic text, run_id text, after bigint)
+            join runs as r on r.id = m.run_id
+            cross join lateral (
+                select known.number
+                from events as known
+                where known.topic = m.topic and known.state = 'open' and known.number > m.after
+                    and known.at >= greatest(r.created_at, now - retention_v1(m.topic) + 1)
+                order by known.number
+                limit 1
+            ) as missed
+            union
+            select pending.number
+            from json_to_recordset(w -> 'topics') as t (name text, count bigint)
+            cross join lateral (
+                select known.number
+                from events as known
+                where known.topic = t.name and known.state = 'pending'
+                order by known.number
+                limit t.count
+            ) as pending
+        ) as wanted
+        join events_read as e on e.number = wanted.number
+    );
+end
+$$;
+
+-- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
+-- everything is read afterwards, so that it is as it stays until the transaction ends.
+--
+-- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
+-- `renewals` may begin anew and part with all their children. What is not wished for is not looked at.
+create function load_v1(wishes text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
+    as $$
+declare
+    w constant json := wishes::json;
+    bucket record;
+    now bigint;
+    endings constant text[] := text_array_v1(w -> 'endings');
+    renewals constant text[] := text_array_v1(w -> 'renewals');
+    closing text[] := '{}';
+    locked text[] := text_array_v1(w -> 'runs');
+    found text[];
+begin
+    if w -> 'buckets' is not null then
+        for bucket in
+            select b.class, b.bucket, b.is_exclusive
+            from json_to_recordset(w -> 'buckets') as b (class integer, bucket integer, is_exclusive boolean)
+            order by b.class, b.bucket
+        loop
+            if bucket.is_exclusive then
+                perform pg_advisory_xact_lock(bucket.class, bucket.bucket);
+            else
+                perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);
+            end if;
+        end loop;
+    end if;
+
+    -- Who else is concerned. This is only a first look: whoever turns out to be missing makes all begin anew.
+    if cardinality(endings) > 0 then
+        closing := descendants_v1(endings);
+        locked := locked || closing || array(
+            select r.parent_id
+            from unnest(closing) as c (id)
+            join runs as r on r.id = c.id
+            where r.parent_id is not null
+        );
+    end if;
+    if cardinality(renewals) > 0 then
+        locked := locked || array(
+            select child.id
+            from unnest(renewals) as p (id)
+            join runs as child on child.parent_id = p.id
+            where child.finished_at is null
+        );
+    end if;
+    if w -> 'keys' is not null then
+        locked := locked || array(
+            select r.id
+            from unnest(text_array_v1(w -> 'keys')) as k (key)
+            join runs as r on r.key = k.key
+        );
+    end if;
+    if w -> 'emitted' is not null then
+        locked := locked || array(
+            select waiting.run_id
+            from unnest(text_array_v1(w -> 'emitted')) as t (topic)
+            join waits as waiting on waiting.topic = t.topic and waiting.kind = 'event'
+        );
+    end if;
+    if w -> 'groups' is not null then
+        locked := locked || array(select p.run_id from parked_v1(w -> 'groups') as p);
+    end if;
+    locked := array(select distinct l.id from unnest(locked) as l (id));
+    perform from runs where id = any(locked) order by id for no key update;
+    now := time_v1(at);
+
+    found := array['"now":' || now, '"closing":' || array_to_json(closing)]
+        || named_v1('runs', (
+            select coalesce(json_agg(row_to_json(r) order by r.created_at, r.id), '[]')
+            from unnest(locked) as l (id)
+            join runs_read as r on r.id = l.id
+        ))
+        || named_v1('waits', (
+            select coalesce(
+                json_agg(json_build_array(waiting.run_id, row_to_json(waiting)) order by waiting.run_id, waiting.place),
+                '[]'
+            )
+            from unnest(locked) as l (id)
+            join waits_read as waiting on waiting.run_id = l.id
+        ))
+        || named_v1('arrivals', arrivals_v1(w, locked));
+    if cardinality(closing) + cardinality(renewals) > 0 then
+        found := found
+            || named_v1('children', (
+                select coalesce(
+                    json_agg(json_build_array(child.parent_id, child.id) order by child.created_at, child.id), '[]'
+                )
+                from (select unnest(closing) union select unnest(renewals)) as l (id)
+                join runs as child on child.parent_id = l.id
+                where child.finished_at is null
+                    and (l.id = any(closing) and child.on_close = 'cancel' or l.id = any(renewals))
+            ))
+            || named_v1('undo', (
+                select coalesce(json_agg(json_build_array(
+                    c.id,
+                    exists (select from entries as e where e.run_id = c.id and e.has_undo),
+                    (select coalesce(max(e.position), 0) from entries as e where e.run_id = c.id)
+                )), '[]')
+                from unnest(closing) as c (id)
+            ));
+    end if;
+    if w -> 'groups' is not null then
+        found := found || named_v1('parked', (
+            select coalesce(json_agg(json_build_array(p.name, p.run_id) order by p.name, p.run_id), '[]')
+            from parked_v1(w -> 'groups') as p
+        ));
+    end if;
+    if w -> 'locations' is not null or w -> 'scopes' is not null then
+        found := found || named_v1('entries', (
+            select coalesce(json_agg(json_build_array(e.run_id, row_to_json(e))), '[]')
+            from (
+                select e.*
+                from json_to_recordset(w -> 'locations') as l (run_id text, location text)
+                join entries_read as e on e.run_id = l.run_id and e.location = l.location
+                union all
+                select e.*
+                from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
+                join entries_read as e on e.run_id = s.run_id
+                    and (e.location = s.scope or e.location > s.scope || '/' and e.location < s.scope || '0')
+            ) as e
+        ));
+    end if;
+    if w -> 'histories' is not null then
+        found := found || named_v1('histories', (
+            select coalesce(json_agg(json_build_array(r.id, history_v1(r.id))), '[]')
+            from unnest(text_array_v1(w -> 'histories')) as h (id)
+            join runs as r on r.id = h.id
+        ));
+    end if;
+    if w -> 'messages' is not null then
+        found := found || named_v1('receipts', (
+            select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
+            from addressed_v1(w -> 'messages') as m
+            join receipts as r on r.run_id = m.run_id and r.message_id = m.id
+        ));
+    end if;
+    if w -> 'audits' is not null then
+        found := found || named_v1('audits', (
+            select coalesce(json_agg(json_build_object(
+                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
+            ) order by a.number), '[]')
+            from unnest(text_array_v1(w -> 'audits')) as l (id)
+            join audits as a on a.run_id = l.id
+            where a.event not in ('claimed', 'suspended')
+        ));
+    end if;
+    if w -> 'topics' is not null or w -> 'events' is not null or w -> 'inboxes' is not null then
+        found := found
+            || named_v1('topics', (select coalesce(json_agg(row_to_json(t)), '[]') from topics as t))
+            || named_v1('events', events_v1(w, locked, now));
+    end if;
+    if w -> 'new_events' is not null then
+        found := found || named_v1('event_numbers', (
+            select json_agg(nextval(pg_get_serial_sequence('events', 'number')))
+            from generate_series(1, (w ->> 'new_events')::integer)
+        ));
+    end if;
+    if w -> 'letters' is not null then
+        found := found || named_v1('letters', (
+            select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
+            from json_array_elements_text(w -> 'letters') as n (number)
+            join letters as l on l.number = n.number::bigint
+        ));
+    end if;
+    return '{' || array_to_string(found, ',') || '}';
+end
+$$;
+
+-- Write what an operation has changed. Everything it is about is locked by the same transaction.
+create function apply_v1(changes text, now bigint) returns void
+    language plpgsql
+    set search_path from current
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
+    as $$
+declare
+    c constant json := changes::json;
+    made bigint;
+begin
+    if c -> 'runs' is not null then
+        update runs as r
+        set state = n.state,
+            ready_at = instant(n.ready_at),
+            worker = n.worker,
+            token = coalesce(n.token, 0),
+            claim_id = n.claim_id,
+            crashes = coalesce(n.crashes, 0),
+            arrivals = coalesce(n.arrivals, 0),
+            attempt = coalesce(n.attempt, 1),
+            generation = coalesce(n.generation, 1),
+            key = n.key,
+            parent_location = n.parent_location,
+            start_at = n.start_at,
+            updated_at = n.updated_at,
+            first_claimed_at = n.first_claimed_at,
+            finished_at = n.finished_at,
+            suspended_at = n.suspended_at,
+            rollback = n.rollback,
+            is_pausing = coalesce(n.is_pausing, false),
+            python = n.python,
+            error = n.error::text,
+            continued = n.continued,
+            result = n.result
+        from json_to_recordset(c -> 'runs') as n (
+            id text, state text, ready_at bigint, worker text, token bigint, claim_id text, crashes integer,
+            arrivals bigint, attempt integer, generation integer, key text, parent_location text, start_at bigint,
+            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
+            is_pausing boolean, python text, error json, continued text, result text
+        )
+        where r.id = n.id;
+    end if;
+    if c -> 'made' is not null then
+        insert into runs (
+            id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
+            parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at,
+            suspended_at, rollback, is_pausing, python, tags, options, error, payload, continued, result
+        )
+        select
+            n.id, n.type, n.state, coalesce(n.priority, 100), instant(n.ready_at), n.worker, coalesce(n.token, 0),
+            n.claim_id, coalesce(n.crashes, 0), coalesce(n.arrivals, 0), coalesce(n.attempt, 1),
+            coalesce(n.generation, 1), n.key, n.parent_id, n.parent_location, coalesce(n.on_close, 'abandon'),
+            n.created_at, n.start_at, n.updated_at, n.first_claimed_at, n.finished_at, n.suspended_at, n.rollback,
+            coalesce(n.is_pausing, false), n.python, n.tags, n.options::text, n.error::text, n.payload, n.continued,
+            n.result
+        from json_to_recordset(c -> 'made') as n (
+            id text, type text, state text, priority smallint, ready_at bigint, worker text, token bigint,
+            claim_id text, crashes integer, arrivals bigint, attempt integer, generation integer, key text,
+            parent_id text, parent_location text, on_close text, created_at bigint, start_at bigint,
+            updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
+            is_pausing boolean, python text, tags jsonb, options json, error json, payload text, continued text,
+            result text
+        )
+        order by n.key, n.id
+        on conflict do nothing;
+        get diagnostics made = row_count;
+        if made < json_array_length(c -> 'made') then
+            raise exception 'an id or a key is taken' using errcode = 'HF001';
+        end if;
+    end if;
+
+    if c -> 'cleared' is not null then
+        delete from entries where run_id = any(text_array_v1(c -> 'cleared'));
+    end if;
+    if c -> 'dropped' is not null then
+        delete from entries as e
+        using json_to_recordset(c -> 'dropped') as d (run_id text, location text)
+        where e.run_id = d.run_id and e.location = d.location;
+    end if;
+    if c -> 'entries' is not null then
+        insert into entries (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            e.run_id, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, e.token,
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(c -> 'entries') as e (
+            run_id text, token bigint, location text, kind text, state text, position bigint, attempts integer,
+            since bigint, started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text,
+            error json, result text
+        )
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result;
+    end if;
+
+    if c -> 'emptied' is not null then
+        delete from inbox where run_id = any(text_array_v1(c -> 'emptied'));
+    end if;
+    if c -> 'consumed' is not null then
+        delete from inbox as i
+        using json_to_recordset(c -> 'consumed') as d (run_id text, number bigint)
+        where i.run_id = d.run_id and i.number = d.number;
+    end if;
+    if c -> 'arrived' is not null then
+        insert into inbox (run_id, number, kind, name, at, is_exclusive, ref, family, state, error, payload)
+        select
+            a.run_id, a.number, a.kind, a.name, a.at, coalesce(a.is_exclusive, false), a.ref, a."group", a.state,
+            a.error::text, a.payload
+        from json_to_recordset(c -> 'arrived') as a (
+            run_id text, number bigint, kind text, name text, at bigint, is_exclusive boolean, ref text, "group" text,
+            state text, error json, payload text
+        );
+    end if;
+    if c -> 'waits' is not null then
+        delete from waits as w
+        using json_to_recordset(c -> 'waits') as n (run_id text)
+        where w.run_id = n.run_id;
+        perform await_v1(c -> 'waits');
+    end if;
+
+    if c -> 'values' is not null then
+        insert into run_values (run_id, name, value)
+        select v.run_id, v.name, v.value
+        from json_to_recordset(c -> 'values') as v (run_id text, name text, value text)
+        on conflict (run_id, name) do update
+        set value = excluded.value;
+    end if;
+    if c -> 'receipts' is not null then
+        insert into receipts (run_id, message_id, at)
+        select r.run_id, r.message_id, r.at
+        from json_to_recordset(c -> 'receipts') as r (run_id text, message_id text, at bigint)
+        on conflict (run_id, message_id) do update
+        set at = excluded.at;
+    end if;
+    if c -> 'replies' is not null then
+        insert into replies (run_id, message_id, payload, at)
+        select r.run_id, r.message_id, r.payload, r.at
+        from json_to_recordset(c -> 'replies') as r (run_id text, message_id text, payload text, at bigint)
+        on conflict (run_id, message_id) do nothing;
+    end if;
+
+    if c -> 'forgotten' is not null then
+        delete from events
+        using json_array_elements_text(c -> 'forgotten') as f (number)
+        where events.number = f.number::bigint;
+    end if;
+    if c -> 'events' is not null then
+        insert into events (number, topic, id, payload, at, reached, state, holder, taken_at)
+        select e.number, e.topic, e.id, e.payload, e.at, e.reached, e.state, e.holder, e.taken_at
+        from json_to_recordset(c -> 'events') as e (
+            number bigint, topic text, id text, payload text, at bigint, reached bigint, state text, holder text,
+            taken_at bigint
+        )
+        on conflict (number) do update
+        set reached = excluded.reached, state = excluded.state, holder = excluded.holder,
+            taken_at = excluded.taken_at;
+    end if;
+    if c -> 'letters' is not null then
+        insert into letters (id, topic, run_id, name, payload, at, reason)
+        select l.id, l.topic, l.run_id, l.name, l.payload, l.at, l.reason
+        from rows from (
+            json_to_recordset(c -> 'letters') as (
+                id text, topic text, run_id text, name text, payload text, at bigint, reason text
+            )
+        ) with ordinality as l (id, topic, run_id, name, payload, at, reason, place)
+        order by l.place;
+    end if;
+    if c -> 'purged' is not null then
+        delete from letters
+        using json_array_elements_text(c -> 'purged') as p (number)
+        where letters.number = p.number::bigint;
+    end if;
+    if c -> 'facts' is not null then
+        insert into audits (run_id, event, at, data)
+        select f.run_id, f.event, f.at, f.data::text
+        from rows from (
+            json_to_recordset(c -> 'facts') as (run_id text, event text, at bigint, data json)
+        ) with ordinality as f (run_id, event, at, data, place)
+        order by f.place;
+    end if;
+end
+$$;
