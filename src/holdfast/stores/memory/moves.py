@@ -97,7 +97,7 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
 
 def hand_on_slot(state: State, run: Run, now: Micros) -> None:
     """Let the next one go, by id, of those that wait until fewer of their siblings run."""
-    waiting = state.parked.get(run.group or "")
+    waiting = state.parked.get(run.group) if run.group is not None else None
     while waiting:
         record = state.records[heapq.heappop(waiting)]
         if rules.is_parked(record.waits):

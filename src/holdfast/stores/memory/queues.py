@@ -21,6 +21,7 @@ def hand_on(state: State, published: Published, now: Micros) -> bool:
         if rules.accepts(wait, arrival) and not record.satisfies(wait)
     ]
     if not waiting:
+        state.know_all_waiting(arrival.name)
         published.state, published.holder = "pending", None
         return False
     _, run_id = min(waiting)

@@ -125,6 +125,9 @@ class State:
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
 
+    def know_all_waiting(self, topic: str) -> None:
+        """To be called before nobody is said to wait for an event of a queue: a store may know only the first ones."""
+
     def next_event(self) -> int:
         """The number of the next event."""
         self.event_count += 1

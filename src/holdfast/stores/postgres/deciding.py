@@ -56,7 +56,7 @@ class Bounds:
         return answer
 
 
-TRANSACTION = Bounds(b"begin", b"commit", b"rollback")
+TRANSACTION = Bounds(b"begin isolation level read committed", b"commit", b"rollback")
 PART = Bounds(
     b"savepoint holdfast",
     b"release savepoint holdfast",

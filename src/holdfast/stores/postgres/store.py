@@ -207,7 +207,8 @@ class PostgresStore:
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         wishes = Wishes()
         wishes.emit(events)
-        return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now))
+        # To whoever waits, which may be many.
+        return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now), is_small=False)
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._writers_run(topic_rules.put, topics)
@@ -226,12 +227,15 @@ class PostgresStore:
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()
         wishes.control(run_id, request)
-        return await self._decide(wishes, lambda working, now: controls.control(working, run_id, request, now))
+        # Whole families may be cancelled.
+        return await self._decide(
+            wishes, lambda working, now: controls.control(working, run_id, request, now), is_small=False
+        )
 
-    async def _decide(self, wishes: Wishes, operation: Operation[_R]) -> _R:
+    async def _decide(self, wishes: Wishes, operation: Operation[_R], *, is_small: bool = True) -> _R:
         """Have an operation of the model decide, on what `wishes` ask for to begin with."""
         at = self._at
-        return await self._write(lambda: decided(self._calls, wishes, operation, at))
+        return await self._write(lambda: decided(self._calls, wishes, operation, at), is_small=is_small)
 
     def _write(
         self,

@@ -123,7 +123,7 @@ def unavailable(address: Address, error: BaseException) -> BaseException:
 
 def _translated(address: Address, error: psycopg.Error, text: str) -> HoldfastError:
     code = error.sqlstate or next((code for words, code in _REFUSALS if words.search(text)), "")
-    if code[:2] in ("22", "54") or (not code and isinstance(error, psycopg.DataError)):
+    if code[:2] in ("22", "23", "54") or (not code and isinstance(error, psycopg.DataError)):
         return InvalidRequest(f"a value cannot be stored in Postgres: {text}")
     if code in _SCHEMA:
         return SchemaOutOfDate(

@@ -13,8 +13,6 @@ from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Finish, Fork, 
 from holdfast.core.model import Event, Intent, Message, WaitKind
 from holdfast.stores.postgres.topics import bucket, classid
 
-ALL_PENDING = 1_000_000
-
 
 class Unknown(Exception):
     """Something that an operation wants to know was not loaded. `wish` is the field of `Wishes` it belongs to."""
@@ -30,6 +28,7 @@ class Wishes:
     """What to lock and to load. It only grows, so an operation that is done again with more ends at last.
 
     `emitted` are topics on which events may be published or handed on, `awaited` those somebody begins to wait for.
+    `groups` and `waiting` say how many are wanted of those who wait for a slot, or for an event of a queue.
     """
 
     runs: set[str] = field(default_factory=set)
@@ -39,6 +38,7 @@ class Wishes:
     emitted: set[str] = field(default_factory=set)
     awaited: set[str] = field(default_factory=set)
     groups: Counter[str] = field(default_factory=Counter)
+    waiting: Counter[str] = field(default_factory=Counter)
     locations: set[tuple[str, str]] = field(default_factory=set)
     scopes: set[tuple[str, str]] = field(default_factory=set)
     histories: set[str] = field(default_factory=set)
@@ -60,6 +60,8 @@ class Wishes:
                 self.inboxes[run_id] = min(seen, self.inboxes.get(run_id, seen))
             case "groups", (group,):
                 self.groups[group] = self.groups[group] * 2 + 8
+            case "waiting", (topic,):
+                self.waiting[topic] = self.waiting[topic] * 4 + 32
             case "new_events", ():
                 self.new_events = self.new_events * 2 + 4
             case wish, (one,):
@@ -86,6 +88,7 @@ class Wishes:
         self.emitted.update(event.topic for event in events)
         self.events.update((event.topic, event.id) for event in events)
         self.new_events += len(events)
+        self.waiting.update(event.topic for event in events)
 
     def control(self, run_id: str, request: Control) -> None:
         self.runs.add(run_id)
@@ -116,8 +119,6 @@ class Wishes:
                 self.missed.add((topic, run_id, wait.after))
         self.intents(checkpoint.children)
         self.send(checkpoint.messages)
-        if checkpoint.messages:
-            self.audits.add(run_id)
         self.emit(checkpoint.events)
         self.runs.update(checkpoint.cancels)
         self.endings.update(checkpoint.cancels)
@@ -139,7 +140,7 @@ class Wishes:
             "keys": sorted(self.keys),
             "endings": sorted(self.endings),
             "renewals": sorted(self.renewals),
-            "emitted": sorted(self.emitted),
+            "emitted": [{"name": topic, "count": self.waiting[topic] + 8} for topic in sorted(self.emitted)],
             "groups": [{"name": name, "count": count} for name, count in self.groups.items()],
             "locations": [{"run_id": run_id, "location": location} for run_id, location in self.locations],
             "scopes": [{"run_id": run_id, "scope": scope} for run_id, scope in self.scopes],

@@ -64,6 +64,8 @@ class Loaded(msgspec.Struct, frozen=True):
     waits: list[tuple[str, Wait]]
     arrivals: list[tuple[str, Arrival]]
     closing: list[str]
+    keys: list[tuple[str, str]] = []
+    crowded: frozenset[str] = frozenset()
     children: list[tuple[str, str]] = []
     parked: list[tuple[str, str]] = []
     entries: list[tuple[str, Entry]] = []
@@ -258,9 +260,11 @@ class WorkingSet(State):
         self._letters = {letter.number: letter for letter in loaded.letters}
         self._numbers = iter(loaded.event_numbers)
         self.facts: list[AuditFact] = []
+        self._audited = wishes.audits
+        self._crowded = loaded.crowded
         super().__init__(
             records=Known("runs", wishes.runs, _records_of(loaded, wishes).items()),
-            keys=Known("keys", wishes.keys, [(run.key, run.id) for run in loaded.runs if run.key is not None]),
+            keys=Known("keys", wishes.keys, loaded.keys),
             children=KnownLists("endings", [*loaded.closing, *wishes.renewals]),
             parked=KnownLists("groups", wishes.groups),
             events=Known("emitted", topics, [(topic, []) for topic in topics]),
@@ -292,6 +296,15 @@ class WorkingSet(State):
         if fact is not None:
             record.audit.append(fact)
             self.facts.append(fact)
+
+    def note_once(self, record: Record, fact: AuditFact) -> None:
+        if fact.run_id not in self._audited:
+            raise Unknown("audits", fact.run_id)
+        super().note_once(record, fact)
+
+    def know_all_waiting(self, topic: str) -> None:
+        if topic in self._crowded:
+            raise Unknown("waiting", topic)
 
     # Changes
 

@@ -87,6 +87,10 @@ create unique index runs_key on runs (key)
 create index runs_parent on runs (parent_id, created_at, id)
     where parent_id is not null;
 
+-- Children that have not ended, for those who end with their parent or are left by it.
+create index runs_open_children on runs (parent_id)
+    where parent_id is not null and finished_at is null;
+
 -- Lists, newest first: of one type after the other, of the rare states, by tags.
 create index runs_listed on runs (type, created_at, id);
 

@@ -27,6 +27,7 @@ create function create_v1(intents text, leased text, at bigint) returns text
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 declare
     wanted constant json := intents::json;
@@ -107,6 +108,7 @@ create function claim_v1(
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     set enable_bitmapscan = off
     as $$
 declare
@@ -383,6 +385,7 @@ create function look_v1(holdings text, at bigint) returns text
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 begin
     return json_build_object(
@@ -426,6 +429,7 @@ create function renew_v1(by_worker text, holdings text, lease bigint, at bigint)
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 declare
     now bigint;

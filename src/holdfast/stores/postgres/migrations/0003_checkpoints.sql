@@ -24,6 +24,7 @@ create function checkpoint_v1(
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 declare
     now bigint;

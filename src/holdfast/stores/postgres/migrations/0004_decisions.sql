@@ -11,25 +11,42 @@ begin
 end
 $$;
 
--- How long events of a topic are kept: by its own rule, or that of the closest family that covers it.
+-- The rule for a topic: its own, or that of the closest family that covers it.
+create function rule_v1(of_topic text) returns topics
+    language plpgsql stable
+    set search_path from current
+    as $$
+declare
+    rule topics;
+begin
+    select t.*
+    into rule
+    from topics as t
+    where t.name = of_topic
+        or right(t.name, 1) = '*' and starts_with(of_topic, left(t.name, -1))
+    order by t.name = of_topic desc, length(t.name) desc
+    limit 1;
+    return rule;
+end
+$$;
+
+-- How long events of a topic are kept.
 create function retention_v1(of_topic text) returns bigint
     language plpgsql stable
     set search_path from current
     as $$
 begin
-    return (
-        select coalesce(
-            (
-                select t.retention
-                from topics as t
-                where t.name = of_topic
-                    or right(t.name, 1) = '*' and starts_with(of_topic, left(t.name, -1))
-                order by t.name = of_topic desc, length(t.name) desc
-                limit 1
-            ),
-            604800000000
-        )
-    );
+    return coalesce((rule_v1(of_topic)).retention, 604800000000);
+end
+$$;
+
+-- How events of a topic are delivered.
+create function mode_v1(of_topic text) returns text
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return coalesce((rule_v1(of_topic)).mode, 'fanout');
 end
 $$;
 
@@ -50,8 +67,13 @@ begin
             union
             select child.id
             from ending
-            join runs as child on child.parent_id = ending.id
-            where child.on_close = 'cancel' and child.finished_at is null
+            cross join lateral (
+                select r.id
+                from runs as r
+                where r.parent_id = ending.id and r.finished_at is null
+                    and r.on_close = 'cancel'
+                offset 0
+            ) as child
         )
         select array_agg(e.id)
         from ending as e
@@ -66,7 +88,7 @@ create function parked_v1(groups json) returns table (name text, run_id text)
     as $$
 begin
     return query
-    select g.name, p.run_id
+    select g.name, p.run_id collate "C"
     from json_to_recordset(groups) as g (name text, count bigint)
     cross join lateral (
         select w.run_id
@@ -78,15 +100,19 @@ begin
 end
 $$;
 
--- Messages with the ids of the runs they are for, be they addressed by id or by key.
-create function addressed_v1(messages json) returns table (run_id text, id text)
+-- Messages to runs that are locked, with the ids of those, be they addressed by id or by key.
+create function addressed_v1(messages json, locked text[]) returns table (run_id text, id text)
     language plpgsql stable
     set search_path from current
     as $$
 begin
     return query
-    select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)), m.id
-    from json_to_recordset(messages) as m (run_id text, key text, id text);
+    select m.run_id, m.id
+    from (
+        select coalesce(m.run_id, (select r.id from runs as r where r.key = m.key)) as run_id, m.id
+        from json_to_recordset(messages) as m (run_id text, key text, id text)
+    ) as m
+    where m.run_id = any(locked);
 end
 $$;
 
@@ -112,7 +138,7 @@ begin
             join inbox as i on i.run_id = l.id and i.kind = 'event'
             union
             select i.run_id, i.number
-            from addressed_v1(w -> 'messages') as m
+            from addressed_v1(w -> 'messages', locked) as m
             join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
         ) as wanted
         join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
@@ -120,7 +146,7 @@ begin
 end
 $$;
 
--- The events that were emitted before, that runs have in their inboxes and no other gets, that runs have missed, and
+-- The events that were emitted before or became dead letters, that runs have in their inboxes and no other gets, that runs have missed, and
 -- the first ones of queues that nobody has.
 create function events_v1(w json, locked text[], now bigint) returns json
     language plpgsql stable
@@ -133,6 +159,11 @@ begin
             select known.number
             from json_to_recordset(w -> 'events') as x (topic text, id text)
             join events as known on known.topic = x.topic and known.id = x.id
+            union
+            select known.number
+            from json_array_elements_text(w -> 'letters') as n (number)
+            join letters as l on l.number = n.number::bigint
+            join events as known on known.topic = l.topic and known.id = l.id
             union
             select i.ref::bigint
             from unnest(locked) as l (id)
@@ -166,8 +197,32 @@ begin
 end
 $$;
 
+-- Those who wait for events of topics: of a queue the first ones, for only one of them gets an event; else all.
+create function waiting_v1(emitted json) returns table (topic text, run_id text, is_queue boolean, wanted bigint)
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return query
+    select t.name, waiting.run_id, t.is_queue, t.count
+    from (
+        select e.name, e.count, mode_v1(e.name) = 'queue' as is_queue
+        from json_to_recordset(emitted) as e (name text, count bigint)
+        offset 0
+    ) as t
+    cross join lateral (
+        select x.run_id
+        from waits as x
+        where x.topic = t.name and x.kind = 'event'
+        order by x.since, x.run_id
+        limit case when t.is_queue then t.count end
+    ) as waiting;
+end
+$$;
+
 -- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
--- everything is read afterwards, so that it is as it stays until the transaction ends.
+-- everything is read afterwards, so that it is as it stays until the transaction ends. Only whom to lock is read before:
+-- who is found to be missing then makes all begin anew.
 --
 -- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
 -- `renewals` may begin anew and part with all their children. What is not wished for is not looked at.
@@ -181,6 +236,7 @@ create function load_v1(wishes text, at bigint) returns text
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 declare
     w constant json := wishes::json;
@@ -206,7 +262,7 @@ begin
         end loop;
     end if;
 
-    -- Who else is concerned. This is only a first look: whoever turns out to be missing makes all begin anew.
+    -- Who else is concerned.
     if cardinality(endings) > 0 then
         closing := descendants_v1(endings);
         locked := locked || closing || array(
@@ -220,8 +276,12 @@ begin
         locked := locked || array(
             select child.id
             from unnest(renewals) as p (id)
-            join runs as child on child.parent_id = p.id
-            where child.finished_at is null
+            cross join lateral (
+                select r.id
+                from runs as r
+                where r.parent_id = p.id and r.finished_at is null
+                offset 0
+            ) as child
         );
     end if;
     if w -> 'keys' is not null then
@@ -232,17 +292,13 @@ begin
         );
     end if;
     if w -> 'emitted' is not null then
-        locked := locked || array(
-            select waiting.run_id
-            from unnest(text_array_v1(w -> 'emitted')) as t (topic)
-            join waits as waiting on waiting.topic = t.topic and waiting.kind = 'event'
-        );
+        locked := locked || array(select e.run_id from waiting_v1(w -> 'emitted') as e);
     end if;
     if w -> 'groups' is not null then
         locked := locked || array(select p.run_id from parked_v1(w -> 'groups') as p);
     end if;
-    locked := array(select distinct l.id from unnest(locked) as l (id));
-    perform from runs where id = any(locked) order by id for no key update;
+    -- A run that is made only now is not seen, for it could not be locked any more.
+    locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
     now := time_v1(at);
 
     found := array['"now":' || now, '"closing":' || array_to_json(closing)]
@@ -266,10 +322,22 @@ begin
                 select coalesce(
                     json_agg(json_build_array(child.parent_id, child.id) order by child.created_at, child.id), '[]'
                 )
-                from (select unnest(closing) union select unnest(renewals)) as l (id)
-                join runs as child on child.parent_id = l.id
-                where child.finished_at is null
-                    and (l.id = any(closing) and child.on_close = 'cancel' or l.id = any(renewals))
+                from (
+                    select l.id, bool_or(l.is_renewal) as is_renewal
+                    from (
+                        select unnest(closing) as id, false as is_renewal
+                        union all
+                        select unnest(renewals), true
+                    ) as l
+                    group by l.id
+                ) as l
+                cross join lateral (
+                    select r.parent_id, r.id, r.created_at
+                    from runs as r
+                    where r.parent_id = l.id and r.finished_at is null
+                        and (l.is_renewal or r.on_close = 'cancel')
+                    offset 0
+                ) as child
             ))
             || named_v1('undo', (
                 select coalesce(json_agg(json_build_array(
@@ -279,6 +347,25 @@ begin
                 )), '[]')
                 from unnest(closing) as c (id)
             ));
+    end if;
+    if w -> 'keys' is not null then
+        found := found || named_v1('keys', (
+            select coalesce(json_agg(json_build_array(r.key, r.id)), '[]')
+            from unnest(text_array_v1(w -> 'keys')) as k (key)
+            join runs as r on r.key = k.key
+        ));
+    end if;
+    if w -> 'emitted' is not null then
+        found := found || named_v1('crowded', (
+            select coalesce(json_agg(crowd.topic), '[]')
+            from (
+                select e.topic
+                from waiting_v1(w -> 'emitted') as e
+                where e.is_queue
+                group by e.topic, e.wanted
+                having count(*) >= e.wanted
+            ) as crowd
+        ));
     end if;
     if w -> 'groups' is not null then
         found := found || named_v1('parked', (
@@ -311,7 +398,7 @@ begin
     if w -> 'messages' is not null then
         found := found || named_v1('receipts', (
             select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
-            from addressed_v1(w -> 'messages') as m
+            from addressed_v1(w -> 'messages', locked) as m
             join receipts as r on r.run_id = m.run_id and r.message_id = m.id
         ));
     end if;
@@ -322,7 +409,7 @@ begin
             ) order by a.number), '[]')
             from unnest(text_array_v1(w -> 'audits')) as l (id)
             join audits as a on a.run_id = l.id
-            where a.event not in ('claimed', 'suspended')
+            where a.event = 'dropped' or a.data like '%"request"%'
         ));
     end if;
     if w -> 'topics' is not null or w -> 'events' is not null or w -> 'inboxes' is not null then
@@ -358,6 +445,7 @@ create function apply_v1(changes text, now bigint) returns void
     set cpu_tuple_cost = 1
     set cpu_index_tuple_cost = 1
     set jit = off
+    set lock_timeout = '10s'
     as $$
 declare
     c constant json := changes::json;
