@@ -198,6 +198,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
 }
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     module, name = BUGS[bug]

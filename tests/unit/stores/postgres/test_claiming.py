@@ -60,7 +60,7 @@ select exists (
 IN_ONE_STATEMENT = {
     "seen bigint;": "seen bigint; histories json;",
     "(select count(*) from candidates)": "(select count(*) from candidates), json_object_agg(l.id, history_v1(l.id))",
-    "into claimed, seen": "into claimed, seen, histories",
+    "\n            from leased as l;": ", histories from leased as l;",
     "else history_v1(r.id)": "else histories -> r.id",
 }
 """What makes of our claim one that reads histories in the statement that leases, with the snapshot of that."""
