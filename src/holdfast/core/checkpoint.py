@@ -122,11 +122,15 @@ class ClaimRequest(Value, frozen=True, kw_only=True):
 
 
 class Claimed(Value, frozen=True, kw_only=True):
-    """The leases a claim won, and when the next run of these types becomes ready (None: not in sight)."""
+    """The leases a claim won, and when the next run of these types becomes ready (None: not in sight).
+
+    `has_more`: something is under way that may make runs ready, so it is worth asking again at once.
+    """
 
     leases: tuple[Lease, ...]
     next_ready_at: Micros | None
     now: Micros
+    has_more: bool = False
 
 
 class LeaseRequest(Value, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ class Claimer:
             self._is_wanted = True  # what there is to claim is as unknown as before
             self._sleep_until(self._room.clock.now() + _OUTAGE_PAUSE)
             return
-        if not self.was_short:
+        if not self.was_short or claimed.has_more:
             self._is_wanted = True
         self._take(claimed)
         if self._is_wanted:

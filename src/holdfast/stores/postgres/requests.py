@@ -77,12 +77,12 @@ _TAKE = """
 _request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 
 
-def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News:
-    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction."""
+def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News | None:
+    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction; None if none is."""
     with connection.transaction():
         taken = take(connection, calls.schema, BATCH_LIMIT)
         if not taken:
-            return News()
+            return None
         wishes = Wishes()
         for request in taken:
             _wish(wishes, request)

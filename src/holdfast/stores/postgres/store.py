@@ -41,6 +41,8 @@ WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
 SMALL = 4
+ERRAND_SECONDS = 2.0
+"""So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 """A beat that takes longer is a beat missed: the next one is better tried on another connection."""
 
@@ -73,7 +75,7 @@ class PostgresStore:
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
         self._wire = Wire(outage, self._writers)
         self._opening = asyncio.Lock()
-        self._errand: asyncio.Future[None] | None = None
+        self._errand: asyncio.Future[bool] | None = None
         self._pid: int | None = None
         self._at_exit: weakref.finalize[..., PostgresStore] | None = None
 
@@ -151,6 +153,20 @@ class PostgresStore:
         return created
 
     async def claim(self, request: ClaimRequest) -> Claimed:
+        claimed, has_requests = await self._claim(request)
+        while has_requests:
+            errand = self._begin_errand()
+            if claimed.leases:
+                return msgspec.structs.replace(claimed, has_more=True)  # they need not wait for it
+            # What is asked for may make runs ready: only then it is known whether there is nothing to do.
+            await asyncio.wait([errand], timeout=ERRAND_SECONDS)
+            if not errand.done() or errand.cancelled() or errand.exception() is not None or not errand.result():
+                break
+            claimed, has_requests = await self._claim(request)
+        return claimed
+
+    async def _claim(self, request: ClaimRequest) -> tuple[Claimed, bool]:
+        """What is leased, and whether producers in SQL have asked for something."""
         at = self._at
         repeat = msgspec.structs.replace(request, is_repeat=True)
         claimed, has_requests = await self._running(self._wire).hold(
@@ -159,16 +175,22 @@ class PostgresStore:
         )
         self._following.told(claimed.now)
         self._held.lease(claimed.leases)
-        if has_requests and self._errand is None:
+        return claimed, has_requests
+
+    def _begin_errand(self) -> asyncio.Future[bool]:
+        """Do what producers in SQL have asked for, unless that is under way."""
+        if self._errand is None:
             self._errand = self._writers.run(self._carry_out)
             self._errand.add_done_callback(self._carried_out)
-        return claimed
+        return self._errand
 
-    def _carry_out(self, connection: Connection) -> None:
-        """Do what producers in SQL have asked for."""
-        self._tell(requests.carry_out(connection, self._calls, self._at))
+    def _carry_out(self, connection: Connection) -> bool:
+        """Whether there was something to do, and nobody else was at it."""
+        news = requests.carry_out(connection, self._calls, self._at)
+        self._tell(news or News())
+        return news is not None
 
-    def _carried_out(self, errand: asyncio.Future[None]) -> None:
+    def _carried_out(self, errand: asyncio.Future[bool]) -> None:
         self._errand = None
         if not errand.cancelled() and (error := errand.exception()) is not None:
             _log.warning("requests of producers in SQL are left for later: %s", error)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 import psycopg
 import pytest
 
+from holdfast import Context, Holdfast
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel, ClaimRequest
 from holdfast.core.clock import SECOND
@@ -383,3 +385,38 @@ def test_a_request_nobody_understands_does_not_stand_in_the_way(place: Place, ca
     assert len(taken(place)) == 1
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert place.all("select count(*) from {schema}.requests") == [0]
+
+
+# Carrying them out
+
+
+async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place: Place) -> None:
+    hf = Holdfast(place.url)
+
+    @hf.workflow("shop")
+    async def shop(ctx: Context) -> Any:
+        return await ctx.receive("go")
+
+    async with hf:
+        for number in range(20):
+            run_id = f"r{number}"
+            psql(place, f"insert into holdfast.intent (id, type) values ('{run_id}', 'shop')")
+            psql(place, f"select holdfast.send('{run_id}', 'go', '{number}')")
+            await hf.worker().run_until_idle()
+            assert (await hf.run(run_id).info()).result == number
+
+
+async def test_more_than_a_batch_of_requests_is_carried_out_before_a_worker_is_idle(place: Place) -> None:
+    place.execute("insert into {schema}.intent (id, type) values ('r', 'shop')")
+    count = 2 * requests.BATCH_LIMIT + 1
+    place.all("select {schema}.send('r', 'go', to_json(n)) from generate_series(1, %s) as n", count)
+
+    hf = Holdfast(place.url)
+
+    @hf.workflow("shop")
+    async def shop(ctx: Context) -> int:
+        return sum([await ctx.receive("go") for _ in range(count)])
+
+    async with hf:
+        await hf.worker().run_until_idle()
+        assert (await hf.run("r").info()).result == count * (count + 1) // 2
