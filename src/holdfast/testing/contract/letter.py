@@ -303,6 +303,21 @@ class LetterContract(Contract):
 
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 0]
 
+    async def test_a_letter_whose_event_was_emitted_again_meanwhile_is_done_with(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, events: the id makes a repeated emit harmless, also that of a replay."""
+        numbers = await dead(store, clock, "1")
+        await suspended(store, 1, for_event("jobs"))
+        await store.emit([an_event("dead-1", topic="jobs", payload="1")])
+        lease = await claim_one(store)
+        await write(store, checkpoint_for(lease, seen=1, consumed=(1,), waits=()))
+
+        assert await store.replay_letters(numbers) == 1
+
+        assert await letters(store) == []
+        assert (await the_run(store, 1)).arrivals == 1
+
     async def test_a_purge_forgets(self, store: Store, clock: SettableClock) -> None:
         """The port: the answer is how many there were; repeated, it is none."""
         numbers = await dead(store, clock, "1", "2", "3")

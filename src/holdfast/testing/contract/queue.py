@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Cancel, Next, Release, Renew, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, Cancel, Next, Pause, Release, Renew, Suspend, TurnAround
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Event, Topic, Wait
 from holdfast.core.ports import Store
@@ -79,6 +79,18 @@ class QueueContract(Contract):
         assert reached == [1, 1, 1, 1, 0]
         assert got == {an_id(2): ["0"], an_id(3): ["1"], an_id(4): ["2"], an_id(1): ["3"]}
         assert all(arrival.is_exclusive for lease in leases for arrival in lease.arrivals)
+
+    async def test_those_who_wait_before_it_and_may_not_have_it_keep_no_run_from_an_event(self, store: Store) -> None:
+        """SEMANTICS, events: a run that is paused would only keep it from others, however many are."""
+        await store.put_topics([JOBS])
+        for number in range(1, 61):
+            await suspended(store, number, for_job(number))
+            if number < 60:
+                await store.control(an_id(number), Pause(id=f"p{number}"))
+
+        assert await store.emit([a_job()]) == [1]
+
+        assert (await claim_one(store)).run.id == an_id(60)
 
     async def test_an_event_that_nobody_waits_for_is_kept_until_taken(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: kept, also for a run that is younger than it."""

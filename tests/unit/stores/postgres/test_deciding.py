@@ -1,0 +1,152 @@
+"""Deciding on Postgres: what is locked too late to be seen, and what has moved while others were waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from holdfast.core.checkpoint import Cancel
+from holdfast.core.model import Message
+from holdfast.core.ports import Sent
+from holdfast.stores.memory import arrivals, controls
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.deciding import decided
+from holdfast.stores.postgres.talks import Talk, hold
+from holdfast.stores.postgres.wishes import Wishes
+from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
+
+T = TypeVar("T")
+
+IS_WAITING = """
+select exists (
+    select
+    from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'
+)
+"""
+
+
+@pytest_asyncio.fixture
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_store_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody who holds a run, in a transaction of his own."""
+    with psycopg.connect(postgres_store_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+@pytest.fixture
+def sender(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_store_url, autocommit=True) as connection:
+        yield connection
+
+
+async def until_somebody_waits(outsider: psycopg.Connection[Any]) -> None:
+    async with asyncio.timeout(20):
+        while outsider.execute(IS_WAITING).fetchone() != (True,):
+            outsider.execute("select pg_stat_clear_snapshot()")
+            await asyncio.sleep(0.005)
+
+
+def hold_row(outsider: psycopg.Connection[Any], number: int) -> None:
+    outsider.execute("select from holdfast.runs where id = %s for no key update", (an_id(number),))
+
+
+async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its_lock(
+    store: PostgresStore, outsider: psycopg.Connection[Any], sender: psycopg.Connection[Any]
+) -> None:
+    """Else its row would be put back to what it was, under the eyes of the worker that has claimed it since."""
+    await start(store, an_intent(1, type="other.v1"))
+    messages = [a_message(1, id="m1"), a_message(2, id="m2")]
+    wishes = Wishes()
+    wishes.send(messages)
+    talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working, messages, now), None)
+    hold_row(outsider, 1)
+    sender.execute(*next(talk))  # begins
+    loading = asyncio.create_task(asyncio.to_thread(lambda trip: sender.execute(*trip).fetchone(), talk.send(None)))
+    await until_somebody_waits(outsider)
+    await start(store, an_intent(2))
+    outsider.rollback()
+    row = await loading
+    assert row is not None
+    lease = await claim_one(store, worker=OTHER_WORKER)
+
+    told, _ = hold(sender, _with_answer(talk, row[0]))
+
+    assert told == [Sent(run_id=an_id(1)), Sent(run_id=an_id(2), refused="unknown")]
+    run = await the_run(store, 2)
+    assert (run.token, run.worker) == (lease.run.token, OTHER_WORKER)
+
+
+async def test_a_message_finds_the_run_that_has_its_key_when_it_is_delivered(
+    store: PostgresStore, outsider: psycopg.Connection[Any]
+) -> None:
+    await start(store, an_intent(1, key="k"))
+    await store.control(an_id(1), Cancel(id="c"))
+    hold_row(outsider, 1)
+    sending = asyncio.create_task(store.send([Message(id="m", name="go", payload="1", key="k")]))
+    await until_somebody_waits(outsider)
+    outsider.execute("update holdfast.runs set key = null where id = %s", (an_id(1),))
+    outsider.execute("insert into holdfast.runs (id, type, key) values (%s, 'new.v1', 'k')", (an_id(2),))
+    outsider.commit()
+
+    assert await sending == [Sent(run_id=an_id(2))]
+
+
+async def test_who_ends_looks_only_at_children_of_his_own(
+    store: PostgresStore, sender: psycopg.Connection[Any]
+) -> None:
+    sender.execute(
+        "insert into holdfast.runs (id, type, parent_id, on_close) "
+        "select 'child-' || n, 'child.v1', 'somebody', 'cancel' from generate_series(1, 20000) as n"
+    )
+    sender.execute("analyze holdfast.runs")
+    await start(store, an_intent(1), an_intent(2, parent_id=an_id(1), parent_location="child", on_close="cancel"))
+    wishes, request = Wishes(), Cancel(id="c")
+    wishes.control(an_id(1), request)
+    before = _rows_read(sender)
+
+    hold(
+        sender,
+        decided(
+            Calls("holdfast"), wishes, lambda working, now: controls.control(working, an_id(1), request, now), None
+        ),
+    )
+
+    assert _rows_read(sender) - before < 1_000
+    assert (await the_run(store, 2)).state.is_end
+
+
+def _with_answer(talk: Talk[T], answer: str) -> Talk[T]:
+    """A talk that goes on after this answer."""
+    trip = talk.send(answer)
+    try:
+        while True:
+            trip = talk.send((yield trip))
+    except StopIteration as end:
+        told: T = end.value
+        return told
+
+
+def _rows_read(connection: psycopg.Connection[Any]) -> int:
+    """How many rows of runs this session has read. It tells so now and then, and now because it is asked to."""
+    connection.execute("select pg_stat_force_next_flush()")
+    row = connection.execute(
+        "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables "
+        "where schemaname = 'holdfast' and relname = 'runs'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
