@@ -400,7 +400,7 @@ async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place:
     async with hf:
         for number in range(20):
             run_id = f"r{number}"
-            psql(place, f"insert into holdfast.intent (id, type) values ('{run_id}', 'shop')")  # noqa: S608
+            place.execute("insert into {schema}.intent (id, type) values (%s, 'shop')", run_id)
             psql(place, f"select holdfast.send('{run_id}', 'go', '{number}')")
             await hf.worker().run_until_idle()
             assert (await hf.run(run_id).info()).result == number
