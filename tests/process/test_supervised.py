@@ -122,6 +122,15 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="only Linux shows what a process was started with")
+async def test_the_url_with_its_password_is_not_shown_to_the_whole_machine(firm: Firm) -> None:
+    firm.open("--processes", "2")
+
+    workers = await firm.staffed(2)
+
+    assert [b"shop.db" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers] == [False, False]
+
+
 async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: Firm) -> None:
     firm.open("--processes", "2")
     before = await firm.staffed(2)

@@ -119,6 +119,8 @@ def command(out: Output, target: str, *, processes: int, **options: Any) -> Exit
 def _supervise(out: Output, target: str, processes: int, **options: Any) -> ExitCode:
     """Have other processes execute runs."""
     log_to_stderr(out.settings.verbosity)
+    if out.settings.url is not None:
+        os.environ["HOLDFAST_URL"] = out.settings.url  # not among the words, which everybody on the machine can read
 
     async def supervise() -> ExitCode:
         return await Supervisor(
@@ -137,8 +139,6 @@ def _supervise(out: Output, target: str, processes: int, **options: Any) -> Exit
 def _command(settings: Settings, target: str, number: int, options: Mapping[str, Any]) -> list[str]:
     """What to type for one of several processes. Each option is given, so that no variable says otherwise."""
     words = [sys.executable, "-m", "holdfast", "worker", target, "--processes", "1", "--color", settings.color]
-    if settings.url is not None:
-        words += ["--url", settings.url]
     if settings.verbosity:
         words += ["-q"] if settings.is_quiet else ["-v"] * settings.verbosity
     for pattern in options["types"]:
