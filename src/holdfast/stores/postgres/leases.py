@@ -8,13 +8,19 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.checkpoint import Verdicts
-from holdfast.core.clock import Micros
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.talks import Connection
 
-PAUSES_SECONDS = (0.01, 0.03, 0.1, 0.3)
-"""How long to wait each time for those who write a run just now. Who takes longer keeps everybody else off, too."""
+PATIENCE = 8
+"""For so many-th part of a lease the heart waits for those who write a run just now, and looks again and again.
+
+Whoever takes longer keeps everybody else off the run, too; the next beat comes in time for all others.
+"""
+
+_FIRST_PAUSE_SECONDS = 0.01
+_LAST_PAUSE_SECONDS = 0.5
 
 
 class _Renewed(msgspec.Struct):
@@ -42,10 +48,11 @@ def renew(
 
     renewed = prolong(holdings)
     told = renewed.told
-    for pause in PAUSES_SECONDS:
-        if not renewed.skipped:
-            break
+    until = time.monotonic() + lease / SECOND / PATIENCE
+    pause = _FIRST_PAUSE_SECONDS
+    while renewed.skipped and time.monotonic() < until:
         time.sleep(pause)
+        pause = min(_LAST_PAUSE_SECONDS, pause * 2)
         renewed = prolong([holding for holding in holdings if holding.run_id in renewed.skipped])
     return told
 
