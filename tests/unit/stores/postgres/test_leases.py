@@ -1,0 +1,72 @@
+"""Leases on Postgres: a run that somebody else has locked does not cost the others theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from holdfast.core.clock import SECOND
+from holdfast.core.model import Holding, Lease
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.leases import PATIENCE
+from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, held, the_run
+
+LONGER = LEASE + 100 * SECOND
+
+
+@pytest_asyncio.fixture
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_store_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody with a transaction that has run 1 locked."""
+    with psycopg.connect(postgres_store_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+async def locked(store: PostgresStore, outsider: psycopg.Connection[Any]) -> list[Holding]:
+    leases: list[Lease] = [await held(store, number) for number in (1, 2)]
+    outsider.execute("select from holdfast.runs where id = %s for no key update", (an_id(1),))
+    return [Holding(run_id=lease.run.id, token=lease.run.token) for lease in leases]
+
+
+async def test_a_run_that_stays_locked_does_not_cost_the_others_their_leases(
+    store: PostgresStore, outsider: psycopg.Connection[Any]
+) -> None:
+    holdings = await locked(store, outsider)
+    before = (await the_run(store, 1)).ready_at
+
+    told = await asyncio.to_thread(
+        store.renew, a_worker(), holdings, PATIENCE * SECOND // 4
+    )  # so that it gives up soon
+
+    assert [verdict.is_lost for verdict in told.verdicts] == [False, False]
+    assert (await the_run(store, 1)).ready_at == before
+    assert (await the_run(store, 2)).ready_at != before
+
+
+async def test_a_run_is_renewed_as_soon_as_it_is_free_again(
+    store: PostgresStore, outsider: psycopg.Connection[Any]
+) -> None:
+    holdings = await locked(store, outsider)
+    second = (await the_run(store, 2)).ready_at
+    renewing = asyncio.create_task(asyncio.to_thread(store.renew, a_worker(), holdings, LONGER))
+    while (await the_run(store, 2)).ready_at == second:
+        await asyncio.sleep(0.005)
+    first = (await the_run(store, 1)).ready_at
+
+    outsider.rollback()
+    await renewing
+
+    assert (await the_run(store, 1)).ready_at != first
