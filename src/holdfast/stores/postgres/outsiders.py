@@ -22,8 +22,27 @@ async def converse(connection: object, talk: Talk[T]) -> T:
     _check_transaction(own)
     if isinstance(own, psycopg.AsyncConnection):
         return await hold_async(own, talk)
-    # It blocks, which the loop must not.
-    return await asyncio.to_thread(hold, own, talk)
+    return await _in_thread(own, talk)
+
+
+async def _in_thread(connection: Connection, talk: Talk[T]) -> T:
+    """Hold a talk that blocks, which the loop must not.
+
+    Whoever is cancelled meanwhile waits for its end: it talks on the user's connection, whose transaction he would
+    undo now, and what is said after that would be committed by itself.
+    """
+    # Not a task: whoever cancels all of them, as a loop does that ends, would no longer know when the thread does.
+    talking = asyncio.get_running_loop().run_in_executor(None, hold, connection, talk)
+    cancelled: asyncio.CancelledError | None = None
+    while not talking.done():
+        try:
+            await asyncio.wait([talking])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        talking.exception()  # nobody else asks for it
+        raise cancelled
+    return talking.result()
 
 
 async def _driver_connection(connection: Any) -> Connection | AsyncConnection:

@@ -1,0 +1,65 @@
+"""Connections of users: whatever they are set to, what is done on them is part of their transaction, or of none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg.pq import TransactionStatus
+
+from holdfast.core.model import Intent
+from holdfast.stores.postgres import PostgresStore
+
+
+@pytest_asyncio.fixture
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_store_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def an_intent(run_id: str = "r") -> Intent:
+    return Intent(id=run_id, type="t", payload="{}")
+
+
+async def is_there(store: PostgresStore, run_id: str = "r") -> bool:
+    return await store.get(run_id) is not None
+
+
+# Who is cancelled
+
+
+async def until_it_waits_for_a_lock(connection: psycopg.Connection[Any], observer: psycopg.Connection[Any]) -> None:
+    query = "select true from pg_locks where pid = %s and not granted"
+    while observer.execute(query, (connection.info.backend_pid,)).fetchone() is None:
+        await asyncio.sleep(0.01)
+
+
+async def test_who_is_cancelled_leaves_when_nothing_is_said_on_his_connection_any_more(
+    store: PostgresStore, postgres_store_url: str
+) -> None:
+    url = postgres_store_url
+    with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as own:
+        await store.database.create_in(other, [an_intent()])  # for whose end the same one has to wait
+
+        async def start() -> None:
+            with own.transaction():
+                await store.database.create_in(own, [an_intent()])
+
+        starting = asyncio.create_task(start())
+        await until_it_waits_for_a_lock(own, other)
+        for _ in range(2):
+            starting.cancel()
+            done, _ = await asyncio.wait([starting], timeout=0.1)
+            assert not done
+        other.rollback()
+
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert own.info.transaction_status == TransactionStatus.IDLE
+        assert not await is_there(store)
