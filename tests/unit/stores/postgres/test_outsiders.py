@@ -10,6 +10,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row, scalar_row
 
 from holdfast.core.model import Intent
 from holdfast.stores.postgres import PostgresStore
@@ -63,3 +64,36 @@ async def test_who_is_cancelled_leaves_when_nothing_is_said_on_his_connection_an
             await starting
         assert own.info.transaction_status == TransactionStatus.IDLE
         assert not await is_there(store)
+
+
+# Settings of his connection
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"row_factory": dict_row},
+        {"cursor_factory": psycopg.ClientCursor},
+        {"cursor_factory": psycopg.RawCursor},
+        {"cursor_factory": psycopg.RawCursor, "row_factory": scalar_row, "prepare_threshold": 0},
+    ],
+)
+async def test_a_connection_may_make_any_rows_and_cursors(
+    store: PostgresStore, postgres_store_url: str, settings: dict[str, Any]
+) -> None:
+    with psycopg.connect(postgres_store_url, **settings) as connection:
+        created = await store.database.create_in(connection, [an_intent()])
+
+    assert created.runs[0].created
+    assert await is_there(store)
+
+
+async def test_so_may_one_that_has_to_be_awaited(store: PostgresStore, postgres_store_url: str) -> None:
+    connecting = psycopg.AsyncConnection.connect(
+        postgres_store_url, row_factory=dict_row, cursor_factory=psycopg.AsyncRawCursor
+    )
+    async with await connecting as connection:
+        created = await store.database.create_in(connection, [an_intent()])
+
+    assert created.runs[0].created
+    assert await is_there(store)
