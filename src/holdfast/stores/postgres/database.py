@@ -32,6 +32,11 @@ from holdfast.stores.postgres.wishes import Wishes
 
 T = TypeVar("T")
 
+_MEET = b"""
+    set constraints all immediate;
+"""
+"""What would fail when all is committed fails now, as an error of the function."""
+
 _RESET = b"""
     close all;
     reset session authorization;
@@ -72,14 +77,20 @@ class PostgresDatabase:
         def job(connection: Connection) -> Transacted:
             at, now = self._time()
             writing = Writing(self._calls, self._held, at=at, now=now)
+            is_complete = False
             try:
                 with connection.transaction():
                     answer = self._transact(connection, writing, checkpoint, location, transaction)
+                    is_complete = True
             except _Refused as refused:
                 answer = refused.answer
             except (_Ended, Settled) as end:
                 _reset(connection)  # not all of it was undone, if the function has ended the transaction
                 answer = _without(connection, writing, checkpoint, entry=end.entry, error=end.error)
+            except psycopg.Error as error:
+                if not is_complete or not _is_violation(error):
+                    raise
+                answer = _without(connection, writing, checkpoint, error=error)
             self._tell(writing.news)
             return answer
 
@@ -199,7 +210,7 @@ def _carried_out(
         with connection.transaction():
             entries.append(transaction(connection, now))
             # At once, not when all is done: the rest is for us to write, with our own rights.
-            _reset(connection)
+            _reset(connection, _MEET + _RESET)
     except BaseException as error:
         # Nothing of ours can be written, either; or somebody was in the way, and it is done again.
         if connection.closed or connection.broken or is_conflict(error):
@@ -213,9 +224,14 @@ def _carried_out(
     return entries[0], None
 
 
-def _reset(connection: Connection) -> None:
+def _is_violation(error: psycopg.Error) -> bool:
+    """Whether a constraint was not met, or a trigger has refused what was written."""
+    return error.sqlstate is not None and error.sqlstate[:2] in ("23", "P0")
+
+
+def _reset(connection: Connection, statements: bytes = _RESET) -> None:
     """Leave a session as it was made, whatever a function has set, locked or left in it."""
-    psycopg.Cursor(connection).execute(_RESET, prepare=False)
+    psycopg.Cursor(connection).execute(statements, prepare=False)
 
 
 def _without(

@@ -119,3 +119,47 @@ async def test_a_function_that_has_the_driver_undo_its_work_has_failed(hf: Holdf
     assert "has raised psycopg.Rollback" in told
     with hf.connection() as connection:
         assert connection.execute("select to_regclass('never')").fetchone() == (None,)
+
+
+# Constraints
+
+
+def card(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("insert into card values ('nobody')")
+
+
+async def test_a_constraint_that_is_not_met_at_the_end_is_an_error_of_the_function(hf: Holdfast) -> None:
+    with hf.connection() as connection:
+        connection.execute("create table account (name text primary key)")
+        connection.execute("create table card (name text references account deferrable initially deferred)")
+
+    (told,) = await carried_out(hf, card)
+
+    assert "violates foreign key constraint" in told
+
+
+async def test_so_is_one_that_fails_only_when_all_is_committed(hf: Holdfast) -> None:
+    with hf.connection() as connection:
+        connection.execute(
+            """
+            create table card (name text);
+            create function refuse() returns trigger language plpgsql as $$
+            begin
+                if new.name = 'late' then
+                    raise exception 'no cards today';
+                end if;
+                set constraints all deferred;
+                insert into card values ('late');
+                return null;
+            end
+            $$;
+            create constraint trigger refuse after insert on card deferrable initially deferred
+                for each row execute function refuse();
+            """
+        )
+
+    told, _ = await carried_out(hf, card, look)
+
+    assert "no cards today" in told
+    with hf.connection() as connection:
+        assert connection.execute("select count(*) from card").fetchone() == (0,)
