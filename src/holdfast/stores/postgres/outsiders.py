@@ -9,6 +9,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.stores.postgres.connections import SEEING_LEVELS
 from holdfast.stores.postgres.talks import AsyncConnection, Connection, Talk, hold, hold_async
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ async def converse(connection: object, talk: Talk[T]) -> T:
     """Carry a talk out in the transaction that is open on somebody's connection, of whatever kind it is."""
     own = await _driver_connection(connection)
     _check_transaction(own)
+    talk = _checked(talk)
     if isinstance(own, psycopg.AsyncConnection):
         return await hold_async(own, talk)
     return await _in_thread(own, talk)
@@ -66,6 +68,18 @@ async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
         kind = f"{type(own).__module__}.{type(own).__qualname__}"
         raise InvalidRequest(f"this SQLAlchemy engine uses the driver of {kind}; make it postgresql+psycopg://…")
     return own
+
+
+def _checked(talk: Talk[T]) -> Talk[T]:
+    """A talk in a transaction that sees what others commit: one that does not would miss who waits for its news."""
+    level = yield b"select current_setting('transaction_isolation')", ()
+    if level not in SEEING_LEVELS:
+        raise InvalidRequest(
+            f"the isolation level of this transaction is {level!r}; do this in one that is 'read committed', which is "
+            "what `begin isolation level read committed` begins, whatever the default is: at another level it could "
+            "not see runs that have begun to wait meanwhile, and they would not be woken"
+        )
+    return (yield from talk)
 
 
 def _is_of_sqlalchemy(connection: object) -> bool:

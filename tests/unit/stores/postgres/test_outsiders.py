@@ -9,10 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row, scalar_row
 
-from holdfast.core.model import Intent
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.model import Event, Intent, Message
 from holdfast.stores.postgres import PostgresStore
 
 
@@ -96,4 +98,38 @@ async def test_so_may_one_that_has_to_be_awaited(store: PostgresStore, postgres_
         created = await store.database.create_in(connection, [an_intent()])
 
     assert created.runs[0].created
+    assert await is_there(store)
+
+
+# Its isolation
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+async def test_a_transaction_that_does_not_see_what_others_commit_is_refused(
+    store: PostgresStore, postgres_store_url: str, level: IsolationLevel
+) -> None:
+    told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; do this in one that is"
+    with psycopg.connect(postgres_store_url) as connection:
+        connection.isolation_level = level
+        for doing in (
+            store.database.create_in(connection, [an_intent()]),
+            store.database.send_in(connection, [Message(id="m", name="go", payload="1", run_id="r")]),
+            store.database.emit_in(connection, [Event(id="e", topic="rates", payload="1")]),
+        ):
+            with pytest.raises(InvalidRequest, match=told):
+                await doing
+        assert connection.info.transaction_status == TransactionStatus.INTRANS  # it is the user's to end
+
+    assert not await is_there(store)
+
+
+async def test_one_that_reads_what_is_committed_is_fine_whatever_the_default_is(
+    store: PostgresStore, postgres_store_url: str
+) -> None:
+    with psycopg.connect(postgres_store_url, autocommit=True) as connection:
+        connection.execute("set default_transaction_isolation = 'serializable'")
+        connection.execute("begin isolation level read committed")
+        await store.database.create_in(connection, [an_intent()])
+        connection.execute("commit")
+
     assert await is_there(store)
