@@ -198,6 +198,6 @@ def _decoded(number: int, body: str) -> Request | None:
                 pass
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         # Nobody would ever understand it, and it must not stand in the way of the others.
-        _log.warning("request %s is dropped: it was not written by holdfast's functions: %s", number, error)
+        _log.warning("request %s is dropped: nobody could read it: %s", number, error)
         return None
     return request

@@ -205,14 +205,46 @@ def test_a_producer_needs_only_the_view_to_start_runs(place: Place, producer: st
     )
 
 
-def test_a_producer_needs_these_tables_to_cancel_send_and_emit(place: Place, producer: str) -> None:
+CALLS = {"send": "('r', 'go', id => 'm')", "emit": "('t', id => 'e')", "cancel": "('r')"}
+
+
+def test_a_producer_may_call_what_he_is_let_and_needs_no_table(place: Place, producer: str) -> None:
+    a_started_run(place)
+    for name, arguments in CALLS.items():
+        call = f"set session authorization {producer}; select holdfast.{name}{arguments}"
+        assert f"permission denied for function {name}" in psql(place, call)
+        place.execute(f"grant execute on function {{schema}}.{name} to {producer}")
+        assert psql(place, call) in ("m", "e", "t")
+
+    assert len(taken(place)) == 3
+    assert psql(place, f"set session authorization {producer}; select holdfast.notify()") == ""
+    for table in ("requests", "runs", "audits"):
+        assert "permission denied" in psql(place, f"set session authorization {producer}; table holdfast.{table}")
+
+
+def test_a_producer_can_cancel_a_run_that_has_not_begun(place: Place, producer: str) -> None:
     run_id = psql(place, INSERT)
-    place.execute(f"grant insert on {{schema}}.requests, {{schema}}.audits to {producer}")
-    place.execute(f"grant select, update on {{schema}}.runs to {producer}")
+    place.execute(f"grant execute on function {{schema}}.cancel to {producer}")
 
-    calls = f"holdfast.send('{run_id}', 'go', id => 'm'), holdfast.emit('t', id => 'e'), holdfast.cancel('{run_id}')"
+    assert psql(place, f"set session authorization {producer}; select holdfast.cancel('{run_id}')") == "t"
 
-    assert psql(place, f"set session authorization {producer}; select {calls}") == "m|e|t"
+    assert run(place, run_id).state is RunState.CANCELLED
+
+
+def test_a_producer_cannot_write_requests_of_his_own(place: Place, producer: str) -> None:
+    place.execute(f"grant execute on all functions in schema {{schema}} to {producer}")
+    forged = "insert into holdfast.requests (body) values ('{}')"
+
+    assert "permission denied for table requests" in psql(place, f"set session authorization {producer}; {forged}")
+
+
+def test_tables_of_a_producer_do_not_stand_in_for_ours(place: Place, producer: str) -> None:
+    place.execute(f"grant execute on function {{schema}}.emit to {producer}")
+    false = "create temp table requests (body text)"
+
+    psql(place, f"set session authorization {producer}; {false}; set search_path = pg_temp; select holdfast.emit('t')")
+
+    assert len(taken(place)) == 1
 
 
 # Cancelling
@@ -302,6 +334,7 @@ REFUSED_CALLS = {
     "send('r', '')": "name '': it has 1 to 200",
     "send('r', 'go', 'oops')": "invalid input syntax for type json",
     "send('r', 'go', id => '')": "id '': it has 1 to 200",
+    "cancel('r', repeat('x', 3000000))": "reason has 3000002 bytes; the limit is 2 MiB",
     "emit('')": "topic '': it has 1 to 200",
     "emit(null)": "topic null",
     "emit('t', to_json(repeat('x', 3000000)))": "the limit is 2 MiB",
