@@ -35,6 +35,11 @@ _PREPARE_THRESHOLD = 1
 
 _WRITABLE = ("read-write", "primary")
 
+SEEING_LEVELS = ("read committed", "read uncommitted")
+"""Isolation levels at which each statement sees what was committed before it; in Postgres they are the same."""
+
+_SEEING = r"-c default_transaction_isolation=read\ committed"
+
 _Answer = TypeVar("_Answer")
 
 
@@ -139,12 +144,13 @@ def _parameters(address: Address, limits: Limits) -> dict[str, Any]:
     }
     wanted = {name: value for name, value in wanted.items() if name not in given}
     if address.is_prepared:  # else a pooler refuses them, or has them meet other people's transactions
-        wanted["options"] = f"{limits.options} {given.get('options', '')}".strip()  # of two the later one counts
+        # Of two the later one counts; the last is not for others to choose.
+        wanted["options"] = f"{limits.options} {given.get('options', '')} {_SEEING}"
     return wanted
 
 
 def _check_server(address: Address, connection: Connection) -> None:
-    """Refuse a server this store cannot live on. All but one question is answered by what it said when greeting."""
+    """Refuse a server this store cannot live on. Most questions are answered by what it said when greeting."""
     version = connection.info.server_version // 10_000
     if version < OLDEST_VERSION:
         raise StoreUnavailable(
@@ -162,6 +168,11 @@ def _check_server(address: Address, connection: Connection) -> None:
             f"{address.shown} is a standby, which cannot be written; name the primary, or leave out "
             f"target_session_attrs={given} so that it is looked for"
         )
+    if not address.is_prepared and (level := _isolation(connection)) not in SEEING_LEVELS:
+        raise StoreUnavailable(
+            f"{address.shown} has transactions begin at the isolation level {level!r}, at which holdfast would lose "
+            f"news; run: alter role {address.user or '…'} set default_transaction_isolation = 'read committed'"
+        )
 
 
 def _is_in_recovery(connection: Connection) -> bool:
@@ -170,6 +181,13 @@ def _is_in_recovery(connection: Connection) -> bool:
         return told == "on"
     row = connection.execute("select pg_is_in_recovery()").fetchone()
     return row is not None and bool(row[0])
+
+
+def _isolation(connection: Connection) -> str:
+    """The level of a session to which we could not say one. A pooler's others have the same, of role and database."""
+    row = connection.execute("show default_transaction_isolation").fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def _limited(work: PQGen[_Answer], connection: Connection) -> Generator[Any, Any, _Answer]:

@@ -32,6 +32,22 @@ from holdfast.stores.postgres.wishes import Wishes
 
 T = TypeVar("T")
 
+_MEET = b"""
+    set constraints all immediate;
+"""
+"""What would fail when all is committed fails now, as an error of the function."""
+
+_RESET = b"""
+    close all;
+    reset session authorization;
+    reset role;
+    reset all;
+    unlisten *;
+    discard temp;
+    select pg_advisory_unlock_all()
+"""
+"""What a function has done to its session, which others use after it. Said in one trip."""
+
 
 class PostgresDatabase:
     """What `PostgresStore` offers to those who keep tables of their own in its database."""
@@ -61,15 +77,20 @@ class PostgresDatabase:
         def job(connection: Connection) -> Transacted:
             at, now = self._time()
             writing = Writing(self._calls, self._held, at=at, now=now)
+            is_complete = False
             try:
                 with connection.transaction():
                     answer = self._transact(connection, writing, checkpoint, location, transaction)
+                    is_complete = True
             except _Refused as refused:
                 answer = refused.answer
             except (_Ended, Settled) as end:
-                # The checkpoint is not to blame, and was undone, too.
-                (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
-                answer = Transacted(verdict=verdict, now=told.now, entry=end.entry, error=end.error)
+                _reset(connection)  # not all of it was undone, if the function has ended the transaction
+                answer = _without(connection, writing, checkpoint, entry=end.entry, error=end.error)
+            except psycopg.Error as error:
+                if not is_complete or not _is_violation(error):
+                    raise
+                answer = _without(connection, writing, checkpoint, error=error)
             self._tell(writing.news)
             return answer
 
@@ -90,13 +111,13 @@ class PostgresDatabase:
         """Write what led to a transaction that took too long."""
         at, now = self._time()
         writing = Writing(self._calls, self._held, at=at, now=now)
-        (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
-        self._tell(writing.news)
         overdue = TimeoutError(
             "the server has ended the transaction, because nothing was asked of it for too long "
             "(idle_in_transaction_session_timeout); do in a step what takes long, and only the writing here"
         )
-        return Transacted(verdict=verdict, now=told.now, error=overdue)
+        answer = _without(connection, writing, checkpoint, error=overdue)
+        self._tell(writing.news)
+        return answer
 
     def _transact(
         self,
@@ -184,17 +205,46 @@ def _carried_out(
     connection: Connection, transaction: Transaction, now: Micros
 ) -> tuple[Entry | None, BaseException | None]:
     """The entry of a transaction, or the error that has undone it."""
+    entries: list[Entry] = []
     try:
         with connection.transaction():
-            entry = transaction(connection, now)
+            entries.append(transaction(connection, now))
+            # At once, not when all is done: the rest is for us to write, with our own rights.
+            _reset(connection, _MEET + _RESET)
     except BaseException as error:
         # Nothing of ours can be written, either; or somebody was in the way, and it is done again.
         if connection.closed or connection.broken or is_conflict(error):
             raise
-        if connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        if connection.pgconn.transaction_status != TransactionStatus.INTRANS:
             raise _Ended from error
+        _reset(connection)  # what a rollback does not undo, such as locks of the session
         return None, error
-    return entry, None
+    if not entries:  # the driver keeps this one for itself
+        return None, Fatal("the function has raised psycopg.Rollback; raise an error of another kind to undo its work")
+    return entries[0], None
+
+
+def _is_violation(error: psycopg.Error) -> bool:
+    """Whether a constraint was not met, or a trigger has refused what was written."""
+    return error.sqlstate is not None and error.sqlstate[:2] in ("23", "P0")
+
+
+def _reset(connection: Connection, statements: bytes = _RESET) -> None:
+    """Leave a session as it was made, whatever a function has set, locked or left in it."""
+    psycopg.Cursor(connection).execute(statements, prepare=False)
+
+
+def _without(
+    connection: Connection,
+    writing: Writing,
+    checkpoint: Checkpoint,
+    *,
+    entry: Entry | None = None,
+    error: BaseException | None,
+) -> Transacted:
+    """Write a checkpoint without the transaction that was to be part of it: the checkpoint is not to blame."""
+    (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
+    return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
 
 
 class _Refused(Exception):

@@ -71,7 +71,11 @@ class Link:
         if self._lost is not None:
             self._loop.call_soon(answered, None, self._lost)
             return
-        self._trip = _numbered(statement), [_as_text(one) for one in arguments]
+        try:
+            self._trip = _numbered(statement), [_as_text(one) for one in arguments]
+        except psycopg.DataError as error:
+            self._loop.call_soon(answered, None, error)
+            return
         self._answered = answered
         self._sent_at = time.monotonic()
         if self._watch is None and self.connection.answer_seconds:
@@ -192,13 +196,23 @@ def _as_text(value: object) -> bytes | None:
         case None:
             return None
         case str():
-            return value.encode()
+            return _encoded(value)
         case bool():
             return b"true" if value else b"false"
         case int():
             return b"%d" % value
         case _:
             raise TypeError(f"a link takes text, whole numbers, booleans and None, not {value!r}")
+
+
+def _encoded(text: str) -> bytes:
+    """As the driver does it: libpq takes everything up to the first NUL, and the rest would be lost in silence."""
+    if "\0" in text:
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(str(error)) from error
 
 
 def _value(result: pq.abc.PGresult) -> Any:

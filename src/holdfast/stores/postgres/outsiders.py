@@ -9,6 +9,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.stores.postgres.connections import SEEING_LEVELS
 from holdfast.stores.postgres.talks import AsyncConnection, Connection, Talk, hold, hold_async
 
 T = TypeVar("T")
@@ -20,10 +21,30 @@ async def converse(connection: object, talk: Talk[T]) -> T:
     """Carry a talk out in the transaction that is open on somebody's connection, of whatever kind it is."""
     own = await _driver_connection(connection)
     _check_transaction(own)
+    talk = _checked(talk)
     if isinstance(own, psycopg.AsyncConnection):
         return await hold_async(own, talk)
-    # It blocks, which the loop must not.
-    return await asyncio.to_thread(hold, own, talk)
+    return await _in_thread(own, talk)
+
+
+async def _in_thread(connection: Connection, talk: Talk[T]) -> T:
+    """Hold a talk that blocks, which the loop must not.
+
+    Whoever is cancelled meanwhile waits for its end: it talks on the user's connection, whose transaction he would
+    undo now, and what is said after that would be committed by itself.
+    """
+    # Not a task: whoever cancels all of them, as a loop does that ends, would no longer know when the thread does.
+    talking = asyncio.get_running_loop().run_in_executor(None, hold, connection, talk)
+    cancelled: asyncio.CancelledError | None = None
+    while not talking.done():
+        try:
+            await asyncio.wait([talking])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        talking.exception()  # nobody else asks for it
+        raise cancelled
+    return talking.result()
 
 
 async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
@@ -47,6 +68,18 @@ async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
         kind = f"{type(own).__module__}.{type(own).__qualname__}"
         raise InvalidRequest(f"this SQLAlchemy engine uses the driver of {kind}; make it postgresql+psycopg://…")
     return own
+
+
+def _checked(talk: Talk[T]) -> Talk[T]:
+    """A talk in a transaction that sees what others commit: one that does not would miss who waits for its news."""
+    level = yield b"select current_setting('transaction_isolation')", ()
+    if level not in SEEING_LEVELS:
+        raise InvalidRequest(
+            f"the isolation level of this transaction is {level!r}; do this in one that is 'read committed', which is "
+            "what `begin isolation level read committed` begins, whatever the default is: at another level it could "
+            "not see runs that have begun to wait meanwhile, and they would not be woken"
+        )
+    return (yield from talk)
 
 
 def _is_of_sqlalchemy(connection: object) -> bool:

@@ -6,9 +6,9 @@ They are written by the functions `cancel`, `send` and `emit` of the schema.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
@@ -53,6 +53,14 @@ class CancelRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="can
 
 Request = SendRequest | EmitRequest | CancelRequest
 
+
+class Taken(NamedTuple):
+    """A request by its number; None is one that nobody understands, and that is dropped."""
+
+    number: int
+    request: Request | None
+
+
 _TURN = """
     select pg_try_advisory_xact_lock(%s, %s)
 """
@@ -75,24 +83,71 @@ _TAKE = """
 """  # by the primary key
 
 _request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_payload: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+_VALUES = ("21", "22", "23", "54")
+"""Classes of errors of the server that are about values."""
 
 
 def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News | None:
-    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction; None if none is."""
-    with connection.transaction():
-        taken = take(connection, calls.schema, BATCH_LIMIT)
-        if not taken:
-            return None
-        wishes = Wishes()
-        for request in taken:
-            _wish(wishes, request)
+    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction; None if none is.
 
-        def operation(working: WorkingSet, now: Micros) -> None:
-            for request in taken:
-                _perform(working, request, now)
+    If one of them cannot be done by anybody, each gets a transaction of its own, and that one is dropped.
+    """
+    try:
+        with connection.transaction():
+            taken = take(connection, calls.schema, BATCH_LIMIT)
+            return _done(connection, calls, taken, at) if taken else None
+    except Exception as error:
+        if not _is_hopeless(error):
+            raise
+    return _carry_out_singly(connection, calls, at)
 
-        _, news = hold(connection, decided(calls, wishes, operation, at, PART))
+
+def _carry_out_singly(connection: Connection, calls: Calls, at: Micros | None) -> News:
+    news = News()
+    for _ in range(BATCH_LIMIT):
+        with connection.transaction():
+            taken = take(connection, calls.schema, 1)
+            if not taken:
+                break
+            try:
+                news.add(_done(connection, calls, taken, at))
+            except Exception as error:
+                if not _is_hopeless(error):
+                    raise
+                reason = str(error).partition("\n")[0]
+                _log.warning("request %s is dropped: it cannot be carried out: %s", taken[0].number, reason)
     return news
+
+
+def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micros | None) -> News:
+    """Do what requests ask for, wholly or not at all, in a transaction that is open."""
+    requests = [one.request for one in taken if one.request is not None]
+    if not requests:
+        return News()
+    wishes = Wishes()
+    for request in requests:
+        _wish(wishes, request)
+
+    def operation(working: WorkingSet, now: Micros) -> None:
+        for request in requests:
+            _perform(working, request, now)
+
+    _, news = hold(connection, decided(calls, wishes, operation, at, PART))
+    return news
+
+
+def _is_hopeless(error: Exception) -> bool:
+    """Whether it is the request itself that fails: with its values, at the server, or by the rules.
+
+    Whatever else the server refuses, for want of space or of a permission, may work later.
+    """
+    if not isinstance(error, psycopg.Error):
+        return True
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.DataError)
+    return error.sqlstate[:2] in _VALUES
 
 
 def _wish(wishes: Wishes, request: Request) -> None:
@@ -118,7 +173,7 @@ def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
                 controls.control(working, request.run_id, request.request, now)
 
 
-def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Request]:
+def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:
     """The oldest requests, which are gone once the open transaction is committed.
 
     One at a time does this, or what a producer asked for could be carried out in another order: nothing is there to be
@@ -127,13 +182,22 @@ def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[R
     found = connection.execute(_TURN, (classid(schema), REQUESTING)).fetchone()
     if found is None or not found[0]:
         return []
-    return list(_decoded(connection.execute(qualified(_TAKE, schema), (limit,))))
+    rows = connection.execute(qualified(_TAKE, schema), (limit,))
+    return [Taken(number, _decoded(number, body)) for number, body in rows]
 
 
-def _decoded(found: psycopg.Cursor[Any]) -> Iterator[Request]:
-    for number, body in found:
-        try:
-            yield _request.decode(body)
-        except msgspec.MsgspecError as error:
-            # Nobody would ever understand it, and it must not stand in the way of the others.
-            _log.warning("request %s is dropped: it was not written by holdfast's functions: %s", number, error)
+def _decoded(number: int, body: str) -> Request | None:
+    try:
+        request = _request.decode(body)
+        match request:
+            case SendRequest():
+                _payload.decode(request.message.payload)
+            case EmitRequest():
+                _payload.decode(request.event.payload)
+            case CancelRequest():
+                pass
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        # Nobody would ever understand it, and it must not stand in the way of the others.
+        _log.warning("request %s is dropped: nobody could read it: %s", number, error)
+        return None
+    return request

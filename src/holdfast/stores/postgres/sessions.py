@@ -18,6 +18,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import Address
@@ -281,6 +282,9 @@ class _Session:
                     return
             if not connection.autocommit:
                 connection.autocommit = True
+            # A function of a user's may have had others made.
+            connection.row_factory = tuple_row
+            connection.cursor_factory = psycopg.Cursor
         except psycopg.Error:  # whoever comes next gets a new one, and meets what is wrong, if it still is
             self._disconnect()
 

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.rows import tuple_row
 
 T = TypeVar("T")
 
@@ -25,11 +26,13 @@ Talk = Generator[Trip, Any, T]
 
 def hold(connection: Connection, talk: Talk[T]) -> T:
     """Carry a talk out on a connection."""
+    # Made here, not by the connection, whose owner may have it make others: of dictionaries, or for other statements.
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     try:
         trip = next(talk)
         while True:
             try:
-                cursor = connection.execute(*trip)
+                cursor.execute(*trip)
                 row = cursor.fetchone() if cursor.description else None
             except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
                 trip = talk.throw(error)
@@ -42,11 +45,12 @@ def hold(connection: Connection, talk: Talk[T]) -> T:
 
 async def hold_async(connection: AsyncConnection, talk: Talk[T]) -> T:
     """Likewise, on a connection that has to be awaited."""
+    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
     try:
         trip = next(talk)
         while True:
             try:
-                cursor = await connection.execute(*trip)
+                await cursor.execute(*trip)
                 row = await cursor.fetchone() if cursor.description else None
             except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
                 trip = talk.throw(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import psycopg
@@ -54,6 +55,35 @@ def test_behind_a_pooler_nothing_is_set_and_nothing_prepared(postgres_url: str) 
             assert _setting(connection, "statement_timeout") == "0"
         assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
         assert _setting(connection, "application_name") == "holdfast"
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_sessions_see_what_others_commit_whatever_is_set_elsewhere(
+    postgres_url: str, observer: Connection, level: str
+) -> None:
+    given = f"-c%20default_transaction_isolation%3D{level.replace(' ', '%5C%20')}%20-c%20lock_timeout%3D7s"
+
+    with _usual_level(observer, level), connect(Address.of(_with(postgres_url, options=given))) as connection:
+        assert _setting(connection, "transaction_isolation") == "read committed"
+        assert _setting(connection, "lock_timeout") == "7s"
+
+
+def test_where_no_level_can_be_set_another_one_is_refused(postgres_url: str, observer: Connection) -> None:
+    address = Address.of(_with(postgres_url, prepare="off"))
+    connect(address).close()
+
+    told = "at the isolation level 'repeatable read'.* run: alter role .* set default_transaction_isolation"
+    with _usual_level(observer, "repeatable read"), pytest.raises(StoreUnavailable, match=told):
+        connect(address)
+
+
+@contextmanager
+def _usual_level(observer: Connection, level: str) -> Iterator[None]:
+    """What transactions of the test's database begin with, if nobody says otherwise."""
+    database = observer.info.dbname
+    observer.execute(f"alter database {database} set default_transaction_isolation = '{level}'".encode())
+    yield
+    observer.execute(f"alter database {database} reset default_transaction_isolation".encode())
 
 
 def test_text_is_text_whatever_it_holds(postgres_url: str) -> None:

@@ -22,6 +22,7 @@ from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
 from holdfast.stores.postgres.talks import hold
 from holdfast.testing.postgres import find_installation
+from tests.stage import complaints
 from tests.unit.stores.postgres.database import Place
 
 INSERT = """
@@ -48,7 +49,8 @@ def run(place: Place, run_id: str) -> Run:
 
 def taken(place: Place) -> list[Request]:
     with place.connection.transaction():
-        return requests.take(place.connection, place.schema, 100)
+        found = requests.take(place.connection, place.schema, 100)
+    return [one.request for one in found if one.request is not None]
 
 
 def a_started_run(place: Place, run_id: str = "r") -> str:
@@ -203,14 +205,46 @@ def test_a_producer_needs_only_the_view_to_start_runs(place: Place, producer: st
     )
 
 
-def test_a_producer_needs_these_tables_to_cancel_send_and_emit(place: Place, producer: str) -> None:
+CALLS = {"send": "('r', 'go', id => 'm')", "emit": "('t', id => 'e')", "cancel": "('r')"}
+
+
+def test_a_producer_may_call_what_he_is_let_and_needs_no_table(place: Place, producer: str) -> None:
+    a_started_run(place)
+    for name, arguments in CALLS.items():
+        call = f"set session authorization {producer}; select holdfast.{name}{arguments}"
+        assert f"permission denied for function {name}" in psql(place, call)
+        place.execute(f"grant execute on function {{schema}}.{name} to {producer}")
+        assert psql(place, call) in ("m", "e", "t")
+
+    assert len(taken(place)) == 3
+    assert psql(place, f"set session authorization {producer}; select holdfast.notify()") == ""
+    for table in ("requests", "runs", "audits"):
+        assert "permission denied" in psql(place, f"set session authorization {producer}; table holdfast.{table}")
+
+
+def test_a_producer_can_cancel_a_run_that_has_not_begun(place: Place, producer: str) -> None:
     run_id = psql(place, INSERT)
-    place.execute(f"grant insert on {{schema}}.requests, {{schema}}.audits to {producer}")
-    place.execute(f"grant select, update on {{schema}}.runs to {producer}")
+    place.execute(f"grant execute on function {{schema}}.cancel to {producer}")
 
-    calls = f"holdfast.send('{run_id}', 'go', id => 'm'), holdfast.emit('t', id => 'e'), holdfast.cancel('{run_id}')"
+    assert psql(place, f"set session authorization {producer}; select holdfast.cancel('{run_id}')") == "t"
 
-    assert psql(place, f"set session authorization {producer}; select {calls}") == "m|e|t"
+    assert run(place, run_id).state is RunState.CANCELLED
+
+
+def test_a_producer_cannot_write_requests_of_his_own(place: Place, producer: str) -> None:
+    place.execute(f"grant execute on all functions in schema {{schema}} to {producer}")
+    forged = "insert into holdfast.requests (body) values ('{}')"
+
+    assert "permission denied for table requests" in psql(place, f"set session authorization {producer}; {forged}")
+
+
+def test_tables_of_a_producer_do_not_stand_in_for_ours(place: Place, producer: str) -> None:
+    place.execute(f"grant execute on function {{schema}}.emit to {producer}")
+    false = "create temp table requests (body text)"
+
+    psql(place, f"set session authorization {producer}; {false}; set search_path = pg_temp; select holdfast.emit('t')")
+
+    assert len(taken(place)) == 1
 
 
 # Cancelling
@@ -300,6 +334,7 @@ REFUSED_CALLS = {
     "send('r', '')": "name '': it has 1 to 200",
     "send('r', 'go', 'oops')": "invalid input syntax for type json",
     "send('r', 'go', id => '')": "id '': it has 1 to 200",
+    "cancel('r', repeat('x', 3000000))": "reason has 3000002 bytes; the limit is 2 MiB",
     "emit('')": "topic '': it has 1 to 200",
     "emit(null)": "topic null",
     "emit('t', to_json(repeat('x', 3000000)))": "the limit is 2 MiB",
@@ -363,7 +398,7 @@ def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: 
     with place.connection.transaction():
         first = requests.take(place.connection, place.schema, 3)
 
-    assert [one.event.payload for one in first if isinstance(one, EmitRequest)] == ["0", "1", "2"]
+    assert [one.request.event.payload for one in first if isinstance(one.request, EmitRequest)] == ["0", "1", "2"]
     assert len(taken(place)) == 2
 
 
@@ -379,15 +414,53 @@ def test_while_one_takes_requests_nobody_else_does(place: Place) -> None:
 
 
 def test_a_request_nobody_understands_does_not_stand_in_the_way(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    place.execute("insert into {schema}.requests (body) values ('{\"kind\": \"dance\"}'), ('oops')")
+    for body in (
+        '{"kind": "dance"}',
+        "oops",
+        '{"kind": "emit", "event": {"id": "e", "topic": "t", "payload": "no json"}}',
+        '{"kind": "send", "message": {"id": "m", "name": "n", "payload": "{", "run_id": "r"}}',
+    ):
+        place.execute("insert into {schema}.requests (body) values (%s)", body)
     place.execute("select {schema}.emit('t')")
 
     assert len(taken(place)) == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
     assert place.all("select count(*) from {schema}.requests") == [0]
 
 
 # Carrying them out
+
+
+NUL_IN_A_NAME = r'{"kind": "send", "message": {"id": "m1", "name": "a\u0000b", "payload": "1", "run_id": "r"}}'
+NUL_IN_A_TOPIC = r'{"kind": "emit", "event": {"id": "e1", "topic": "a\u0000b", "payload": "1"}}'
+
+
+@pytest.mark.parametrize("body", [NUL_IN_A_NAME, NUL_IN_A_TOPIC])
+def test_a_request_that_nobody_can_carry_out_is_dropped_and_the_others_are_not(
+    place: Place, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    run_id = a_started_run(place)
+    place.execute("select {schema}.send(%s, 'before', id => 'b')", run_id)
+    (number,) = place.all("insert into {schema}.requests (body) values (%s) returning number", body)
+    place.execute("select {schema}.send(%s, 'after', id => 'a')", run_id)
+
+    requests.carry_out(place.connection, Calls(place.schema), None)
+
+    assert place.all("select id from {schema}.message order by number") == ["b", "a"]
+    assert place.all("select count(*) from {schema}.requests") == [0]
+    (warning,) = complaints(caplog)
+    assert warning.startswith(f"request {number} is dropped: it cannot be carried out")
+
+
+def test_what_fails_for_a_while_is_left_for_later(place: Place) -> None:
+    run_id = a_started_run(place)
+    place.execute("select {schema}.send(%s, 'go')", run_id)
+    place.execute("alter table {schema}.inbox rename to elsewhere")
+
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        requests.carry_out(place.connection, Calls(place.schema), None)
+
+    assert place.all("select count(*) from {schema}.requests") == [1]
 
 
 async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place: Place) -> None:

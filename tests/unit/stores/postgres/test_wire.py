@@ -12,9 +12,10 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Limits
+from holdfast.stores.postgres.deciding import TRANSACTION
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Talk
@@ -55,6 +56,22 @@ async def test_a_statement_gives_back_its_one_value(wire: Wire) -> None:
     assert await wire.hold(said("select not %s::boolean", False)) is True  # noqa: FBT003 - an argument of the statement
     assert await wire.hold(said("select %s::text", None)) is None
     assert await wire.hold(said("select 'nothing' where false")) is None
+
+
+@pytest.mark.parametrize("value", ["x\0tail", "\ud800"])
+async def test_text_that_cannot_be_stored_is_refused_and_its_transaction_undone(
+    wire: Wire, observer: Connection, value: str
+) -> None:
+    observer.execute("create table things (name text)")
+
+    def talk() -> Talk[Any]:
+        yield b"insert into things values ('before')", ()
+        return (yield b"insert into things values (%s)", (value,))
+
+    with pytest.raises(InvalidRequest, match="a value cannot be stored in Postgres"):
+        await wire.hold(lambda: TRANSACTION.around(talk()))
+
+    assert await wire.hold(said("select count(*) from things")) == 0
 
 
 async def test_talks_one_after_the_other_share_a_connection_of_their_own(wire: Wire, sessions: Sessions) -> None:

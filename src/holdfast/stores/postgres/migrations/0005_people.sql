@@ -296,10 +296,14 @@ begin
 end
 $$;
 
+-- The functions for producers have the rights of the schema's owner, so that a producer needs none on tables: a request
+-- of his own making could ask for anything. They check all they are given, name what they find by the search path that
+-- they keep (temporary tables come last in it), and nobody may call them but those who are let.
+
 -- A run that nobody has ever claimed ends here: it has done nothing, and nothing has reached it. What becomes of any
 -- other is for a worker to decide, by the rules.
 create function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
-    language plpgsql
+    language plpgsql security definer
     set search_path from current
     as $$
 declare
@@ -308,6 +312,7 @@ declare
     why constant text := coalesce(reason, '');
     current record;
 begin
+    perform check_payload_v1('reason', to_json(why)::text, false);
     update runs as r
     set state = 'cancelled',
         token = 1,
@@ -358,7 +363,7 @@ comment on function cancel is
     'worker. False if it had ended already.';
 
 create function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
-    language plpgsql
+    language plpgsql security definer
     set search_path from current
     as $$
 declare
@@ -399,7 +404,7 @@ comment on function send is
     'under the same one is harmless.';
 
 create function emit(topic text, payload json default 'null', id text default new_id()) returns text
-    language plpgsql
+    language plpgsql security definer
     set search_path from current
     as $$
 begin
@@ -423,3 +428,5 @@ $$;
 comment on function emit is
     'Publish an event on a topic; the next worker does. Gives back its id: emitting it again under the same one is '
     'harmless.';
+
+revoke execute on function cancel, send, emit from public;
