@@ -284,7 +284,7 @@ async def emit_many(h: Harness) -> None:
     run = await h.start("main", id="main")
     for number in range(5):
         await h.emit("news", number)
-    while len((await run.info()).waits) != 1 or (await run.info()).waits[0].kind != "event":
+    while [wait.kind for wait in (await run.info()).waits] != ["event"]:
         await h.settle()
         await h.advance(1)
     for number in range(5, 8):

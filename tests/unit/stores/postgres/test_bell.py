@@ -61,7 +61,8 @@ def connected(observer: Connection) -> Iterator[int]:
     return (
         pid
         for (pid,) in observer.execute(
-            "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+            "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+            "and application_name = 'holdfast'"  # not those who lend the database
         )
     )
 
