@@ -1,4 +1,4 @@
-"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it hands work to sessions."""
+"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it has others carry its talks."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
 SMALL = 4
+"""So many runs are made at most in one go on the wire: more would keep the loop busy."""
 ERRAND_SECONDS = 2.0
 """So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
