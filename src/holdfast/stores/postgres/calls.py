@@ -21,7 +21,7 @@ class Calls:
             f"select {schema}.checkpoint_v1(array[%s], array[%s::bigint], array[%s::bigint], array[%s], %s, %s, %s)"
         ).encode()
         self.step = f"select {schema}.step_v1({', '.join(['%s'] * 17)})".encode()
-        self.finish = f"select {schema}.finish_v1({', '.join(['%s'] * 8)})".encode()
+        self.finish = f"select {schema}.finish_v1({', '.join(['%s'] * 9)})".encode()
         self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
         self.look = f"select {schema}.look_v1(%s, %s)".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()

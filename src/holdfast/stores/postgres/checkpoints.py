@@ -95,8 +95,8 @@ class Plain:
 
     @property
     def is_mere_end(self) -> bool:
-        """Whether nothing was gained and nothing ever arrived."""
-        return self.ends and not self.checkpoint.entries and not self.checkpoint.seen and not self.after.crashes
+        """Whether it ends, and nothing ever arrived."""
+        return self.ends and not self.checkpoint.seen and not self.after.crashes
 
     def move(self, number: int, now: Micros) -> dict[str, Any] | None:
         """Everything but its entries, for the `number`-th run of a batch."""
@@ -358,6 +358,7 @@ def _finish(checkpoint: Checkpoint, move: dict[str, Any], at: Micros | None) -> 
         encode(move["error"]).decode() if "error" in move else None,
         move["event"],
         encode(move["data"]).decode() if move["data"] else None,
+        encode(checkpoint.entries).decode() if checkpoint.entries else None,
         at,
     )
 

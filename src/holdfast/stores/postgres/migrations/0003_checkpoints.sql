@@ -289,10 +289,10 @@ begin
 end
 $$;
 
--- End a run that gained nothing more, if it is still as its holder knew it, nothing ever arrived, and nobody must hear of
+-- End a run, with its last entries, if it is still as its holder knew it, nothing ever arrived, and nobody must hear of
 -- its end; else nothing is written, and the answer null.
 create function finish_v1(
-    of_run text, under bigint, state text, result text, error text, event text, data text, at bigint
+    of_run text, under bigint, state text, result text, error text, event text, data text, gained text, at bigint
 ) returns bigint
     language plpgsql
     set search_path from current
@@ -332,6 +332,27 @@ begin
     end if;
     insert into audits (run_id, event, at, data)
     values (of_run, finish_v1.event, now, finish_v1.data);
+    if gained is not null then
+        insert into entries as known (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            of_run, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, under,
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(gained::json) as e (
+            location text, kind text, state text, position bigint, attempts integer, since bigint, started_at bigint,
+            finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
+        )
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result
+        where known.position = 0
+            and (excluded.position > 0 or excluded.attempts > known.attempts);
+    end if;
     return now;
 end
 $$;
