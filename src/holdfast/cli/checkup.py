@@ -29,8 +29,8 @@ async def findings(hf: Holdfast) -> list[Finding]:
     alive = [worker for worker in workers if worker.heartbeat_at > now - DEAD_AFTER]
     own = list(await hf.store.check())
     return [
-        _ok("python", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
-        _ok("store", scrubbed(hf.url)),
+        Finding.ok("python", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Finding.ok("store", scrubbed(hf.url)),
         *own,
         await _clock(hf),
         *_workers(workers, alive, now, own),
@@ -46,8 +46,8 @@ async def _clock(hf: Holdfast) -> Finding:
     after = time.time()
     skew = max(before - told, told - after, 0.0)
     if skew > _SKEW_SECONDS:
-        return _warning("clock", f"this machine's clock and the store's differ by {spoken(skew)}; set it by NTP")
-    return _ok("clock", "this machine's clock agrees with the store's")
+        return Finding.warning("clock", f"this machine's clock and the store's differ by {spoken(skew)}; set it by NTP")
+    return Finding.ok("clock", "this machine's clock agrees with the store's")
 
 
 def _workers(
@@ -59,8 +59,8 @@ def _workers(
         if worker not in alive:
             silence = spoken((now - worker.heartbeat_at) / SECOND)
             who = f"worker {worker.name} (pid {worker.pid} on {worker.host})"
-            yield _warning("workers", f"{who} was last heard of {silence} ago; its runs go to others")
-    yield _ok("workers", f"{len(alive)} alive")
+            yield Finding.warning("workers", f"{who} was last heard of {silence} ago; its runs go to others")
+    yield Finding.ok("workers", f"{len(alive)} alive")
 
 
 async def _types(hf: Holdfast, alive: Sequence[WorkerInfo]) -> list[Finding]:
@@ -71,21 +71,21 @@ async def _types(hf: Holdfast, alive: Sequence[WorkerInfo]) -> list[Finding]:
         if live and type not in handled:
             waiting[type] = live
     found = [
-        _warning(
+        Finding.warning(
             "types", f"no worker handles {type}, of which {_many(count, 'run')} {_are(count)} not ended; start one"
         )
         for type, count in waiting.items()
     ]
-    return found or [_ok("types", "every type with live runs has a worker")]
+    return found or [Finding.ok("types", "every type with live runs has a worker")]
 
 
 async def _orphans(hf: Holdfast) -> Finding:
     """Promise 8, no silent stop: each live run is claimed, ready, or waits for something named."""
     lost = await hf.store.orphans(_NAMED + 1)
     if not lost:
-        return _ok("orphans", "every live run is held, ready, or waits for something")
+        return Finding.ok("orphans", "every live run is held, ready, or waits for something")
     more = " and more" if len(lost) > _NAMED else ""
-    return _problem(
+    return Finding.problem(
         "orphans",
         f"nothing will ever move {', '.join(lost[:_NAMED])}{more}; this is a bug of holdfast, please report it; "
         "`holdfast cancel` ends them",
@@ -105,14 +105,14 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> Async
     if blocked:
         names = ", ".join(run.id for run in blocked[:_NAMED])
         more = " and more" if len(blocked) > _NAMED else ""
-        yield _warning(
+        yield Finding.warning(
             "blocked", f"{_many(len(blocked), 'run')} cannot go on: {names}{more}; `holdfast explain` says why"
         )
     else:
-        yield _ok("blocked", "no run is blocked")
+        yield Finding.ok("blocked", "no run is blocked")
     yield _oldest(ready, alive, now)
     limit = f" (only the newest {_RUNS_READ:,} were looked at)" if count >= _RUNS_READ else ""
-    yield _ok("runs", f"{_many(count, 'live run')}{limit}")
+    yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")
 
 
 async def _live_runs(hf: Holdfast) -> AsyncIterator[Run]:
@@ -129,14 +129,14 @@ async def _live_runs(hf: Holdfast) -> AsyncIterator[Run]:
 
 def _oldest(ready: Sequence[Run], alive: Sequence[WorkerInfo], now: Micros) -> Finding:
     if not ready:
-        return _ok("ready", "no run waits for a worker")
+        return Finding.ok("ready", "no run waits for a worker")
     oldest = min(ready, key=lambda run: run.ready_at or 0)
     age = now - (oldest.ready_at or now)
     text = f"{_many(len(ready), 'run')} ready; the oldest, {oldest.id}, for {spoken(age / SECOND)}"
     if age < _LATE:
-        return _ok("ready", text)
+        return Finding.ok("ready", text)
     advice = "start more workers" if alive else "no worker is alive: start one with `holdfast worker`"
-    return _warning("ready", f"{text}; {advice}")
+    return Finding.warning("ready", f"{text}; {advice}")
 
 
 def _many(count: int, noun: str) -> str:
@@ -145,15 +145,3 @@ def _many(count: int, noun: str) -> str:
 
 def _are(count: int) -> str:
     return "has" if count == 1 else "have"
-
-
-def _ok(subject: str, text: str) -> Finding:
-    return Finding(level="ok", subject=subject, text=text)
-
-
-def _warning(subject: str, text: str) -> Finding:
-    return Finding(level="warning", subject=subject, text=text)
-
-
-def _problem(subject: str, text: str) -> Finding:
-    return Finding(level="problem", subject=subject, text=text)

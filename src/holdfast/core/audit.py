@@ -12,6 +12,10 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
 from holdfast.core.states import RunState
 
+KEPT = 100
+ROUTINE = ("claimed", "suspended", "woken")
+"""Of what happens to a run over and over, so many facts are kept: the last."""
+
 REQUEST = "request"
 """Where a fact names the request that it goes back to."""
 

@@ -143,6 +143,18 @@ class Finding(Value, frozen=True, kw_only=True):
     subject: str
     text: str
 
+    @classmethod
+    def ok(cls, subject: str, text: str) -> Finding:
+        return cls(level="ok", subject=subject, text=text)
+
+    @classmethod
+    def warning(cls, subject: str, text: str) -> Finding:
+        return cls(level="warning", subject=subject, text=text)
+
+    @classmethod
+    def problem(cls, subject: str, text: str) -> Finding:
+        return cls(level="problem", subject=subject, text=text)
+
 
 class Reader(Protocol):
     """The read side. Nothing here takes a lock that a writer could wait for."""

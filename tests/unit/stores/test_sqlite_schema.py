@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
+from holdfast.stores.migration import Migration
 from holdfast.stores.sqlite import SqliteStore, schema
-from holdfast.stores.sqlite.schema import Migration
 from holdfast.testing.contract.arrange import an_id, an_intent, start
 
 WANTED = schema.migrations()[-1].version

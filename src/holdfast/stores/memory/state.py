@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.location import is_within
@@ -24,9 +24,6 @@ from holdfast.core.model import (
 )
 from holdfast.core.ports import Details
 from holdfast.core.topics import EventState
-
-AUDIT_KEPT = 100
-AUDIT_ROUTINE = frozenset({"claimed", "suspended", "woken"})
 
 
 @dataclass
@@ -143,9 +140,9 @@ class State:
         if fact is None:
             return
         record.audit.append(fact)
-        if fact.event in AUDIT_ROUTINE:
-            routine = [one for one in record.audit if one.event in AUDIT_ROUTINE]
-            if len(routine) > AUDIT_KEPT:
+        if fact.event in audit.ROUTINE:
+            routine = [one for one in record.audit if one.event in audit.ROUTINE]
+            if len(routine) > audit.KEPT:
                 record.audit.remove(routine[0])
 
     def note_once(self, record: Record, fact: AuditFact) -> None:

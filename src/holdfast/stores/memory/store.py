@@ -163,7 +163,7 @@ class MemoryStore:
         return reads.orphans(self._state, limit)
 
     async def check(self) -> Sequence[Finding]:
-        return [Finding(level="warning", subject="store", text="memory:// keeps nothing after the process ends")]
+        return [Finding.warning("store", "memory:// keeps nothing after the process ends")]
 
     # Telling
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from holdfast.core.hint import Hint
+from holdfast.core.hint import Hint, News
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.line import PING_SECONDS, Line
 from holdfast.stores.postgres.outage import Outage
@@ -94,6 +94,13 @@ class Bell:
         for circle in tuple(self._circles.values()):
             if not circle.tell(hint):
                 self._dissolve(circle)
+
+    def announce(self, news: News) -> None:
+        """Tell everybody what there is to tell, if anything."""
+        hint = news.hint()
+        if hint is not None:
+            self.tell(hint)
+            self.ring(hint)
 
     def ring(self, hint: Hint) -> None:
         """Tell other processes: soon, together with what else there is to tell. After the commit, never before."""

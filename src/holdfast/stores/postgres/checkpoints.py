@@ -358,7 +358,7 @@ def _finish(checkpoint: Checkpoint, move: dict[str, Any], at: Micros | None) -> 
         encode(move["error"]).decode() if "error" in move else None,
         move["event"],
         encode(move["data"]).decode() if move["data"] else None,
-        encode(checkpoint.entries).decode() if checkpoint.entries else None,
+        encode([with_fields(entry, n=1) for entry in checkpoint.entries]).decode() if checkpoint.entries else None,
         at,
     )
 

@@ -120,25 +120,27 @@ def _told(
         return list(check(connection, schema))
     except errors.InsufficientPrivilege as error:
         told = error.diag.message_primary
-        return [_ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
+        return [Finding.ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
 
 
 def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
     version = connection.info.parameter_status("server_version") or str(connection.info.server_version)
     ((is_standby,),) = connection.execute("select pg_is_in_recovery()").fetchall()
     if is_standby:
-        yield _problem("server", f"Postgres {version} is a standby, which cannot be written; name the primary")
+        yield Finding.problem("server", f"Postgres {version} is a standby, which cannot be written; name the primary")
     else:
-        yield _ok("server", f"Postgres {version}, a primary")
+        yield Finding.ok("server", f"Postgres {version}, a primary")
 
 
 def _schema(connection: Connection, schema: str) -> Iterator[Finding]:
     found = schemas.status(connection, schema)
     if found.current != found.wanted:
-        yield _problem("schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`")
+        yield Finding.problem(
+            "schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`"
+        )
         return
     ((size,),) = connection.execute(_SIZE, (schema,)).fetchall()
-    yield _ok(
+    yield Finding.ok(
         "schema", f"version {found.current} of {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
     )
 
@@ -150,30 +152,34 @@ def _durability(connection: Connection, _schema: str) -> Iterator[Finding]:
         level, risk = _DURABILITY[name]
         yield Finding(level=level, subject="durability", text=f"{name} is off: {risk}; set it to on")
     if not weak:
-        yield _ok("durability", ", ".join(f"{name} is {value}" for name, value in sorted(settings)))
+        yield Finding.ok("durability", ", ".join(f"{name} is {value}" for name, value in sorted(settings)))
 
 
 def _connections(connection: Connection, _schema: str) -> Iterator[Finding]:
     ((used, most),) = connection.execute(_CONNECTIONS).fetchall()
     text = f"{used} of {most} connections are in use"
     if used > FULL_SHARE * most:
-        yield _warning("connections", f"{text}; raise max_connections, use fewer processes, or put a pooler in between")
+        yield Finding.warning(
+            "connections", f"{text}; raise max_connections, use fewer processes, or put a pooler in between"
+        )
     else:
-        yield _ok("connections", text)
+        yield Finding.ok("connections", text)
 
 
 def _transactions(connection: Connection, _schema: str) -> Iterator[Finding]:
     old = connection.execute(_TRANSACTIONS, (LONG_TRANSACTION_SECONDS,)).fetchall()
     for what, seconds in old[:_NAMED]:
-        yield _warning(
+        yield Finding.warning(
             "transactions",
             f"{what} has had a transaction open for {seconds:,} s: until it ends nothing that runs have replaced since "
             "can be cleared away, and everything becomes slower; end it",
         )
     if len(old) > _NAMED:
-        yield _warning("transactions", f"{len(old) - _NAMED} more are as old; set idle_in_transaction_session_timeout")
+        yield Finding.warning(
+            "transactions", f"{len(old) - _NAMED} more are as old; set idle_in_transaction_session_timeout"
+        )
     if not old:
-        yield _ok("transactions", f"none has been open for longer than {LONG_TRANSACTION_SECONDS} s")
+        yield Finding.ok("transactions", f"none has been open for longer than {LONG_TRANSACTION_SECONDS} s")
 
 
 def _slots(connection: Connection, _schema: str) -> Iterator[Finding]:
@@ -181,43 +187,31 @@ def _slots(connection: Connection, _schema: str) -> Iterator[Finding]:
     for name, is_active, size in behind[:_NAMED]:
         text = f"slot {name!r} keeps {size / _GIBIBYTE:,.1f} GiB of the write-ahead log from being removed"
         advice = "is its receiver too slow?" if is_active else "nobody reads from it: if it is not needed, drop it"
-        yield _warning("replication", f"{text}; {advice}")
+        yield Finding.warning("replication", f"{text}; {advice}")
     if not behind:
-        yield _ok("replication", "no slot keeps much of the write-ahead log")
+        yield Finding.ok("replication", "no slot keeps much of the write-ahead log")
 
 
 def _vacuum(connection: Connection, schema: str) -> Iterator[Finding]:
     ((_, is_on),) = connection.execute(_SETTINGS, (["autovacuum"],)).fetchall()
     if is_on == "off":
-        yield _problem("vacuum", "autovacuum is off: tables only grow, and get slower; set it to on")
+        yield Finding.problem("vacuum", "autovacuum is off: tables only grow, and get slower; set it to on")
         return
     full = connection.execute(_DEAD_ROWS, (schema, DEAD_ROWS)).fetchall()
     for name, dead, live, last in full[:_NAMED]:
-        yield _warning(
+        yield Finding.warning(
             "vacuum",
             f"{schema}.{name} has {dead:,} dead rows beside {live:,} live ones (last vacuum: {last}); does an old "
             "transaction keep them, or are there too few autovacuum workers?",
         )
     if not full:
-        yield _ok("vacuum", "no table has more dead rows than live ones, or not many")
+        yield Finding.ok("vacuum", "no table has more dead rows than live ones, or not many")
 
 
 def _requests(connection: Connection, schema: str) -> Iterator[Finding]:
     ((count, age),) = connection.execute(qualified(_REQUESTS, schema)).fetchall()
     text = f"{count:,} wishes of producers in SQL are not carried out yet"
     if age > LATE_REQUEST_SECONDS * SECOND:
-        yield _warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
+        yield Finding.warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
     else:
-        yield _ok("requests", text)
-
-
-def _ok(subject: str, text: str) -> Finding:
-    return Finding(level="ok", subject=subject, text=text)
-
-
-def _warning(subject: str, text: str) -> Finding:
-    return Finding(level="warning", subject=subject, text=text)
-
-
-def _problem(subject: str, text: str) -> Finding:
-    return Finding(level="problem", subject=subject, text=text)
+        yield Finding.ok("requests", text)

@@ -91,7 +91,7 @@ class PostgresDatabase:
                 if not is_complete or not _is_violation(error):
                     raise
                 answer = _without(connection, writing, checkpoint, error=error)
-            self._tell(writing.news)
+            self._bell.announce(writing.news)
             return answer
 
         def repeat(connection: Connection) -> Transacted:
@@ -116,7 +116,7 @@ class PostgresDatabase:
             "(idle_in_transaction_session_timeout); do in a step what takes long, and only the writing here"
         )
         answer = _without(connection, writing, checkpoint, error=overdue)
-        self._tell(writing.news)
+        self._bell.announce(writing.news)
         return answer
 
     def _transact(
@@ -186,12 +186,6 @@ class PostgresDatabase:
         if news.hint() is not None and self._address.has_hints:
             yield self._calls.notify, ()
         return told
-
-    def _tell(self, news: News) -> None:
-        hint = news.hint()
-        if hint is not None:
-            self._bell.tell(hint)
-            self._bell.ring(hint)
 
     @contextmanager
     def _translating(self) -> Iterator[None]:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 import psycopg
 
+from holdfast.core.audit import KEPT, ROUTINE
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, WorkerInfo
 from holdfast.core.ports import Details, LetterQuery
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
-from holdfast.stores.memory.state import AUDIT_KEPT, AUDIT_ROUTINE
 from holdfast.stores.postgres.statements import qualified
 
 _IDS_AT_ONCE = 5_000
@@ -198,7 +198,7 @@ def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tu
 
 def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:
     """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
-    values = {"run_id": run_id, "routine": sorted(AUDIT_ROUTINE), "kept": AUDIT_KEPT}
+    values = {"run_id": run_id, "routine": list(ROUTINE), "kept": KEPT}
     return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
 
 

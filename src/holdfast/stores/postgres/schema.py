@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
-import msgspec
 import psycopg
 from psycopg import errors, sql
 
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
+from holdfast.stores.migration import Migration, migrations_of, status_at
 from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.statements import identifier, qualified
 
@@ -67,30 +66,14 @@ _IN_THE_WAY = """
 """
 
 
-class Migration(msgspec.Struct, frozen=True):
-    """One step from a version to the next."""
-
-    version: int
-    name: str
-    script: str
-
-
 def migrations() -> list[Migration]:
-    """All there are, in order. The file name begins with the version it leads to."""
-    scripts = [file for file in (files(__package__) / "migrations").iterdir() if file.name.endswith(".sql")]
-    found = [
-        Migration(int(file.name.partition("_")[0]), file.name.removesuffix(".sql"), file.read_text("utf-8"))
-        for file in scripts
-    ]
-    return sorted(found, key=lambda migration: migration.version)
+    """All there are, in order."""
+    return migrations_of(__package__)
 
 
 def status(connection: psycopg.Connection[Any], schema: str) -> SchemaStatus:
     """The version of a database, which may be empty. Refuses a schema that belongs to something else."""
-    known = migrations()
-    current = _version(connection, schema)
-    pending = tuple(migration.name for migration in known if migration.version > current)
-    return SchemaStatus(current=current, wanted=known[-1].version, pending=pending)
+    return status_at(_version(connection, schema), migrations())
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str, *, may_migrate: bool) -> None:

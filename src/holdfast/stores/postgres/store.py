@@ -188,7 +188,7 @@ class PostgresStore:
     def _carry_out(self, connection: Connection) -> bool:
         """Whether there was something to do, and nobody else was at it."""
         news = requests.carry_out(connection, self._calls, self._at)
-        self._tell(news or News())
+        self._bell.announce(news or News())
         return news is not None
 
     def _carried_out(self, errand: asyncio.Future[bool]) -> None:
@@ -234,7 +234,7 @@ class PostgresStore:
         return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now), is_small=False)
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
-        await self._writers_run(topic_rules.put, topics)
+        await self._run_in(self._writers, topic_rules.put, topics)
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
@@ -245,7 +245,7 @@ class PostgresStore:
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
 
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._writers_run(pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+        return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
 
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()
@@ -274,7 +274,7 @@ class PostgresStore:
 
         def first() -> Talk[_R]:
             told, news = yield from talk()
-            self._tell(news)
+            self._bell.announce(news)
             return told
 
         def repeat() -> Talk[_R]:
@@ -335,17 +335,20 @@ class PostgresStore:
     async def check(self) -> Sequence[Finding]:
         return await self._read(checkup.findings)
 
-    async def _read(
+    def _read(
         self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
-        schema = self._address.schema
-        return await self._running(self._readers).run(lambda connection: function(connection, schema, *args, **kwargs))
+    ) -> asyncio.Future[_R]:
+        return self._run_in(self._readers, function, *args, **kwargs)
 
-    async def _writers_run(
-        self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
+    def _run_in(
+        self,
+        sessions: Sessions,
+        function: Callable[Concatenate[Connection, str, _P], _R],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> asyncio.Future[_R]:
         schema = self._address.schema
-        return await self._running(self._writers).run(lambda connection: function(connection, schema, *args, **kwargs))
+        return self._running(sessions).run(lambda connection: function(connection, schema, *args, **kwargs))
 
     # For tables of users
 
@@ -360,12 +363,6 @@ class PostgresStore:
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self._bell.listen(listener)
-
-    def _tell(self, news: News) -> None:
-        hint = news.hint()
-        if hint is not None:
-            self._bell.tell(hint)
-            self._bell.ring(hint)
 
     # Sessions
 

@@ -42,55 +42,65 @@ def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Fin
 def _sqlite() -> Finding:
     version = apsw.sqlite_lib_version()
     if apsw.SQLITE_VERSION_NUMBER < _SOUND_VERSION:
-        return _problem("sqlite", f"SQLite {version} can damage a database after its WAL was reset; upgrade apsw")
-    return _ok("sqlite", f"SQLite {version} through apsw {apsw.apsw_version()}")
+        return Finding.problem(
+            "sqlite", f"SQLite {version} can damage a database after its WAL was reset; upgrade apsw"
+        )
+    return Finding.ok("sqlite", f"SQLite {version} through apsw {apsw.apsw_version()}")
 
 
 def _journal(connection: apsw.Connection) -> Finding:
     mode = connection.execute("pragma journal_mode").get
     if mode != "wal":
-        return _problem("journal", f"journal mode is {mode}, not wal; some program has changed it; restart holdfast")
-    return _ok("journal", "journal mode is wal")
+        return Finding.problem(
+            "journal", f"journal mode is {mode}, not wal; some program has changed it; restart holdfast"
+        )
+    return Finding.ok("journal", "journal mode is wal")
 
 
 def _file_system(files: Files) -> Finding:
     kind = file_system_type(files.database.parent)
     if kind is None:
-        return _ok("file system", "its type cannot be told here; it must not be a network file system")
+        return Finding.ok("file system", "its type cannot be told here; it must not be a network file system")
     if is_network(kind):
-        return _problem("file system", f"{kind} is a network file system, on which SQLite loses data; use a local disk")
+        return Finding.problem(
+            "file system", f"{kind} is a network file system, on which SQLite loses data; use a local disk"
+        )
     if kind.startswith(_DOUBTFUL_TYPES):
-        return _warning("file system", f"{kind} may not keep locks between programs; a local disk is safer")
-    return _ok("file system", kind)
+        return Finding.warning("file system", f"{kind} may not keep locks between programs; a local disk is safer")
+    return Finding.ok("file system", kind)
 
 
 def _disk(files: Files) -> Finding:
     free = shutil.disk_usage(files.database.parent).free
     text = f"{free // _MEGABYTE:,} MiB are free on the disk of {files.database}"
     if free < _FREE_PROBLEM_BYTES:
-        return _problem("disk", f"only {text}; free some space before writes fail")
-    return _warning("disk", f"only {text}") if free < _FREE_WARNING_BYTES else _ok("disk", text)
+        return Finding.problem("disk", f"only {text}; free some space before writes fail")
+    return Finding.warning("disk", f"only {text}") if free < _FREE_WARNING_BYTES else Finding.ok("disk", text)
 
 
 def _wal(files: Files) -> Finding:
     size = files.wal.stat().st_size if files.wal.exists() else 0
     text = f"the write-ahead log has {size / _MEGABYTE:,.1f} MiB"
     if size > _WAL_WARNING_BYTES:
-        return _warning("wal", f"{text}; does a program keep a read transaction open, so that it cannot be reset?")
-    return _ok("wal", text)
+        return Finding.warning(
+            "wal", f"{text}; does a program keep a read transaction open, so that it cannot be reset?"
+        )
+    return Finding.ok("wal", text)
 
 
 def _schema(connection: apsw.Connection, files: Files) -> Finding:
     found = schema.status(connection, files.database)
     if found.current != found.wanted:
-        return _problem("schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`")
-    return _ok("schema", f"version {found.current}")
+        return Finding.problem(
+            "schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`"
+        )
+    return Finding.ok("schema", f"version {found.current}")
 
 
 def _side_directory(files: Files) -> Finding:
     if not os.access(files.side, os.W_OK | os.X_OK):
-        return _problem("side directory", f"{files.side} cannot be written; give this user permission")
-    return _ok("side directory", str(files.side))
+        return Finding.problem("side directory", f"{files.side} cannot be written; give this user permission")
+    return Finding.ok("side directory", str(files.side))
 
 
 def _workers(connection: apsw.Connection, files: Files, now: Micros) -> Iterator[Finding]:
@@ -99,24 +109,14 @@ def _workers(connection: apsw.Connection, files: Files, now: Micros) -> Iterator
         who = f"worker {worker.id} ({worker.name}, pid {worker.pid} on {worker.host})"
         path = lock_path(files.workers, worker.id)
         if is_free(path):
-            yield _warning("workers", f"{who} was killed; another worker takes its runs over with its next claim")
+            yield Finding.warning(
+                "workers", f"{who} was killed; another worker takes its runs over with its next claim"
+            )
         elif now - worker.heartbeat_at > _SILENCE:
             silence = (now - worker.heartbeat_at) // SECOND
             hangs = "lives but hangs" if path.exists() else "is gone without having said so"
-            yield _warning("workers", f"{who} was last heard of {silence:,} s ago: it {hangs}")
+            yield Finding.warning("workers", f"{who} was last heard of {silence:,} s ago: it {hangs}")
     if not workers:
-        yield _ok("workers", "none is running")
+        yield Finding.ok("workers", "none is running")
     else:
-        yield _ok("workers", f"{len(workers)} registered")
-
-
-def _ok(subject: str, text: str) -> Finding:
-    return Finding(level="ok", subject=subject, text=text)
-
-
-def _warning(subject: str, text: str) -> Finding:
-    return Finding(level="warning", subject=subject, text=text)
-
-
-def _problem(subject: str, text: str) -> Finding:
-    return Finding(level="problem", subject=subject, text=text)
+        yield Finding.ok("workers", f"{len(workers)} registered")

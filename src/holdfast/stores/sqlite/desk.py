@@ -96,21 +96,19 @@ _IS_NOTED = """
     limit 1
 """  # audit_run
 
-AUDIT_KEPT = 100
-AUDIT_ROUTINE = ("claimed", "suspended", "woken")
 _AUDIT_TRIM_EVERY = 50
 
 _TRIM = f"""
     delete from audit
     where run_id = ?1
-      and event in {AUDIT_ROUTINE}
+      and event in {audit.ROUTINE}
       and number <= (
         select number
         from audit
         where run_id = ?1
-          and event in {AUDIT_ROUTINE}
+          and event in {audit.ROUTINE}
         order by number desc
-        limit 1 offset {AUDIT_KEPT}
+        limit 1 offset {audit.KEPT}
       )
 """  # audit_run, twice
 

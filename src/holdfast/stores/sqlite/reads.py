@@ -10,11 +10,11 @@ from operator import itemgetter
 
 import apsw
 
+from holdfast.core.audit import KEPT, ROUTINE
 from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.states import ENDS, RunState
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.desk import AUDIT_KEPT, AUDIT_ROUTINE
 from holdfast.stores.sqlite.rows import Row
 
 _ENDS = tuple(sorted(state.value for state in ENDS))
@@ -120,8 +120,8 @@ def find(connection: apsw.Connection, key: str) -> str | None:
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:
     """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
     facts = list(map(rows.fact_of, connection.execute(_AUDIT, (run_id,))))
-    routine = [fact for fact in facts if fact.event in AUDIT_ROUTINE]
-    old = set(map(id, routine[:-AUDIT_KEPT]))
+    routine = [fact for fact in facts if fact.event in ROUTINE]
+    old = set(map(id, routine[:-KEPT]))
     return tuple(fact for fact in facts if id(fact) not in old)
 
 

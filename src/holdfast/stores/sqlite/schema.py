@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import apsw
-import msgspec
 
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
+from holdfast.stores.migration import Migration, migrations_of, status_at
 from holdfast.stores.sqlite.connections import open_for_reading
 
 APPLICATION_ID = 0x484F4C44
@@ -24,37 +23,20 @@ _SET_VERSION = """
 """
 
 
-class Migration(msgspec.Struct, frozen=True):
-    """One step from a version to the next."""
-
-    version: int
-    name: str
-    script: str
-
-
 def migrations() -> list[Migration]:
-    """All there are, in order. The file name begins with the version it leads to."""
-    scripts = [file for file in (files(__package__) / "migrations").iterdir() if file.name.endswith(".sql")]
-    found = [
-        Migration(int(file.name.partition("_")[0]), file.name.removesuffix(".sql"), file.read_text("utf-8"))
-        for file in scripts
-    ]
-    return sorted(found, key=lambda migration: migration.version)
+    """All there are, in order."""
+    return migrations_of(__package__)
 
 
 def status(connection: apsw.Connection, path: Path) -> SchemaStatus:
     """The version of an open database. Refuses a file that belongs to something else."""
-    known = migrations()
-    current = _version(connection, path)
-    pending = tuple(migration.name for migration in known if migration.version > current)
-    return SchemaStatus(current=current, wanted=known[-1].version, pending=pending)
+    return status_at(_version(connection, path), migrations())
 
 
 def status_of_file(path: Path) -> SchemaStatus:
     """The version of a database that may not be open, nor exist."""
     if not path.exists():
-        known = migrations()
-        return SchemaStatus(current=0, wanted=known[-1].version, pending=tuple(one.name for one in known))
+        return status_at(0, migrations())
     connection = open_for_reading(path)
     try:
         return status(connection, path)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+import psycopg
 import pytest
+import pytest_asyncio
 
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, connect
 from holdfast.stores.postgres.outage import Outage
@@ -65,3 +69,20 @@ def observer(address: Address) -> Iterator[Connection]:
     connection = connect(address)
     yield connection
     connection.close()
+
+
+@pytest_asyncio.fixture
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    """A store that is open, and empty."""
+    store = PostgresStore(postgres_store_url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody else, with a transaction of his own in the store's database."""
+    with psycopg.connect(postgres_store_url) as connection:
+        yield connection
+        connection.rollback()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.model import Message
@@ -30,22 +29,6 @@ select exists (
     where datname = current_database() and wait_event_type = 'Lock'
 )
 """
-
-
-@pytest_asyncio.fixture
-async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_store_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who holds a run, in a transaction of his own."""
-    with psycopg.connect(postgres_store_url) as connection:
-        yield connection
-        connection.rollback()
 
 
 @pytest.fixture

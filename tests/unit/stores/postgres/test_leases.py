@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
-import pytest
-import pytest_asyncio
 
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Holding, Lease
@@ -17,22 +14,6 @@ from holdfast.stores.postgres.leases import PATIENCE
 from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, held, the_run
 
 LONGER = LEASE + 100 * SECOND
-
-
-@pytest_asyncio.fixture
-async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_store_url)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody with a transaction that has run 1 locked."""
-    with psycopg.connect(postgres_store_url) as connection:
-        yield connection
-        connection.rollback()
 
 
 async def locked(store: PostgresStore, outsider: psycopg.Connection[Any]) -> list[Holding]:

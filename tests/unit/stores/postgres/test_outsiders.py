@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
 import pytest
-import pytest_asyncio
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row, scalar_row
@@ -16,14 +14,6 @@ from psycopg.rows import dict_row, scalar_row
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.model import Event, Intent, Message
 from holdfast.stores.postgres import PostgresStore
-
-
-@pytest_asyncio.fixture
-async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(postgres_store_url)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def an_intent(run_id: str = "r") -> Intent:

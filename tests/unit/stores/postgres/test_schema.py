@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
+from holdfast.stores.migration import Migration
 from holdfast.stores.postgres import schema
-from holdfast.stores.postgres.schema import Migration
 from tests.unit.stores.postgres.database import Place
 
 WANTED = schema.migrations()[-1].version

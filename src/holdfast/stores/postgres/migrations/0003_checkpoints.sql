@@ -1,5 +1,34 @@
 -- Checkpoints: what holders write of their runs, in one trip. `0002_leases.sql` says what all functions have in common.
 
+-- Write what runs gained, each entry that names one by its `n` and is to be written, unless what stands at its location is
+-- settled or of a later attempt: `rules.supersedes` in the words of SQL.
+create function record_v1(ids text[], tokens bigint[], is_written boolean[], gained json) returns void
+    language plpgsql
+    as $$
+begin
+    insert into entries as known (
+        run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+        has_undo, ref, error, result
+    )
+    select
+        ids[e.n], e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+        coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, tokens[e.n],
+        coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+    from json_to_recordset(gained) as e (
+        n integer, location text, kind text, state text, position bigint, attempts integer, since bigint,
+        started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
+    )
+    where is_written[e.n]
+    on conflict (run_id, location) do update
+    set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+        since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+        retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+        error = excluded.error, result = excluded.result
+    where known.position = 0
+        and (excluded.position > 0 or excluded.attempts > known.attempts);
+end
+$$;
+
 -- Write what turns gained and what `rules` made of their runs, each if its run is still as the caller knew it.
 --
 -- The n-th run is `ids[n]`, held under `tokens[n]`; `seens[n]` is the last arrival its holder knows of. `kinds[n]` is
@@ -188,26 +217,7 @@ begin
     end if;
 
     if gained is not null then
-        insert into entries as known (
-            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
-            has_undo, ref, error, result
-        )
-        select
-            ids[e.n], e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
-            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, tokens[e.n],
-            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
-        from json_to_recordset(gained::json) as e (
-            n integer, location text, kind text, state text, position bigint, attempts integer, since bigint,
-            started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
-        )
-        where is_written[e.n]
-        on conflict (run_id, location) do update
-        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
-            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
-            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
-            error = excluded.error, result = excluded.result
-        where known.position = 0
-            and (excluded.position > 0 or excluded.attempts > known.attempts);
+        perform record_v1(ids, tokens, is_written, gained::json);
     end if;
 
     if unseen = 0 and true = all(is_written) then
@@ -333,25 +343,7 @@ begin
     insert into audits (run_id, event, at, data)
     values (of_run, finish_v1.event, now, finish_v1.data);
     if gained is not null then
-        insert into entries as known (
-            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
-            has_undo, ref, error, result
-        )
-        select
-            of_run, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
-            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, under,
-            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
-        from json_to_recordset(gained::json) as e (
-            location text, kind text, state text, position bigint, attempts integer, since bigint, started_at bigint,
-            finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
-        )
-        on conflict (run_id, location) do update
-        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
-            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
-            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
-            error = excluded.error, result = excluded.result
-        where known.position = 0
-            and (excluded.position > 0 or excluded.attempts > known.attempts);
+        perform record_v1(array[of_run], array[under], array[true], gained::json);
     end if;
     return now;
 end
