@@ -42,6 +42,9 @@ from holdfast.core.model import (
     Message,
     Run,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     Value,
     Wait,
     WorkerInfo,
@@ -189,6 +192,10 @@ class Reader(Protocol):
         """The rules that were set for topics, by name."""
         ...
 
+    async def types(self) -> Sequence[TypeRule]:
+        """What is known and was said of types, by name. What was neither said nor seen is not there."""
+        ...
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
@@ -307,6 +314,17 @@ class Store(Reader, Protocol):
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         """Set the rules for topics. The mode counts for events emitted from now on, the limits for all."""
+        ...
+
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        """Have types be otherwise: switched off and on, limited, described. Limits count for whatever is held already.
+
+        Claims from now on keep to it; runs that older limits kept waiting are looked at anew.
+        """
+        ...
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        """Note what a worker, by its name, is ready to work on."""
         ...
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:

@@ -15,10 +15,24 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
+    WorkerInfo,
+)
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts
+from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -104,6 +118,14 @@ class MemoryStore:
         self._state.topics |= {topic.name: topic for topic in topics}
 
     @_atomic
+    def change_types(self, changes: Sequence[TypeChange]) -> None:
+        types.change(self._state, changes, self._clock.now())
+
+    @_atomic
+    def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        types.offer(self._state, worker, offers, self._clock.now())
+
+    @_atomic
     def replay_letters(self, numbers: Sequence[int]) -> int:
         return letters.replay(self._state, numbers, self._clock.now())
 
@@ -149,6 +171,9 @@ class MemoryStore:
 
     async def topics(self) -> Sequence[Topic]:
         return reads.topics(self._state)
+
+    async def types(self) -> Sequence[TypeRule]:
+        return sorted(self._state.types.values(), key=lambda rule: rule.name)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)

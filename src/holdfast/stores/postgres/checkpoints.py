@@ -161,11 +161,13 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     waits = held.waits(checkpoint)
     if isinstance(step, Hold):
         return Plain(checkpoint, run, run, waits) if not (checkpoint.charged and run.crashes) else None
+    if run.slots:
+        return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen:
             return None
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
-    if isinstance(step, Finish) and run.parent_location is not None:
+    if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None
     return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
 

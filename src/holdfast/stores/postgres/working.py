@@ -16,7 +16,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, Wait
 from holdfast.core.topics import EventState
-from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.memory.state import Place, Published, Record, State
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 
 K = TypeVar("K")
@@ -67,7 +67,7 @@ class Loaded(msgspec.Struct, frozen=True):
     keys: list[tuple[str, str]] = []
     crowded: frozenset[str] = frozenset()
     children: list[tuple[str, str]] = []
-    parked: list[tuple[str, str]] = []
+    parked: list[tuple[str, Place]] = []
     entries: list[tuple[str, Entry]] = []
     histories: list[tuple[str, list[Entry]]] = []
     undo: list[tuple[str, bool, int]] = []
@@ -82,8 +82,11 @@ class Loaded(msgspec.Struct, frozen=True):
 decode_loaded = msgspec.json.Decoder(Loaded).decode
 
 
+_LAST = 2**63
+
+
 class MoreParked(str):
-    """Stands after the last id of a list of which only the first were loaded: whoever comes to it wants more."""
+    """Stands after the last one of a list of which only the first were loaded: whoever comes to it wants more."""
 
     __slots__ = ("group",)
 
@@ -121,11 +124,12 @@ class Known(dict[K, V]):
         return False
 
 
-class KnownLists(Known[str, list[str]]):
+class KnownLists(Known[str, list[V]]):
     """Lists by a name. Those not asked for may be added to, but not be looked at."""
 
-    def __missing__(self, key: str) -> list[str]:
-        found = self[key] = []
+    def __missing__(self, key: str) -> list[V]:
+        found: list[V] = []
+        self[key] = found
         return found
 
     def __contains__(self, key: object) -> bool:
@@ -273,11 +277,11 @@ class WorkingSet(State):
         )
         for parent_id, child_id in loaded.children:
             self.children[parent_id].append(child_id)
-        for group, run_id in loaded.parked:
-            self.parked[group].append(run_id)
+        for group, place in loaded.parked:
+            self.parked[group].append(place)
         for group, count in wishes.groups.items():
             if len(self.parked[group]) == count:
-                self.parked[group].append(MoreParked(group))
+                self.parked[group].append((_LAST, _LAST, MoreParked(group)))
         for row in self._events.values():
             self.events[row.topic].append(row.published())
 

@@ -51,7 +51,8 @@ _UPDATE_RUN = """
     update run
     set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
         generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
-        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?
+        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?, slots = ?, deleted_at = ?,
+        purge_at = ?
     where id = ?
 """  # by the primary key
 
@@ -383,6 +384,9 @@ def _is_only_counted(before: Run, after: Run) -> bool:
         and before.updated_at == after.updated_at
         and before.is_pausing == after.is_pausing
         and before.parent_location == after.parent_location
+        and before.slots == after.slots
+        and before.deleted_at == after.deleted_at
+        and before.purge_at == after.purge_at
     )
 
 
@@ -408,5 +412,8 @@ def _moved_row(run: Run) -> Row:
         run.suspended_at,
         run.parent_location,
         run.start_at,
+        rows.slots_text(run.slots),
+        run.deleted_at,
+        run.purge_at,
         run.id,
     )

@@ -30,9 +30,10 @@ _NEXT_PARKED = """
     from wait
     where topic = ?
       and kind = 'slot'
-    order by run_id
+      and location = ?
+    order by after, since, run_id
     limit 1
-"""  # wait_topic
+"""  # wait_slot
 
 _PARKED_CHILDREN = """
     select run.id
@@ -138,7 +139,7 @@ def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
 def hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
     desk.flush_waits()
-    found = desk.one(_NEXT_PARKED, run.group)
+    found = desk.one(_NEXT_PARKED, run.group, rules.SLOT_LOCATION)
     if found is not None:
         _give_slot(desk, found[0], now)
 

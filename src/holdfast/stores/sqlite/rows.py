@@ -32,7 +32,8 @@ Row = tuple[Any, ...]
 RUN_COLUMNS = (
     "id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key, "
     "parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python, "
-    "result, error, rollback, is_pausing, suspended_at"
+    "result, error, rollback, is_pausing, suspended_at, slots, retention, deleted_at, "
+    "purge_at"
 )
 ENTRY_COLUMNS = (
     "location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since, has_undo"
@@ -82,7 +83,7 @@ def run_of(
     (
         id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
         parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python,
-        result, error, rollback, is_pausing, suspended_at,
+        result, error, rollback, is_pausing, suspended_at, slots, retention, deleted_at, purge_at,
     ) = row  # fmt: skip
     return Run(
         id=id,
@@ -115,6 +116,10 @@ def run_of(
         is_pausing=bool(is_pausing),
         suspended_at=suspended_at,
         continued=continued,
+        slots=_decode_names(slots) if slots is not None else (),
+        retention=retention,
+        deleted_at=deleted_at,
+        purge_at=purge_at,
         options=options_of(options),
     )
 
@@ -157,6 +162,10 @@ def run_row(run: Run) -> Row:
         run.rollback,
         run.is_pausing,
         run.suspended_at,
+        slots_text(run.slots),
+        run.retention,
+        run.deleted_at,
+        run.purge_at,
     )
 
 
@@ -287,6 +296,10 @@ def worker_of(row: Row) -> WorkerInfo:
 
 def tags_text(tags: dict[str, str]) -> str | None:
     return json_of(tags) if tags else None
+
+
+def slots_text(slots: tuple[str, ...]) -> str | None:
+    return json_of(slots) if slots else None
 
 
 def error_text(error: ErrorRecord | None) -> str | None:
