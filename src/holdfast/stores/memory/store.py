@@ -30,7 +30,7 @@ from holdfast.core.model import (
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent, SlotUse
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
@@ -174,6 +174,10 @@ class MemoryStore:
 
     async def types(self) -> Sequence[TypeRule]:
         return sorted(self._state.types.values(), key=lambda rule: rule.name)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        with self._lock:
+            return reads.slots(self._state, type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)

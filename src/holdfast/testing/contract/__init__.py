@@ -32,9 +32,11 @@ _PARTS = (
     "group",
     "hint",
     "letter",
+    "limit",
     "message",
     "pause",
     "queue",
+    "rate",
     "read",
     "recover",
     "renew",
@@ -42,6 +44,7 @@ _PARTS = (
     "rewind",
     "rollback",
     "start",
+    "type",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -59,9 +62,11 @@ from holdfast.testing.contract.generation import GenerationContract  # noqa: E40
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
+from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
+from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
@@ -69,6 +74,7 @@ from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -84,9 +90,11 @@ __all__ = [
     "GroupContract",
     "HintContract",
     "LetterContract",
+    "LimitContract",
     "MessageContract",
     "PauseContract",
     "QueueContract",
+    "RateContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
@@ -96,6 +104,7 @@ __all__ = [
     "SettableClock",
     "StartContract",
     "StoreContract",
+    "TypeContract",
 ]
 
 
@@ -118,6 +127,9 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    TypeContract,
+    LimitContract,
+    RateContract,
     ReadContract,
     HintContract,
 ):
