@@ -55,7 +55,7 @@ MODULES = (
 )
 
 # What looks at everything there is, and says so.
-READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "_TYPES", "_RULED", "_USES", "REGISTERED"}
+READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "_TYPES", "_RULED", "_USES", "_STRAY", "REGISTERED"}
 
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": text

@@ -109,6 +109,27 @@ _USES = f"""
     order by name
 """  # reads all who have one or wait
 
+_STRAY = """
+    select
+        (
+            select count(*)
+            from slot
+            where not exists (
+                select 1
+                from run
+                join json_each(run.slots) as had
+                where run.id = slot.run_id
+                  and had.value = slot.name
+            )
+        ) + (
+            select count(*)
+            from run not indexed
+            join json_each(run.slots) as had
+            where run.slots is not null
+              and not exists (select 1 from slot where slot.name = had.value and slot.run_id = run.id)
+        )
+"""  # reads every run
+
 _decode_window = msgspec.json.Decoder(Window).decode
 
 
@@ -132,6 +153,12 @@ def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
     found = [(name, used, waiting) for name, used, waiting in connection.execute(_USES)]
     mine = found if type is None else [one for one in found if limits.is_of(one[0], type)]
     return [SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in mine]
+
+
+def stray(connection: apsw.Connection) -> int:
+    """How many slots are taken by nobody, or had without being taken: there are none."""
+    count: int = connection.execute(_STRAY).get
+    return count
 
 
 class DeskBook:
