@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.core import limits, rules
+from holdfast.core import limits
 from holdfast.core.checkpoint import (
     Cancel,
     ClaimRequest,
@@ -32,9 +32,7 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
-from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.memory.limits import StateBook
 from holdfast.stores.memory.state import State
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
@@ -50,6 +48,7 @@ from holdfast.testing.contract.arrange import (
     for_time,
     succeed,
 )
+from tests.contract.slots import check_slots
 
 TYPES = ("a", "b")
 TENANTS = ("x", "y")
@@ -70,7 +69,8 @@ class Walker:
 
     async def step(self) -> None:
         await getattr(self, self.random.choice(ACTIONS))()
-        self.look()
+        check_slots(self.state, self.clock.now())
+        assert await self.store.orphans(1) == []
 
     @property
     def state(self) -> State:
@@ -197,50 +197,6 @@ class Walker:
 
     async def advance(self) -> None:
         self.clock.advance(self.random.choice([1, SECOND // 4, SECOND // 2, SECOND, SECOND, LEASE]))
-
-    # Looking
-
-    def look(self) -> None:
-        """I8: no orphan state. I9: limits never exceeded."""
-        had: dict[str, set[str]] = defaultdict(set)
-        for run_id, record in self.state.records.items():
-            assert not rules.is_orphan(record.run, has_waits=bool(record.waits))
-            self.look_at_slots(record.run)
-            for slot in record.run.slots:
-                had[slot].add(run_id)
-            if (wait := limits.parked_at(record.waits)) is not None:
-                self.look_at_parked(record.run, wait)
-        assert {slot: runs for slot, runs in self.state.slots.items() if runs} == dict(had)
-
-    def look_at_slots(self, run: Run) -> None:
-        """Whoever is held has what it needs; so has whoever has anything, and that one can be claimed."""
-        rule = self.rule(run.type)
-        wanted = set(limits.slots_of(rule, run))
-        if run.is_held:
-            assert set(run.slots) == wanted - {limits.rate_slot(rule.name)}
-        elif run.slots:
-            assert set(run.slots) == wanted
-            assert rules.is_due(run, self.clock.now())
-
-    def look_at_parked(self, run: Run, wait: Wait) -> None:
-        """Whoever waits cannot go on; or it is only time that has made it free, and then the first one is due."""
-        book, rule, now = StateBook(self.state), self.rule(run.type), self.clock.now()
-        assert run.state in (RunState.PENDING, RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK)
-        assert not run.is_held
-        assert not run.slots
-        (queue,) = wait.names
-        first = book.first(queue)
-        assert first is not None
-        of_type = limits.type_slot(run.type)
-        is_full = rule.concurrency is not None and book.taken(of_type) >= rule.concurrency
-        if queue == limits.rate_slot(run.type):
-            assert rule.rate is not None
-            is_used_up = book.taken(queue) + limits.begun(book.window(run.type), rule.rate, now) >= rule.rate.count
-            assert is_full or is_used_up or rules.is_due(first, now)
-            assert is_full or first.ready_at is not None or book.taken(queue) >= rule.rate.count
-            return
-        assert is_full if queue == of_type else book.taken(queue) >= limits.slots_of(rule, run)[queue]
-        assert run.ready_at is None
 
 
 ACTIONS = (

@@ -65,12 +65,20 @@ def _workers(
 
 async def _types(hf: Holdfast, alive: Sequence[WorkerInfo]) -> list[Finding]:
     handled = {type for worker in alive for type in worker.types}
-    waiting: dict[str, int] = {}
-    for type, states in (await hf.store.counts()).items():
-        live = sum(count for state, count in states.items() if not state.is_end)
-        if live and type not in handled:
-            waiting[type] = live
+    counts = await hf.store.counts()
+    live = {type: sum(n for state, n in states.items() if not state.is_end) for type, states in counts.items()}
+    waiting = {type: count for type, count in live.items() if count and type not in handled}
+    off = [rule.name for rule in await hf.store.types() if not rule.is_enabled]
     found = [
+        Finding.warning(
+            "types",
+            f"{type} is switched off, and {_many(live[type], 'run')} of it {_are(live[type])} not ended; "
+            f"`holdfast types enable {type}` switches it on",
+        )
+        for type in off
+        if live.get(type)
+    ]
+    found += [
         Finding.warning(
             "types", f"no worker handles {type}, of which {_many(count, 'run')} {_are(count)} not ended; start one"
         )

@@ -48,6 +48,11 @@ def rate_slot(type: str) -> str:
     return f"rate:{type}"
 
 
+def type_of(slot: str) -> str:
+    """The type whose limit a slot is of. Names that users may give to types have no blanks."""
+    return slot.partition(":")[2].partition(" ")[0]
+
+
 def is_of(slot: str, type: str) -> bool:
     """Whether a slot is one of a limit of a type."""
     name = type_slot(type)

@@ -21,7 +21,21 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control,
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
+    WorkerInfo,
+)
 from holdfast.core.ports import (
     Database,
     Details,
@@ -31,6 +45,7 @@ from holdfast.core.ports import (
     Query,
     SchemaStatus,
     Sent,
+    SlotUse,
     Store,
     Transacted,
     Transaction,
@@ -196,6 +211,12 @@ class FaultyStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self.inner.put_topics(topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self.inner.change_types(changes)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self.inner.offer_types(worker, offers)
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.replay_letters(numbers)
 
@@ -234,6 +255,12 @@ class FaultyStore:
 
     async def topics(self) -> Sequence[Topic]:
         return await self.inner.topics()
+
+    async def types(self) -> Sequence[TypeRule]:
+        return await self.inner.types()
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self.inner.slots(type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self.inner.dead_letters(query)

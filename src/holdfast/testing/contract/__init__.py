@@ -43,6 +43,7 @@ _PARTS = (
     "repeat",
     "rewind",
     "rollback",
+    "slot",
     "start",
     "type",
 )
@@ -73,6 +74,7 @@ from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
+from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
@@ -102,6 +104,7 @@ __all__ = [
     "RewindContract",
     "RollbackContract",
     "SettableClock",
+    "SlotContract",
     "StartContract",
     "StoreContract",
     "TypeContract",
@@ -129,6 +132,7 @@ class StoreContract(
     ForkContract,
     TypeContract,
     LimitContract,
+    SlotContract,
     RateContract,
     ReadContract,
     HintContract,
