@@ -39,12 +39,12 @@ def app() -> Registry:
     async def order(ctx: Context, card: str) -> str:
         await ctx.step("charge", lambda: card)
         await ctx.sleep(3600)
-        paid: str = await ctx.receive("paid", type=str)
-        return paid
+        return await ctx.receive("paid", type=str)
 
     @found.workflow("parent.v1")
     async def parent(ctx: Context) -> str:
-        return await ctx.call("child.v1")
+        done: str = await ctx.call("child.v1")
+        return done
 
     @found.workflow("child.v1")
     async def child(ctx: Context) -> str:
@@ -377,7 +377,7 @@ async def test_a_hook_that_hangs_changes_nothing_and_loses_what_it_has_no_place_
     async with h:
         for _ in range(5):
             assert await h.execute("child.v1") == "done"
-        assert h._hooks.dropped == 15 - 3 - 1
+        assert h._hooks.dropped in (15 - 3, 15 - 3 - 1)  # it may have taken one when the next came
     release.set()
 
     assert [one.getMessage() for one in caplog.records if "too slow" in one.getMessage()]
