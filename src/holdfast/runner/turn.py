@@ -56,6 +56,8 @@ class Turn(Asking):
         inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
         super().__init__(lease, definition, inbox, has_database=has_database)
         self.outcome: Outcome | None = None
+        self.due_since: Micros | None = None
+        """The instant of the first thing that had come, or was due: since then the run could have been claimed."""
 
         self._root: asyncio.Task[Any] | None = None
         self._committed = 0
@@ -210,6 +212,8 @@ class Turn(Asking):
             self._history.remember([entry])
             self.keep_cursors()
         self._feed(operation, entry)
+        if self.due_since is None and not (isinstance(operation, ChildGroup) and not operation.is_complete):
+            self.due_since = operation.deadline if arrival is None else arrival.at
 
     def _replay_next(self) -> None:
         operation, entry = self._history.pop_replay()
