@@ -44,7 +44,8 @@ def app() -> Registry:
 
     @found.workflow("parent.v1")
     async def parent(ctx: Context) -> str:
-        return await ctx.call("child.v1")
+        answer: str = await ctx.call("child.v1")
+        return answer
 
     @found.workflow("child.v1")
     async def child(ctx: Context) -> str:
