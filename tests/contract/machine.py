@@ -298,7 +298,7 @@ class StoreMachine(RuleBasedStateMachine):
         event = self._event(topic)
         self._both(lambda store: store.emit([event]), list)
         if leases:
-            self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
+            self._write([checkpoint_for(leases[0], self._next(next, leases[0].run.id), seen=MANY, waits=())])
 
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:
@@ -602,7 +602,9 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "counts": await store.counts(),
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),
         "orphans": sorted(await store.orphans(RUNS)),
+        "backlog": list(await store.backlog()),
         "workers": list(await store.workers()),
+        "held": await store.held(),
         "topics": list(await store.topics()),
         "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
         "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),

@@ -116,6 +116,21 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
+def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
+    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
+    shop.start("shop.slow.v1")
+
+    with running(shop, "worker", "stuck:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
+        while not (shop.path.parent / "begun").exists():
+            pass
+        (worker,) = shop.read("workers")
+        table = shop.type("workers").stdout
+
+    assert (worker["name"], worker["concurrency"], worker["held"], worker["is_alive"]) == ("wally", 7, 1, True)
+    assert worker["types"] == ["shop.add.v1", "shop.slow.v1"]
+    assert table.splitlines()[0].split() == ["NAME", "STATE", "HOST", "PID", "SLOTS", "HELD", "UP", "HEARD", "TYPES"]
+
+
 def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
 

@@ -39,12 +39,13 @@ def app() -> Registry:
     async def order(ctx: Context, card: str) -> str:
         await ctx.step("charge", lambda: card)
         await ctx.sleep(3600)
-        return await ctx.receive("paid", type=str)
+        paid: str = await ctx.receive("paid", type=str)
+        return paid
 
     @found.workflow("parent.v1")
     async def parent(ctx: Context) -> str:
-        done: str = await ctx.call("child.v1")
-        return done
+        answer: str = await ctx.call("child.v1")
+        return answer
 
     @found.workflow("child.v1")
     async def child(ctx: Context) -> str:

@@ -94,7 +94,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
+def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,
@@ -105,6 +105,7 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
         "started_at": micros_json(worker.started_at),
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
+        "held": held,
     }
 
 

@@ -318,6 +318,14 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     heartbeat_at: Micros = 0
 
 
+class Backlog(Value, frozen=True, kw_only=True):
+    """Runs of a type that may be claimed now: how many, and since when the first of them could have been."""
+
+    type: str
+    count: int
+    since: Micros
+
+
 class AuditFact(Value, frozen=True, kw_only=True):
     """One fact of a run's life, written in the transaction that made it true."""
 

@@ -32,8 +32,9 @@ from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
-from holdfast.runner.registry import Definition
+from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
@@ -91,7 +92,7 @@ class HeldRun:
         self._lease = lease
         self._definition = definition
         self._holder = holder
-        self._turn = Turn(lease, definition, has_database=holder.transactor is not None)
+        self._turn = self._make_turn(lease, has_database=holder.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: list[Body] = []
@@ -105,6 +106,12 @@ class HeldRun:
         self._is_pausing = lease.run.is_pausing
         self._signals = holder.herald.signals
         self._seconds: dict[str, float] = {}
+
+    def _make_turn(self, lease: Lease, *, has_database: bool, inbox: Inbox | None = None) -> Turn | TaskTurn:
+        definition = self._definition
+        if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
+            return TaskTurn(lease, definition, inbox=inbox, has_database=has_database)
+        return Turn(lease, definition, inbox=inbox, has_database=has_database)
 
     @property
     def holding(self) -> Holding:
@@ -232,6 +239,7 @@ class HeldRun:
         transactor = self._holder.transactor
         if self._sent is not None or self._ended or transactor is None:
             return  # it is offered again when that is done
+        assert isinstance(self._turn, Turn), "a task has no transactions"
         self._turn.started(call, now)
         if self._holder.body_of is not None:
             call.function = self._holder.body_of(call)
@@ -255,6 +263,7 @@ class HeldRun:
             self.refused(answer)
         else:
             if answer.entry is not None:
+                assert isinstance(self._turn, Turn), "a task has no transactions"
                 self._sent = self._with_entry(answer.entry)
                 self._drive(self._turn.feed_committed, call, answer.entry)
             elif answer.error is not None:
@@ -370,7 +379,7 @@ class HeldRun:
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
         inbox = Inbox(self._lease.arrivals, old.inbox.seen)
-        self._turn = Turn(self._lease, self._definition, inbox=inbox, has_database=old.has_database)
+        self._turn = self._make_turn(self._lease, has_database=old.has_database, inbox=inbox)
         self._turn.inherit(old)
         self._drive(self._turn.begin)
 
@@ -443,7 +452,7 @@ class HeldRun:
         self._abandon(list(self._bodies))
         if self._transaction is not None:
             self._transaction[1].cancel()
-        if end is not None and (left := len(self._turn.loop.unfinished)):
+        if end is not None and (left := self._turn.unfinished):
             _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
         self._holder.let_go(self, end, ready_at)

@@ -166,7 +166,7 @@ class Worker:
         )
         await self._renew()
         if self._has_heart:
-            self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
+            self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every)

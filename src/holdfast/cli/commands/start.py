@@ -19,8 +19,8 @@ from holdfast.cli.render import outcome_json
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH, MOMENT, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
-from holdfast.engine.explain import DEAD_AFTER
 from holdfast.engine.handle import RunHandle
+from holdfast.engine.routing import alive, is_handled
 
 
 @holdfast_command(
@@ -96,6 +96,5 @@ async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: d
     if at is not None:
         out.talk(f"starts at {stamp(at)}")
     now = await hf.store.now()
-    alive = [worker for worker in await hf.store.workers() if worker.heartbeat_at > now - DEAD_AFTER]
-    if not any(type in worker.types for worker in alive):
+    if not is_handled(type, alive(await hf.store.workers(), now)):
         out.talk(f"no worker for {type} is running yet; the run waits for one (`holdfast worker MODULE:ATTR`)")

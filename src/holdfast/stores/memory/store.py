@@ -15,7 +15,19 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    WorkerInfo,
+)
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts
@@ -156,8 +168,16 @@ class MemoryStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        with self._lock:
+            return reads.backlog(self._state, self._clock.now())
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return reads.workers(self._state)
+
+    async def held(self) -> dict[str, int]:
+        with self._lock:
+            return reads.held(self._state)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return reads.orphans(self._state, limit)
