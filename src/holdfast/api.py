@@ -29,6 +29,7 @@ from holdfast.core.errors import (
     WorkflowViolation,
 )
 from holdfast.core.retry import Retry
+from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
@@ -80,6 +81,7 @@ __all__ = [
     "RunNotFound",
     "RunState",
     "SchemaOutOfDate",
+    "Signal",
     "Step",
     "StepFailed",
     "StepInfo",

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.config import settings
@@ -16,11 +16,17 @@ from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ports import Store
+from holdfast.core.signals import Signal, named
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
 from holdfast.runner.registry import Registry
+from holdfast.telemetry.hooks import Hooks
 from holdfast.worker.worker import Worker
+
+_HOOK_SECONDS = 5.0
+
+H = TypeVar("H", bound=Callable[[Signal], Any])
 
 
 class Holdfast(Engine):
@@ -42,6 +48,7 @@ class Holdfast(Engine):
         self._opening: asyncio.Lock | None = None
         self._pid: int | None = None
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._hooks = Hooks(self.signals)
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
@@ -104,6 +111,7 @@ class Holdfast(Engine):
             return  # what is open is the parent's
         for worker in list(self._workers):
             await worker.stop()
+        await self._hooks.drain(_HOOK_SECONDS)
         if self._ends is not None and self._loop is asyncio.get_running_loop():
             await self._ends.close()
             await self.replies.close()
@@ -158,6 +166,7 @@ class Holdfast(Engine):
         worker = Worker(
             self._store,
             self.registry,
+            signals=self.signals,
             on_open=self.opened,
             on_start=self.neighbours.append,
             on_stop=self._fire,
@@ -174,6 +183,23 @@ class Holdfast(Engine):
         if worker in self.neighbours:
             self.neighbours.remove(worker)
         self._workers.discard(worker)
+
+    # Listening
+
+    def on(self, *patterns: str) -> Callable[[H], H]:
+        """Have a function called for each signal of these names, such as `run.failed`, or families, such as `run.*`.
+
+        It gets a `Signal`, after what that tells of was written, and in this process only. It may be sync or async,
+        and changes nothing about the run, whatever it does. What must happen durably belongs in a step.
+        """
+        for pattern in patterns or ("",):
+            named(pattern)
+
+        def hook(function: H) -> H:
+            self._hooks.add(patterns, function)
+            return function
+
+        return hook
 
     def __repr__(self) -> str:
         return f"<Holdfast {scrubbed(self.url)}>"

@@ -13,6 +13,7 @@ from tests.docs.page import PROJECT
 
 LAST_WORDS = {
     "agent": "Done: TP-101 is booked (key given).",
+    "alerts": "3 runs failed, 1 alert was given",
     "approval": "the holidays: refused by grace",
     "auction": "the painting goes to ada for 150.00, 4 bids",
     "cart": "receipt for 43.50",

@@ -13,6 +13,7 @@ import holdfast
 from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
+from holdfast.core.signals import SIGNALS
 from tests.docs.page import DOCS, PROJECT, Page, pages
 
 SOURCE = PROJECT / "src" / "holdfast"
@@ -46,6 +47,11 @@ def test_every_operation_of_the_context_is_mentioned(method: str) -> None:
 @pytest.mark.parametrize("method", [name for name in vars(holdfast.RunHandle) if not name.startswith("_")])
 def test_every_operation_of_a_handle_is_mentioned(method: str) -> None:
     assert any(f"run.{method}" in page.text for page in USER_PAGES)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_every_signal_is_on_the_page_about_observing(name: str) -> None:
+    assert f"`{name}`" in Page(DOCS / "observing.md").text
 
 
 @pytest.mark.parametrize("name", SUMMARIES)

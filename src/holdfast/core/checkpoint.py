@@ -86,7 +86,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen.
 
     `seen` is the number of the last arrival there was, which may be one that went on to another run since.
-    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill.
+    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill. `state` is
+    that of a run which this write, or an earlier attempt at it, let go.
     """
 
     run_id: str
@@ -95,6 +96,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     is_pausing: bool = False
     arrivals: tuple[Arrival, ...] = ()
     seen: int = 0
+    state: RunState | None = None
 
 
 class Verdicts(Value, frozen=True, kw_only=True):

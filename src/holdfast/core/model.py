@@ -36,12 +36,14 @@ class RunOptions(Value, frozen=True, kw_only=True):
 
     `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
     `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
+    `trace` is the `traceparent` of whoever started it.
     """
 
     max_run: Micros | None = None
     max_suspend: Micros | None = None
     undelivered: Undelivered = "discard"
     seed: str | None = None
+    trace: str | None = None
 
 
 DEFAULT_OPTIONS = RunOptions()

@@ -24,7 +24,7 @@ from holdfast.core.signature import Signature, result_codec
 from holdfast.runner.context import Context
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
-from holdfast.runner.operation import StepOptions, checked_undo
+from holdfast.runner.operation import StepCall, StepOptions, checked_undo
 from holdfast.runner.outcome import finish_of
 from holdfast.runner.sync_context import SyncContext
 
@@ -204,9 +204,13 @@ class Task(Definition, Generic[P, R]):
         return True
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        return context.turn.perform(self.call(payload))
+
+    def call(self, payload: str) -> StepCall:
+        """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         function = _with_keywords(self.function, kwargs) if kwargs else self.function
-        return context.run_step(self.type, function, args, self.signature.result, self.options)
+        return StepCall(self.type, function, args, self.signature.result, self.options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         result: R = self.function(*args, **kwargs)

@@ -42,7 +42,7 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     if run is None or verdict == "lost":
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
     if verdict == "applied":
-        return Verdict(run_id=checkpoint.run_id, is_held=False)
+        return Verdict(run_id=checkpoint.run_id, is_held=False, state=_loaded(desk, run.id).state)
     if isinstance(checkpoint.next, Renew):
         desk.drop_history(run.id)
     for entry in checkpoint.entries:
@@ -98,14 +98,14 @@ def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     """Give the run its next state, now that everything that arrived in this transaction is counted."""
     run = _loaded(desk, checkpoint.run_id)
     if run.token != checkpoint.token:  # it cancelled itself, or something that took it along
-        return Verdict(run_id=run.id, is_held=False)
+        return Verdict(run_id=run.id, is_held=False, state=run.state)
     if checkpoint.waits is None and isinstance(checkpoint.next, Suspend):
         # Waits that did not change have deadlines all the same.
         checkpoint = replace(checkpoint, waits=tuple(desk.waits(run.id)))
     moves.move(desk, run, rules.advanced(run, checkpoint, now), now)
     run = _loaded(desk, checkpoint.run_id)
     if not run.is_held:
-        return Verdict(run_id=run.id, is_held=False)
+        return Verdict(run_id=run.id, is_held=False, state=run.state)
     return leases.verdict(desk, run, checkpoint.seen)
 
 
