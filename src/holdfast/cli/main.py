@@ -16,6 +16,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "demo": "Watch a workflow survive the death of its worker.",
     },
     "Run": {
+        "dev": "Execute runs while you write the code: reload on change.",
         "start": "Start a run.",
         "worker": "Execute runs until told to stop.",
     },

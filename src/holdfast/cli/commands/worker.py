@@ -75,7 +75,7 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
 
     async def supervise() -> ExitCode:
         return await Supervisor(
-            lambda number: _command(out.settings, target, number, until_idle=until_idle),
+            lambda number: words_for(out.settings, target, number, until_idle=until_idle),
             processes,
             grace_seconds=configured[settings.GRACE].total_seconds(),
             ends_when_idle=until_idle,
@@ -87,8 +87,9 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
     return code
 
 
-def _command(given: Settings, target: str | None, number: int, *, until_idle: bool) -> list[str]:
+def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
     """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
+    flags = {flag for parameter in command.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
     if target is not None:
         words.insert(4, target)
@@ -99,10 +100,10 @@ def _command(given: Settings, target: str | None, number: int, *, until_idle: bo
     own: dict[str, object] = {settings.PROCESSES.key: 1}
     if (name := given.configuration[settings.NAME]) is not None:
         own[settings.NAME.key] = f"{name}-{number}"
-    for setting in (one for one in settings.SETTINGS.values() if one.key.startswith("worker.")):
-        value = own.get(setting.key, given.configuration[setting])
-        if value is not None:
-            words += [setting.flag, setting.kind.written(value)]
+    for setting in settings.SETTINGS.values():
+        if setting.key.startswith("worker.") and setting.flag in flags:
+            value = own.get(setting.key, given.configuration[setting])
+            words += [] if value is None else [setting.flag, setting.kind.written(value)]
     return words
 
 
