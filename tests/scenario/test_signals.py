@@ -44,7 +44,8 @@ def app() -> Registry:
 
     @found.workflow("parent.v1")
     async def parent(ctx: Context) -> str:
-        return await ctx.call("child.v1")
+        answer: str = await ctx.call("child.v1")
+        return answer
 
     @found.workflow("child.v1")
     async def child(ctx: Context) -> str:
@@ -377,7 +378,7 @@ async def test_a_hook_that_hangs_changes_nothing_and_loses_what_it_has_no_place_
     async with h:
         for _ in range(5):
             assert await h.execute("child.v1") == "done"
-        assert h._hooks.dropped == 15 - 3 - 1
+        assert h._hooks.dropped in (15 - 3, 15 - 3 - 1)  # it may have taken one when the next came
     release.set()
 
     assert [one.getMessage() for one in caplog.records if "too slow" in one.getMessage()]
