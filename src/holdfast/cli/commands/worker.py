@@ -8,14 +8,15 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from holdfast.app import Holdfast, scrubbed
+from holdfast.cli.address import ADDRESS
 from holdfast.cli.application import load_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -27,6 +28,7 @@ from holdfast.cli.settings import Settings
 from holdfast.cli.supervisor import Supervisor
 from holdfast.cli.times import LENGTH
 from holdfast.core.intent import matches_type
+from holdfast.telemetry.endpoint import Address, Endpoint
 from holdfast.worker.orders import Orders
 from holdfast.worker.worker import Worker
 
@@ -96,6 +98,23 @@ _TYPES_SHOWN = 8
     show_envvar=True,
     help="After this time without a heartbeat another worker takes over.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    type=ADDRESS,
+    envvar="HOLDFAST_WORKER_METRICS",
+    show_envvar=True,
+    help="Serve /metrics (for Prometheus) and /healthz there; a further process one port higher each.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="HOLDFAST_LOG_FORMAT",
+    show_envvar=True,
+    help="How log records are written to stderr: lines for people, or JSON lines.",
+)
 @click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do right now.")
 @click.option(
     "--name",
@@ -118,7 +137,7 @@ def command(out: Output, target: str, *, processes: int, **options: Any) -> Exit
 
 def _supervise(out: Output, target: str, processes: int, **options: Any) -> ExitCode:
     """Have other processes execute runs."""
-    log_to_stderr(out.settings.verbosity)
+    log_to_stderr(out.settings.verbosity, options["log_format"])
     if out.settings.url is not None:
         os.environ["HOLDFAST_URL"] = out.settings.url  # not among the words, which everybody on the machine can read
 
@@ -143,8 +162,10 @@ def _command(settings: Settings, target: str, number: int, options: Mapping[str,
         words += ["-q"] if settings.is_quiet else ["-v"] * settings.verbosity
     for pattern in options["types"]:
         words += ["--types", pattern]
-    for name in ("concurrency", "threads"):
-        words += [f"--{name}", str(options[name])]
+    for name in ("concurrency", "threads", "log_format"):
+        words += [f"--{name.replace('_', '-')}", str(options[name])]
+    if (address := options["metrics"]) is not None:
+        words += ["--metrics", str(address.for_process(number))]
     for name in ("grace", "lease"):
         words += [f"--{name}", str(options[name].total_seconds())]
     if options["until_idle"]:
@@ -163,10 +184,12 @@ def _execute(
     grace: timedelta,
     lease: timedelta,
     until_idle: bool,
+    metrics: Address | None,
+    log_format: str,
     **options: Any,
 ) -> ExitCode:
     """Execute runs in this process."""
-    log_to_stderr(out.settings.verbosity, None if lifeline is None else lifeline.number)
+    log_to_stderr(out.settings.verbosity, log_format, None if lifeline is None else lifeline.number)
     if lifeline is not None:
         lifeline.hold(grace.total_seconds())
     # Steps in threads would otherwise starve beside a busy event loop.
@@ -178,7 +201,7 @@ def _execute(
         raise Refusal("the store of the application is in memory, which several processes cannot share: --processes 1")
     patterns = _patterns(types, hf.registry.types())
     lengths = {"lease_seconds": lease.total_seconds(), "grace_seconds": grace.total_seconds()}
-    asyncio.run(_work(out, hf, patterns, options | lengths, lifeline, until_idle=until_idle))
+    asyncio.run(_work(out, hf, patterns, options | lengths, lifeline, metrics=metrics, until_idle=until_idle))
     return ExitCode.OK
 
 
@@ -189,23 +212,51 @@ async def _work(
     options: dict[str, Any],
     lifeline: Lifeline | None,
     *,
+    metrics: Address | None,
     until_idle: bool,
 ) -> None:
     worker = hf.worker(types=patterns, **options)
     try:
         await hf.opened()
-        out.talk(_greeting(hf, worker, patterns, until_idle=until_idle))
-        if _is_in_memory(hf):
-            out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
-        if lifeline is not None:
-            await _work_as_ordered(worker, lifeline, until_idle=until_idle)
-        elif until_idle:
-            await _run_until_idle(worker)
-        else:
-            await worker.run()
+        async with _serving(out, hf, worker, metrics):
+            await _work_on(out, hf, worker, patterns, lifeline, until_idle=until_idle)
         out.talk(f"worker {worker.name} stopped")
     finally:
         await hf.close()
+
+
+@asynccontextmanager
+async def _serving(out: Output, hf: Holdfast, worker: Worker, address: Address | None) -> AsyncIterator[None]:
+    """Serve metrics while the worker works, if that is wished."""
+    if address is None:
+        yield
+        return
+    endpoint = Endpoint(
+        hf.metrics.text, hf.metrics.content_type, lambda: worker.is_healthy, os.environ.get("HOLDFAST_METRICS_TOKEN")
+    )
+    async with endpoint.serving(address) as found:
+        out.talk(f"metrics at http://{found}/metrics")
+        yield
+
+
+async def _work_on(
+    out: Output,
+    hf: Holdfast,
+    worker: Worker,
+    patterns: list[str] | None,
+    lifeline: Lifeline | None,
+    *,
+    until_idle: bool,
+) -> None:
+    out.talk(_greeting(hf, worker, patterns, until_idle=until_idle))
+    if _is_in_memory(hf):
+        out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
+    if lifeline is not None:
+        await _work_as_ordered(worker, lifeline, until_idle=until_idle)
+    elif until_idle:
+        await _run_until_idle(worker)
+    else:
+        await worker.run()
 
 
 def _is_in_memory(hf: Holdfast) -> bool:
