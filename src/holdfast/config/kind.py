@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
+from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.length import parse_length, written
 
@@ -67,6 +68,32 @@ class Url(Text):
         if path == url or path.startswith("/"):
             return url
         return f"{_SQLITE}{quote(str(folder))}/{path}"
+
+
+class Secret(Text):
+    """A text that nobody is shown."""
+
+    def shown(self, value: object) -> object:
+        return None if value is None else "***"
+
+
+class Listening(Kind[Address]):
+    """Where to listen."""
+
+    metavar = "[HOST:]PORT"
+
+    def parse(self, text: str) -> Address:
+        return Address.parsed(text)
+
+    def accept(self, value: object) -> Address:
+        return (
+            self.parse(str(value))
+            if isinstance(value, (int, str)) and not isinstance(value, bool)
+            else super().accept(value)
+        )
+
+    def shown(self, value: object) -> object:
+        return str(value)
 
 
 class Choice(Kind[str]):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from holdfast.config.kind import Choice, Kind, Length, Names, Text, Url, Whole
+from holdfast.config.address import Address
+from holdfast.config.kind import Choice, Kind, Length, Listening, Names, Secret, Text, Url, Whole
 
 T = TypeVar("T")
 
@@ -80,6 +81,21 @@ GRACE = Setting(
     "How long running steps may take when the worker stops.",
 )
 NAME: Maybe[str] = Setting("worker.name", Text(), None, "What the worker is called.", otherwise="host and process")
+METRICS: Maybe[Address] = Setting(
+    "worker.metrics",
+    Listening(),
+    None,
+    "Serve /metrics (for Prometheus) and /healthz there; a further process one port higher each.",
+)
+METRICS_TOKEN: Maybe[str] = Setting(
+    "metrics_token", Secret(), None, "What others have to present who read metrics from another machine."
+)
+LOG_FORMAT = Setting(
+    "worker.log_format",
+    Choice("text", "json"),
+    "text",
+    "How logs are written: lines for people, or JSON.",
+)
 
 SETTINGS: dict[str, Setting[Any]] = {
     setting.key: setting for setting in list(globals().values()) if isinstance(setting, Setting)

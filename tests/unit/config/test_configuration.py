@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast, InvalidRequest
 from holdfast.config import settings
+from holdfast.config.address import Address
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.config.settings import SETTINGS, Setting
@@ -35,6 +36,8 @@ LEVELS: dict[str, tuple[object, tuple[str, object], tuple[str, object], object]]
         timedelta(seconds=30),
     ),
     "worker.name": ("a", ("b", "b"), ("'c'", "c"), None),
+    "worker.metrics": (Address("h", 1), ("2", Address("127.0.0.1", 2)), ("'[::1]:3'", Address("::1", 3)), None),
+    "metrics_token": ("a", ("b", "b"), ("'c'", "c"), None),
 }
 
 
