@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
 
 import holdfast
 from holdfast.cli.main import SUMMARIES, cli
+from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
 from holdfast.core.signals import SIGNALS
 from holdfast.telemetry.catalogue import METRICS, Metric
@@ -80,6 +82,20 @@ def _options(name: str) -> Iterator[str]:
     for parameter in [*command.params, *cli.params, *(one for verb in verbs for one in verb.params)]:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             yield from (option for option in parameter.opts if option.startswith("--"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.key)
+def test_every_setting_is_listed_with_its_variable_and_default(setting: Setting[Any]) -> None:
+    default = f"`{setting.default_text}`" if setting.default is not None else setting.default_text
+    row = f"| `{setting.key}` | `{setting.variable}` |{f' {default} ' if default else ' '}| "
+
+    assert row in Page(DOCS / "configuration.md").text
+
+
+def test_every_setting_that_is_listed_exists() -> None:
+    listed = re.findall(r"^\| `([a-z._]+)` \| `HOLDFAST_", Page(DOCS / "configuration.md").text, re.MULTILINE)
+
+    assert listed == list(SETTINGS)
 
 
 def test_the_state_diagram_is_that_of_the_code() -> None:

@@ -6,8 +6,9 @@ import platform
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.times import spoken
+from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Finding, Query

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.command import global_options
-from holdfast.cli.settings import Settings
+from holdfast.cli.option import global_options
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
@@ -45,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
         "prune": "Remove what nobody needs any more.",
+        "config": "Show the settings, and where each comes from.",
         "migrate": "Bring the store to the schema of this version.",
         "version": "Print the version.",
     },
@@ -111,7 +111,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.group(
     cls=Commands,
     params=[
-        *global_options(with_environment=True),
+        *global_options(is_shown=True),
         click.Option(
             ["--version"],
             is_flag=True,
@@ -124,10 +124,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="COMMAND ...",
 )
-@click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli() -> None:
     """Durable workflows: a run continues from where it stood, whatever happens to the process."""
-    ctx.obj = ctx.obj or Settings()
 
 
 def main(arguments: list[str] | None = None) -> Any:

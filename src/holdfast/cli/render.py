@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.view import Snapshot
+from holdfast.config.configuration import Origin
+from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
@@ -107,6 +109,11 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
         "is_alive": is_alive,
         "held": held,
     }
+
+
+def setting_json(setting: Setting[Any], origin: Origin) -> Json:
+    value = None if origin.value is None else setting.kind.shown(origin.value)
+    return {"setting": setting.key, "value": value, "origin": origin.place}
 
 
 def topic_json(topic: TopicInfo) -> Json:

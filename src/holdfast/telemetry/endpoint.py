@@ -7,57 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
+from holdfast.config.address import DEFAULT_HOST, Address
 from holdfast.core.errors import InvalidRequest
 
-DEFAULT_HOST = "127.0.0.1"
-
 _HEAD_LIMIT = 8 * 1024
-_LAST_PORT = 65_535
 _SECONDS = 5.0
 _PLAIN = "text/plain; charset=utf-8"
 
 _log = logging.getLogger("holdfast.metrics")
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parsed(cls, text: str) -> Address:
-        """What `9464`, `:9464`, `0.0.0.0:9464` or `[::1]:9464` says."""
-        host, _, port = text.rpartition(":")
-        if not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
-            raise InvalidRequest(f"{text!r} is no address: write PORT or HOST:PORT, such as {DEFAULT_HOST}:9464")
-        return cls(host.strip("[]") or DEFAULT_HOST, int(port))
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    def for_process(self, number: int) -> Address:
-        """Where the worker process of this number listens, from 1 on: each one port higher; port 0 is any free one."""
-        port = self.port + number - 1 if self.port else 0
-        if port > _LAST_PORT:
-            raise InvalidRequest(f"{self}: there is no port {port} for worker process {number}; choose a lower one")
-        return self._replace(port=port)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Answer(NamedTuple):

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
@@ -63,11 +64,11 @@ class Worker:
         registry: Registry,
         *,
         types: Sequence[str] | None = None,
-        concurrency: int = 200,
-        threads: int = 32,
-        steps: int = 1000,
-        lease_seconds: float = 30,
-        grace_seconds: float = 10,
+        concurrency: int = settings.CONCURRENCY.default,
+        threads: int = settings.THREADS.default,
+        steps: int = settings.STEPS.default,
+        lease_seconds: float = settings.LEASE.default.total_seconds(),
+        grace_seconds: float = settings.GRACE.default.total_seconds(),
         name: str | None = None,
         clock: WorkerClock | None = None,
         signals: Signals | None = None,
@@ -86,6 +87,8 @@ class Worker:
                 raise InvalidRequest(f"worker({what}={number}): at least 1 is needed")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
+        if isinstance(types, str):  # which is a sequence of its characters
+            raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.clock: WorkerClock = clock or FollowingClock()
