@@ -1,11 +1,8 @@
-"""An address: where something listens."""
+"""An address to listen on."""
 
 from __future__ import annotations
 
-import ipaddress
 from typing import NamedTuple
-
-from holdfast.core.errors import InvalidRequest
 
 DEFAULT_HOST = "127.0.0.1"
 
@@ -23,12 +20,14 @@ class Address(NamedTuple):
         """What `9464`, `:9464`, `0.0.0.0:9464` or `[::1]:9464` says."""
         host, _, port = text.rpartition(":")
         if not port.isdecimal() or not port.isascii() or int(port) > _LAST_PORT:
-            raise ValueError(f"it is PORT or HOST:PORT, such as {DEFAULT_HOST}:9464")
+            raise ValueError(f"it is PORT or HOST:PORT, such as 9464 or {DEFAULT_HOST}:9464")
         return cls(host.strip("[]") or DEFAULT_HOST, int(port))
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
+        import ipaddress  # here, as help on the command line needs none of it
+
         if self.host == "localhost":
             return True
         try:
@@ -40,7 +39,7 @@ class Address(NamedTuple):
         """Where the worker process of this number listens, from 1 on: each one port higher; port 0 is any free one."""
         port = self.port + number - 1 if self.port else 0
         if port > _LAST_PORT:
-            raise InvalidRequest(f"{self}: there is no port {port} for worker process {number}; choose a lower one")
+            raise ValueError(f"{self}: there is no port {port} for worker process {number}; choose a lower one")
         return self._replace(port=port)
 
     def __str__(self) -> str:

@@ -52,6 +52,8 @@ URL = Setting("url", Url(), "sqlite:///holdfast.db", "Where the runs are kept, s
 APPLICATION: Maybe[str] = Setting("application", Text(), None, "Your Holdfast object, as MODULE:ATTR.")
 RETENTION = Setting("retention", Length(), timedelta(days=30), "How long a run is kept after its end.")
 
+METRICS_TOKEN: Maybe[str] = Setting("metrics_token", Secret(), None, "What readers of metrics have to present.")
+
 OUTPUT = Setting("output", Choice("table", "json", "jsonl"), "table", "A table for people, or JSON for programs.")
 COLOR = Setting(
     "color",
@@ -95,6 +97,13 @@ LOG_FORMAT = Setting(
     Choice("text", "json"),
     "text",
     "How logs are written: lines for people, or JSON.",
+)
+
+METRICS: Maybe[Address] = Setting(
+    "worker.metrics", Listening(), None, "Serve /metrics and /healthz there; each further process one port higher."
+)
+LOG_FORMAT = Setting(
+    "worker.log_format", Choice("text", "json"), "text", "How logs are written: lines for people, or JSON lines."
 )
 
 SETTINGS: dict[str, Setting[Any]] = {

@@ -157,5 +157,5 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_each_process_has_a_port_of_its_own() -> None:
     assert Address("h", 9464).for_process(3) == ("h", 9466)
     assert Address("h", 0).for_process(3) == ("h", 0)
-    with pytest.raises(InvalidRequest, match="no port 65536"):
+    with pytest.raises(ValueError, match="no port 65536"):
         Address("h", 65_535).for_process(2)

@@ -25,6 +25,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.supervisor import Supervisor
 from holdfast.config import settings
+from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
 from holdfast.telemetry.endpoint import Endpoint
@@ -70,11 +71,12 @@ def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
 
 def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     """Have other processes execute runs."""
-    configured = out.settings.configuration
-    log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT])
+    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
     processes = configured[settings.PROCESSES]
+    if (address := configured[settings.METRICS]) is not None:
+        _check_ports(address, processes)
 
     async def supervise() -> ExitCode:
         return await Supervisor(
@@ -90,7 +92,15 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
     return code
 
 
-def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
+def _check_ports(address: Address, processes: int) -> None:
+    """Refuse at once what the last process could not do."""
+    try:
+        address.for_process(processes)
+    except ValueError as error:
+        raise Refusal(f"--metrics {error}") from None
+
+
+def _command(given: Settings, target: str | None, number: int, *, until_idle: bool) -> list[str]:
     """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
     flags = {flag for parameter in command.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
@@ -105,10 +115,10 @@ def words_for(given: Settings, target: str | None, number: int, *, until_idle: b
         own[settings.NAME.key] = f"{name}-{number}"
     if (address := given.configuration[settings.METRICS]) is not None:
         own[settings.METRICS.key] = address.for_process(number)
-    for setting in settings.SETTINGS.values():
-        if setting.key.startswith("worker.") and setting.flag in flags:
-            value = own.get(setting.key, given.configuration[setting])
-            words += [] if value is None else [setting.flag, setting.kind.written(value)]
+    for setting in (one for one in settings.SETTINGS.values() if one.key.startswith("worker.")):
+        value = own.get(setting.key, given.configuration[setting])
+        if value is not None:
+            words += [setting.flag, setting.kind.written(value)]
     return words
 
 
@@ -116,8 +126,8 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     """Execute runs in this process."""
     configured = out.settings.configuration
     grace_seconds = configured[settings.GRACE].total_seconds()
-    number = None if lifeline is None else lifeline.number
-    log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], number)
+    process = None if lifeline is None else lifeline.number
+    log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], process)
     if lifeline is not None:
         lifeline.hold(grace_seconds)
     # Steps in threads would otherwise starve beside a busy event loop.
@@ -162,8 +172,7 @@ async def _work(
 async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[None]:
     """Serve metrics while the worker works, if that is wished."""
     configured = out.settings.configuration
-    address = configured[settings.METRICS]
-    if address is None:
+    if (address := configured[settings.METRICS]) is None:
         yield
         return
     token = configured[settings.METRICS_TOKEN]
@@ -173,14 +182,7 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
         yield
 
 
-async def _work_on(
-    out: Output,
-    hf: Holdfast,
-    worker: Worker,
-    lifeline: Lifeline | None,
-    *,
-    until_idle: bool,
-) -> None:
+async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
     out.talk(_greeting(hf, worker, until_idle=until_idle))
     if _is_in_memory(hf):
         out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
