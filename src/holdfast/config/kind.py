@@ -70,32 +70,6 @@ class Url(Text):
         return f"{_SQLITE}{quote(str(folder))}/{path}"
 
 
-class Secret(Text):
-    """A text that nobody is shown."""
-
-    def shown(self, value: object) -> object:
-        return None if value is None else "***"
-
-
-class Listening(Kind[Address]):
-    """Where to listen."""
-
-    metavar = "[HOST:]PORT"
-
-    def parse(self, text: str) -> Address:
-        return Address.parsed(text)
-
-    def accept(self, value: object) -> Address:
-        return (
-            self.parse(str(value))
-            if isinstance(value, (int, str)) and not isinstance(value, bool)
-            else super().accept(value)
-        )
-
-    def shown(self, value: object) -> object:
-        return str(value)
-
-
 class Choice(Kind[str]):
     """One of a few words."""
 

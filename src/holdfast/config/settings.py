@@ -83,21 +83,6 @@ GRACE = Setting(
     "How long running steps may take when the worker stops.",
 )
 NAME: Maybe[str] = Setting("worker.name", Text(), None, "What the worker is called.", otherwise="host and process")
-METRICS: Maybe[Address] = Setting(
-    "worker.metrics",
-    Listening(),
-    None,
-    "Serve /metrics (for Prometheus) and /healthz there; a further process one port higher each.",
-)
-METRICS_TOKEN: Maybe[str] = Setting(
-    "metrics_token", Secret(), None, "What others have to present who read metrics from another machine."
-)
-LOG_FORMAT = Setting(
-    "worker.log_format",
-    Choice("text", "json"),
-    "text",
-    "How logs are written: lines for people, or JSON.",
-)
 
 METRICS: Maybe[Address] = Setting(
     "worker.metrics", Listening(), None, "Serve /metrics and /healthz there; each further process one port higher."

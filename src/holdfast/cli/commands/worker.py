@@ -74,6 +74,7 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
+    configured = out.settings.configuration
     processes = configured[settings.PROCESSES]
     if (address := configured[settings.METRICS]) is not None:
         _check_ports(address, processes)
@@ -100,7 +101,7 @@ def _check_ports(address: Address, processes: int) -> None:
         raise Refusal(f"--metrics {error}") from None
 
 
-def _command(given: Settings, target: str | None, number: int, *, until_idle: bool) -> list[str]:
+def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
     """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
     flags = {flag for parameter in command.params for flag in parameter.opts}
     words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
@@ -115,10 +116,10 @@ def _command(given: Settings, target: str | None, number: int, *, until_idle: bo
         own[settings.NAME.key] = f"{name}-{number}"
     if (address := given.configuration[settings.METRICS]) is not None:
         own[settings.METRICS.key] = address.for_process(number)
-    for setting in (one for one in settings.SETTINGS.values() if one.key.startswith("worker.")):
-        value = own.get(setting.key, given.configuration[setting])
-        if value is not None:
-            words += [setting.flag, setting.kind.written(value)]
+    for setting in settings.SETTINGS.values():
+        if setting.key.startswith("worker.") and setting.flag in flags:
+            value = own.get(setting.key, given.configuration[setting])
+            words += [] if value is None else [setting.flag, setting.kind.written(value)]
     return words
 
 
