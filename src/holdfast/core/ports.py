@@ -45,6 +45,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     Value,
     Wait,
     WorkerInfo,
@@ -96,6 +99,14 @@ class Sent(Value, frozen=True, kw_only=True):
 
     run_id: str | None
     refused: str | None = None
+
+
+class SlotUse(Value, frozen=True, kw_only=True):
+    """How many runs have a slot of this name, and how many wait in its queue. `core.limits` has the names."""
+
+    name: str
+    used: int
+    waiting: int
 
 
 class LetterQuery(Value, frozen=True, kw_only=True):
@@ -226,6 +237,14 @@ class Reader(Protocol):
 
     async def topics(self) -> Sequence[Topic]:
         """The rules that were set for topics, by name."""
+        ...
+
+    async def types(self) -> Sequence[TypeRule]:
+        """What is known and was said of types, by name. What was neither said nor seen is not there."""
+        ...
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        """The slots that somebody has or waits for because of limits, by name; of one type, or of all."""
         ...
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
@@ -366,6 +385,17 @@ class Store(Reader, Protocol):
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         """Set the rules for topics. The mode counts for events emitted from now on, the limits for all."""
+        ...
+
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        """Have types be otherwise: switched off and on, limited, described. Limits count for whatever is held already.
+
+        Claims from now on keep to it; runs that older limits kept waiting are looked at anew.
+        """
+        ...
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        """Note what a worker, by its name, is ready to work on."""
         ...
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:

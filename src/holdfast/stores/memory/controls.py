@@ -31,7 +31,7 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
         case Resume():
             return _change(state, record, rules.resumed(run, record.waits, now), request, now)
         case Wake():
-            return _change(state, record, rules.roused(run, now), request, now)
+            return _change(state, record, rules.roused(run, record.waits, now), request, now)
         case Rewind() | Recover():
             return _revise(state, record, request, now)
         case Fork():

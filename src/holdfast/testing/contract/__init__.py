@@ -32,9 +32,11 @@ _PARTS = (
     "group",
     "hint",
     "letter",
+    "limit",
     "message",
     "pause",
     "queue",
+    "rate",
     "read",
     "recover",
     "renew",
@@ -42,7 +44,9 @@ _PARTS = (
     "rewind",
     "rollback",
     "schedule",
+    "slot",
     "start",
+    "type",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -60,9 +64,11 @@ from holdfast.testing.contract.generation import GenerationContract  # noqa: E40
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
+from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
+from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
@@ -70,7 +76,9 @@ from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
+from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -86,9 +94,11 @@ __all__ = [
     "GroupContract",
     "HintContract",
     "LetterContract",
+    "LimitContract",
     "MessageContract",
     "PauseContract",
     "QueueContract",
+    "RateContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
@@ -97,8 +107,10 @@ __all__ = [
     "RollbackContract",
     "ScheduleContract",
     "SettableClock",
+    "SlotContract",
     "StartContract",
     "StoreContract",
+    "TypeContract",
 ]
 
 
@@ -122,6 +134,10 @@ class StoreContract(
     RecoverContract,
     ForkContract,
     ScheduleContract,
+    TypeContract,
+    LimitContract,
+    SlotContract,
+    RateContract,
     ReadContract,
     HintContract,
 ):
