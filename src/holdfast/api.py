@@ -43,6 +43,7 @@ from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.runner.sync_child import SyncChild
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.task_context import TaskContext
 from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "SyncContext",
     "SyncWorkflow",
     "Task",
+    "TaskContext",
     "TopicInfo",
     "UnknownWorkflow",
     "WaitInfo",

@@ -19,6 +19,7 @@ LAST_WORDS = {
     "cart": "receipt for 43.50",
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",
+    "export": "attempt 2 wrote the other 150 of 300 rows",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",

@@ -62,7 +62,8 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 
     `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the
     arrivals that its entries used up. `pruned` are scopes whose entries go, but for what undo needs. `charged` says
-    that the crashes counted on the run are now in the attempts of its steps.
+    that the crashes counted on the run are now in the attempts of its steps. `beat` counts, from 1 on, the signs of
+    life that were noted under this token; 0 if there is none to note.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     replies: tuple[Reply, ...] = ()
     pruned: tuple[str, ...] = ()
     values: dict[str, str] = {}
+    beat: int = 0
     charged: bool = False
 
 

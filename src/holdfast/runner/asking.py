@@ -278,12 +278,8 @@ class Asking(Stepping):
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
-        if self._history.is_behind or self.loop.is_evicting:
-            return
-        if self._published.get(name) == value:
-            self._gains.values.pop(name, None)
-        else:
-            self._gains.values[name] = value
+        if not self._history.is_behind and not self.loop.is_evicting:
+            super().publish(name, value)
 
     def timer_started(self, timer: LoopTimer) -> None:
         """Plain asyncio asked for a timer: it is durable like any other."""

@@ -153,6 +153,19 @@ class Stepping:
         self.stamp = max(self.stamp, now)
         return self.stamp
 
+    # News of bodies
+
+    def publish(self, name: str, value: str) -> None:
+        """Set a named value, for everybody to read."""
+        if self._published.get(name) == value:
+            self._gains.values.pop(name, None)
+        else:
+            self._gains.values[name] = value
+
+    def beat(self, number: int) -> None:
+        """Have it noted that a body lives, for the so-manieth time under this lease."""
+        self._gains.beat = number
+
     # Judging
 
     def _crash_loop(self) -> Block | None:

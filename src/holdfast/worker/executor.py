@@ -70,18 +70,13 @@ class Executor:
         return not self._running
 
     def start(
-        self,
-        call: StepCall,
-        run_id: str,
-        generation: int,
-        report: Report,
-        prepare: Callable[[Body], None] | None = None,
+        self, call: StepCall, info: StepInfo, report: Report, prepare: Callable[[Body], None] | None = None
     ) -> Body:
         """Execute a step; `report` is called, from a plain callback of the loop, when it has ended or timed out.
 
         `prepare` may change the context it is to be executed in.
         """
-        body = Body(call, StepInfo(run_id, generation, call.location, call.attempts + 1), report)
+        body = Body(call, info, report)
         if prepare is not None:
             prepare(body)
         if len(self._running) < self._steps:
@@ -89,6 +84,11 @@ class Executor:
         else:
             self._queue.append(body)
         return body
+
+    def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
+        """Call back on the loop; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens any more
+            self._loop.call_soon_threadsafe(callback, info)
 
     def close(self) -> None:
         """Abandon what still runs."""
@@ -118,7 +118,7 @@ class Executor:
             # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._set_timer, body)
-        outcome = body.context.run(attempt, body.call.function, body.call.args)
+        outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
         return lambda: self._go_on(body, *outcome)
 
     def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
@@ -176,7 +176,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 async def _called(body: Body) -> Any:
     # Called inside the task, not before: what the call itself raises (wrong arguments) is reported like all else.
     try:
-        return await body.call.function(*body.call.args)
+        return await body.call.function(*body.call.arguments(body.info))
     except SystemExit as error:
         body.error = error  # not raised: a task that does so ends its loop, and with it the worker
 

@@ -34,12 +34,14 @@ from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
 from holdfast.worker.herald import Herald
+from holdfast.worker.reports import Reports
 from holdfast.worker.transactor import Transactor
 
 LINGER: Micros = SECOND
@@ -96,6 +98,7 @@ class HeldRun:
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: list[Body] = []
+        self._reports: Reports | None = None
         self._sent: tuple[Checkpoint, int] | None = None
         self._wanted: Next | None = None
         self._refusal: Block | None = None
@@ -197,9 +200,9 @@ class HeldRun:
         else:
             if self._holder.body_of is not None:
                 call.function = self._holder.body_of(call)
-            executor, run = self._holder.executor, self._lease.run
+            info = call.info(self.id, self._lease.run.generation, self._rung)
             prepare = self._tell_start if self._signals.is_used else None
-            self._bodies[call.location] = executor.start(call, self.id, run.generation, self._step_done, prepare)
+            self._bodies[call.location] = self._holder.executor.start(call, info, self._step_done, prepare)
 
     def _tell_start(self, body: Body) -> None:
         call = body.call
@@ -212,6 +215,9 @@ class HeldRun:
         call = body.call
         if self._is_gone or self._bodies.pop(call.location, None) is None:
             return
+        if self._reports is not None:
+            self._reports.forget(body.info)
+        Reports.take(body.info, self._turn)
         if self._signals.is_used:
             self._seconds[call.location] = time.perf_counter() - body.began
         if body.is_timed_out:
@@ -227,7 +233,22 @@ class HeldRun:
             body = self._bodies.pop(location, None)
             if body is not None:
                 body.abandon()
+                if self._reports is not None:
+                    self._reports.forget(body.info)
         self._turn.abandoned.clear()
+
+    def _rung(self, info: StepInfo) -> None:
+        """A body has something to say; called in whatever thread it runs."""
+        self._holder.executor.hand_over(self._hear, info)
+
+    def _hear(self, info: StepInfo) -> None:
+        body = self._bodies.get(info.location)
+        if self._is_gone or body is None or body.info is not info:
+            return
+        if self._reports is None:
+            self._reports = Reports(self._holder.clock, self._lease.run.updated_at)
+        self._reports.hear(info, self._turn, self._hear)
+        self._go_on()
 
     # Transactions
 

@@ -40,6 +40,8 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
         arrivals.collect_missed(state, record, now)
     _send_out(state, record, checkpoint, now)
     record.values |= checkpoint.values
+    if (fact := audit.of_beat(record.run, checkpoint, now)) is not None:
+        state.note_once(record, fact)
     return _advance(state, record, checkpoint, now)
 
 

@@ -171,10 +171,10 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
 
 
 def _reaches_others(checkpoint: Checkpoint) -> bool:
-    """Whether others than the run itself have to be looked at, or a part of its history."""
+    """Whether others than the run itself have to be looked at, or a part of its history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
-    if checkpoint.replies or checkpoint.pruned:
+    if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
         return True
     return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
 

@@ -59,10 +59,18 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
             queues.give_back(desk, run.id, checkpoint.waits, now)
         arrivals.collect_missed(desk, run, checkpoint.waits, now)
     _send_out(desk, checkpoint, now)
+    _tell(desk, run, checkpoint, now)
+    return _advance(desk, checkpoint, now)
+
+
+def _tell(desk: Desk, run: Run, checkpoint: Checkpoint, now: Micros) -> None:
+    """What a run lets everybody know of itself."""
     if checkpoint.values:
         values = [(run.id, name, value) for name, value in checkpoint.values.items()]
         desk.connection.executemany(_SET_VALUE, values)
-    return _advance(desk, checkpoint, now)
+    if (fact := audit.of_beat(run, checkpoint, now)) is not None:
+        desk.note_once(fact)
+        desk.trim_now_and_then(run.id, checkpoint.beat)
 
 
 def _is_plain(checkpoint: Checkpoint) -> bool:
@@ -73,7 +81,7 @@ def _is_plain(checkpoint: Checkpoint) -> bool:
         and not checkpoint.charged
         and not (checkpoint.consumed or checkpoint.children or checkpoint.messages)
         and not (checkpoint.events or checkpoint.cancels or checkpoint.values)
-        and not (checkpoint.replies or checkpoint.pruned)
+        and not (checkpoint.replies or checkpoint.pruned or checkpoint.beat)
     )
 
 
