@@ -6,6 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -135,8 +136,12 @@ class Holdfast(Engine):
         lease_seconds: float = 30,
         grace_seconds: float = 10,
         name: str | None = None,
+        retention: float | timedelta | None = None,
     ) -> Worker:
-        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`."""
+        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`.
+
+        `retention` is how long it lets ended runs be kept of which neither they nor their type say so: 30 days.
+        """
         return self._hire(
             types=types,
             concurrency=concurrency,
@@ -145,6 +150,7 @@ class Holdfast(Engine):
             lease_seconds=lease_seconds,
             grace_seconds=grace_seconds,
             name=name,
+            retention=retention,
         )
 
     def _hire(self, **options: Any) -> Worker:

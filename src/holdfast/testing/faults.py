@@ -35,6 +35,7 @@ from holdfast.core.ports import (
     Transacted,
     Transaction,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 
 _FROZEN_SECONDS = 10.0
@@ -202,8 +203,8 @@ class FaultyStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.purge_letters(numbers)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self.inner.prune(limit, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -20,9 +21,10 @@ from holdfast.core.clock import Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import matches_type
+from holdfast.core.intent import check_length, matches_type
 from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
@@ -52,6 +54,7 @@ class Worker:
 
     `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
     `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
+    `retention`: how long ended runs are kept of which neither they nor their type say so.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Worker:
         lease_seconds: float = 30,
         grace_seconds: float = 10,
         name: str | None = None,
+        retention: float | timedelta | None = None,
         clock: WorkerClock | None = None,
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
@@ -103,6 +107,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
+        self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
         self._on_start = on_start
@@ -165,7 +170,7 @@ class Worker:
             self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
-            self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
+            self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()

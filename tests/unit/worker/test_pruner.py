@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.core.clock import SECOND
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Pruned
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.worker.pruner import Pruner
@@ -29,14 +30,15 @@ class CountingStore(MemoryStore):
         self.left = 0
         self.trouble: Exception | None = None
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         self.bites += 1
+        self.retention = retention
         if self.trouble is not None:
             raise self.trouble
         if not self.left:
             return Pruned()
         self.left -= 1
-        return Pruned(dead_letters=limit, has_more=self.left > 0)
+        return Pruned(dead_letters=500, has_more=self.left > 0)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from holdfast.core.model import (
     WorkerInfo,
 )
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
@@ -134,8 +135,8 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
-    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+    def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:

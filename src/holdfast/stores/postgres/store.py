@@ -19,6 +19,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.stores.memory import arrivals, controls, letters
 from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema
@@ -244,8 +245,10 @@ class PostgresStore:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self._run_in(
+            self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
+        )
 
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()

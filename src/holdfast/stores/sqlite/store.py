@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
     Checkpoint,
@@ -24,6 +25,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
@@ -35,6 +37,7 @@ from holdfast.stores.sqlite import (
     letters,
     listing,
     pruning,
+    purging,
     reads,
     schema,
     starts,
@@ -151,8 +154,13 @@ class SqliteStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        if not is_dry_run:
+            return await self._writer.run(lambda desk: pruning.prune(desk, limit, retention))
+        now = self._clock.now()
+        pruned = await self._writer.run(lambda desk: pruning.rehearse(desk, limit))
+        runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
+        return replace(pruned, runs=runs)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))

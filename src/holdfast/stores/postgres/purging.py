@@ -1,0 +1,279 @@
+"""Purging: ended runs go away, with all that belongs to them, when their time has come.
+
+A run is removed in one transaction. If it has more rows than a bite may remove it is taken out of sight first, so that
+nobody reopens what is left of it, and goes a bite at a time. Only one pruner of a store is at it at a time, and it
+waits for nobody: whatever somebody else has locked is left for the next time.
+"""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+
+from holdfast.core import retention
+from holdfast.core.clock import Micros
+from holdfast.core.model import Run
+from holdfast.stores.postgres import topics
+from holdfast.stores.postgres.statements import qualified
+
+_IS_PARENT_LIVE = """
+    exists (
+        select
+        from {schema}.runs as parent
+        where parent.id = run.parent_id
+          and parent.finished_at is null
+    )
+"""  # by the primary key
+
+# What a run has many of. Counted no further than there is need to know.
+_SIZE = " + ".join(
+    f"(select count(*) from (select from {{schema}}.{table} where run_id = run.id limit %(room)s + 1) as few)"
+    for table in ("entries", "audits", "receipts", "replies", "run_values")
+)  # by the primary keys, and audits_run
+
+_ABOUT = f"""
+    select row_to_json(run)::text, {_IS_PARENT_LIVE}, {_SIZE}
+    from {{schema}}.runs_read as run
+    where run.id = any(%(ids)s::text[])
+"""  # by the primary key
+
+_DUE = """
+    select id
+    from {schema}.runs
+    where purge_at <= %(now)s
+    order by purge_at, id
+    limit %(limit)s
+"""  # runs_purge
+
+_TYPES = """
+    with recursive ended as (
+        (
+            select type
+            from {schema}.runs
+            where finished_at is not null
+              and purge_at is null
+            order by type
+            limit 1
+        )
+        union all
+        select (
+            select runs.type
+            from {schema}.runs
+            where runs.finished_at is not null
+              and runs.purge_at is null
+              and runs.type > ended.type
+            order by runs.type
+            limit 1
+        )
+        from ended
+        where ended.type is not null
+    )
+    select ended.type, coalesce(types.retention, %s)
+    from ended
+    left join {schema}.types on types.name = ended.type
+    where ended.type is not null
+    order by ended.type
+"""  # runs_ended, from one type to the next
+
+_DUE_BY_TYPE = """
+    select id
+    from {schema}.runs
+    where type = %(type)s
+      and finished_at <= %(until)s
+      and finished_at is not null
+      and purge_at is null
+    order by finished_at, id
+    limit %(limit)s
+"""  # runs_ended
+
+_RETENTIONS = """
+    select name, retention
+    from {schema}.types
+    where retention is not null
+"""  # all of them: there are few
+
+# `retention.verdict` in the words of SQL.
+_COUNT = f"""
+    select run.type, count(*)
+    from {{schema}}.runs as run
+    left join {{schema}}.types on types.name = run.type
+    where run.purge_at <= %(now)s
+      and (
+          run.retention is not null
+          or run.deleted_at is not null
+          or run.finished_at <= %(now)s - coalesce(types.retention, %(usual)s)
+      )
+      and not {_IS_PARENT_LIVE}
+    group by run.type
+"""  # runs_purge
+
+_COUNT_BY_TYPE = f"""
+    select count(*)
+    from {{schema}}.runs as run
+    where run.type = %(type)s
+      and run.finished_at <= %(until)s
+      and run.finished_at is not null
+      and run.purge_at is null
+      and not {_IS_PARENT_LIVE}
+"""  # runs_ended
+
+# One that was reopened meanwhile has another token.
+_LOCK = """
+    select run.id
+    from unnest(%(ids)s::text[], %(tokens)s::bigint[]) as chosen (id, token)
+    join {schema}.runs as run on run.id = chosen.id and run.token = chosen.token
+    where run.finished_at is not null
+    for update of run skip locked
+"""  # by the primary key
+
+_DEFER = """
+    update {schema}.runs
+    set purge_at = %s
+    where id = any(%s::text[])
+"""  # by the primary key
+
+_HIDE = """
+    update {schema}.runs
+    set deleted_at = coalesce(deleted_at, %(now)s),
+        purge_at = %(now)s,
+        key = null
+    where id = %(id)s
+"""  # by the primary key
+
+# All that belongs to runs, themselves last: by the primary keys, and audits_run.
+_DROPS = (
+    *(
+        f"delete from {{schema}}.{table} where run_id = any(%s::text[])"
+        for table in ("entries", "audits", "receipts", "replies", "run_values", "inbox", "waits")
+    ),
+    "delete from {schema}.runs where id = any(%s::text[])",
+)
+
+# Some of what a run has many of.
+_DROPS_SOME = tuple(
+    f"delete from {{schema}}.{table} where ctid = any(array("
+    f"select ctid from {{schema}}.{table} where run_id = %s limit %s))"
+    for table in ("entries", "audits", "receipts", "replies", "run_values")
+)
+
+_run = msgspec.json.Decoder(Run)
+
+
+class _Due(msgspec.Struct, frozen=True):
+    """A run whose time has come, perhaps."""
+
+    run: Run
+    is_parent_live: bool
+    size: int
+
+
+def purge(
+    connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
+) -> tuple[dict[str, int], bool]:
+    """Look at the first runs that are due; how many went, by type, and whether there are more.
+
+    `usual` is how long runs are kept whose type does not say.
+    """
+    purging = _Purging(connection, schema, limit, usual, now)
+    ids = purging.due()
+    if not ids:
+        return {}, False
+    with connection.transaction():
+        if not topics.try_turn(connection, schema, topics.PURGING):
+            return {}, False  # whoever has it goes on until nothing is left
+        gone, has_more = purging.done(ids)
+    return dict(sorted(gone.items())), has_more or len(ids) == limit
+
+
+def count(connection: psycopg.Connection[Any], schema: str, usual: Micros, now: Micros) -> dict[str, int]:
+    """How many runs would go, by type, were all that are due removed."""
+    found: dict[str, int] = dict(connection.execute(qualified(_COUNT, schema), {"now": now, "usual": usual}).fetchall())
+    by_type = Counter(found)
+    for type, kept in connection.execute(qualified(_TYPES, schema), (usual,)).fetchall():
+        values = {"type": type, "until": now - kept}
+        ((many,),) = connection.execute(qualified(_COUNT_BY_TYPE, schema), values).fetchall()
+        by_type[type] += many
+    return {type: many for type, many in sorted(by_type.items()) if many}
+
+
+class _Purging:
+    """One bite."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], schema: str, limit: int, usual: Micros, now: Micros
+    ) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._limit = limit
+        self._room = limit * retention.ROWS_PER_RUN
+        self._usual = usual
+        self._now = now
+
+    def due(self) -> list[str]:
+        """The first runs that are due: those with an instant of their own, then those of one type after the other."""
+        ids = [id for (id,) in self._all(_DUE, {"now": self._now, "limit": self._limit})]
+        if len(ids) == self._limit:
+            return ids
+        for type, kept in self._all(_TYPES, (self._usual,)):
+            values = {"type": type, "until": self._now - kept, "limit": self._limit - len(ids)}
+            ids += [id for (id,) in self._all(_DUE_BY_TYPE, values)]
+            if len(ids) == self._limit:
+                break
+        return ids
+
+    def done(self, ids: Sequence[str]) -> tuple[Counter[str], bool]:
+        """Remove those of the runs that are to go; how many did, and whether some were left for want of room."""
+        kept = dict(self._all(_RETENTIONS))
+        gone: list[_Due] = []
+        later: dict[Micros | None, list[Run]] = defaultdict(list)
+        for one in self._about(ids):
+            type_keeps = kept.get(one.run.type, self._usual)
+            found = retention.verdict(one.run, retention=type_keeps, is_parent_live=one.is_parent_live, now=self._now)
+            if found == "purge":
+                gone.append(one)
+            else:
+                later[retention.deferred(one.run, found, self._now).purge_at].append(one.run)
+        for purge_at, runs in later.items():
+            self._do(_DEFER, (purge_at, self._locked(runs)))
+        fits = retention.fitting((one.size for one in gone), self._room)
+        if gone and fits == 0:
+            self._gut(gone[0].run)
+        return self._remove([one.run for one in gone[:fits]]), fits < len(gone)
+
+    def _about(self, ids: Sequence[str]) -> list[_Due]:
+        found = self._all(_ABOUT, {"ids": list(ids), "room": self._room})
+        about = {one.run.id: one for one in (_Due(_run.decode(run), live, size) for run, live, size in found)}
+        return [about[id] for id in ids if id in about]
+
+    def _locked(self, runs: Sequence[Run]) -> list[str]:
+        """Those of the runs that are as they were, and nobody else is about to change."""
+        values = {"ids": [run.id for run in runs], "tokens": [run.token for run in runs]}
+        return [id for (id,) in self._all(_LOCK, values)]
+
+    def _remove(self, runs: Sequence[Run]) -> Counter[str]:
+        locked = set(self._locked(runs)) if runs else set()
+        for statement in _DROPS if locked else ():
+            self._do(statement, (sorted(locked),))
+        return Counter(run.type for run in runs if run.id in locked)
+
+    def _gut(self, run: Run) -> None:
+        """Remove some of what a run has too many of. Nobody sees it from now on."""
+        if not self._locked([run]):
+            return
+        self._do(_HIDE, {"now": self._now, "id": run.id})
+        room = self._room
+        for statement in _DROPS_SOME:
+            if room > 0:
+                room -= self._do(statement, (run.id, room))
+
+    def _all(self, statement: str, values: Any = None) -> list[Any]:
+        return self._connection.execute(qualified(statement, self._schema), values).fetchall()
+
+    def _do(self, statement: str, values: Any) -> int:
+        return self._connection.execute(qualified(statement, self._schema), values).rowcount
