@@ -22,7 +22,7 @@ def purge(state: State, limit: int | None, usual: Micros, now: Micros) -> tuple[
 
 
 def _due_runs(state: State, usual: Micros, now: Micros) -> Iterator[Record]:
-    """Runs whose time has come: those with an instant of their own first, then those of one type after the other."""
+    """Runs whose time has come: those with an instant of their own first, then the others by the time they ended."""
     runs = [record.run for record in state.records.values()]
     own = [run for run in runs if run.purge_at is not None and run.purge_at <= now]
     by_type = [
@@ -32,7 +32,7 @@ def _due_runs(state: State, usual: Micros, now: Micros) -> Iterator[Record]:
     ]
     for run in sorted(own, key=lambda run: (run.purge_at, run.id)):
         yield state.records[run.id]
-    for run in sorted(by_type, key=lambda run: (run.type, run.finished_at, run.id)):
+    for run in sorted(by_type, key=lambda run: (run.finished_at, run.id)):
         yield state.records[run.id]
 
 

@@ -22,6 +22,13 @@ from holdfast.core.model import Run
 from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.statements import qualified
 
+# A bite is a hundred rows here and there, for which a table of a few thousand would be read from end to end.
+_PLANNING = """
+    select set_config('enable_seqscan', 'off', true),
+        set_config('enable_hashjoin', 'off', true),
+        set_config('enable_mergejoin', 'off', true)
+"""
+
 _IS_PARENT_LIVE = """
     exists (
         select
@@ -51,8 +58,9 @@ _DUE = """
     limit %(limit)s
 """  # runs_purge
 
+# Each type there are ended runs of, and how long those are kept.
 _TYPES = """
-    with recursive ended as (
+    ended (type) as (
         (
             select type
             from {schema}.runs
@@ -73,22 +81,31 @@ _TYPES = """
         )
         from ended
         where ended.type is not null
+    ),
+    kept as (
+        select ended.type, coalesce(types.retention, %(usual)s) as retention
+        from ended
+        left join {schema}.types on types.name = ended.type
+        where ended.type is not null
     )
-    select ended.type, coalesce(types.retention, %s)
-    from ended
-    left join {schema}.types on types.name = ended.type
-    where ended.type is not null
-    order by ended.type
 """  # runs_ended, from one type to the next
 
-_DUE_BY_TYPE = """
-    select id
-    from {schema}.runs
-    where type = %(type)s
-      and finished_at <= %(until)s
-      and finished_at is not null
-      and purge_at is null
-    order by finished_at, id
+# By the time they ended: so those go together that were made together, and have their rows on the same pages.
+_DUE_BY_TYPE = f"""
+    with recursive {_TYPES}
+    select due.id
+    from kept
+    cross join lateral (
+        select runs.finished_at, runs.id
+        from {{schema}}.runs
+        where runs.type = kept.type
+          and runs.finished_at <= %(now)s - kept.retention
+          and runs.finished_at is not null
+          and runs.purge_at is null
+        order by runs.finished_at, runs.id
+        limit %(limit)s
+    ) as due
+    order by due.finished_at, due.id
     limit %(limit)s
 """  # runs_ended
 
@@ -114,13 +131,18 @@ _COUNT = f"""
 """  # runs_purge
 
 _COUNT_BY_TYPE = f"""
-    select count(*)
-    from {{schema}}.runs as run
-    where run.type = %(type)s
-      and run.finished_at <= %(until)s
-      and run.finished_at is not null
-      and run.purge_at is null
-      and not {_IS_PARENT_LIVE}
+    with recursive {_TYPES}
+    select kept.type, due.count
+    from kept
+    cross join lateral (
+        select count(*) as count
+        from {{schema}}.runs as run
+        where run.type = kept.type
+          and run.finished_at <= %(now)s - kept.retention
+          and run.finished_at is not null
+          and run.purge_at is null
+          and not {_IS_PARENT_LIVE}
+    ) as due
 """  # runs_ended
 
 # One that was reopened meanwhile has another token.
@@ -180,25 +202,22 @@ def purge(
 
     `usual` is how long runs are kept whose type does not say.
     """
-    purging = _Purging(connection, schema, limit, usual, now)
-    ids = purging.due()
-    if not ids:
-        return {}, False
     with connection.transaction():
         if not topics.try_turn(connection, schema, topics.PURGING):
             return {}, False  # whoever has it goes on until nothing is left
-        gone, has_more = purging.done(ids)
+        connection.execute(_PLANNING)
+        purging = _Purging(connection, schema, limit, usual, now)
+        ids = purging.due()
+        gone, has_more = purging.done(ids) if ids else (Counter(), False)
     return dict(sorted(gone.items())), has_more or len(ids) == limit
 
 
 def count(connection: psycopg.Connection[Any], schema: str, usual: Micros, now: Micros) -> dict[str, int]:
     """How many runs would go, by type, were all that are due removed."""
-    found: dict[str, int] = dict(connection.execute(qualified(_COUNT, schema), {"now": now, "usual": usual}).fetchall())
-    by_type = Counter(found)
-    for type, kept in connection.execute(qualified(_TYPES, schema), (usual,)).fetchall():
-        values = {"type": type, "until": now - kept}
-        ((many,),) = connection.execute(qualified(_COUNT_BY_TYPE, schema), values).fetchall()
-        by_type[type] += many
+    by_type: Counter[str] = Counter()
+    for statement in (_COUNT, _COUNT_BY_TYPE):
+        for type, many in connection.execute(qualified(statement, schema), {"now": now, "usual": usual}):
+            by_type[type] += many
     return {type: many for type, many in sorted(by_type.items()) if many}
 
 
@@ -216,15 +235,11 @@ class _Purging:
         self._now = now
 
     def due(self) -> list[str]:
-        """The first runs that are due: those with an instant of their own, then those of one type after the other."""
+        """The first runs that are due: those with an instant of their own, then the others by the time they ended."""
         ids = [id for (id,) in self._all(_DUE, {"now": self._now, "limit": self._limit})]
-        if len(ids) == self._limit:
-            return ids
-        for type, kept in self._all(_TYPES, (self._usual,)):
-            values = {"type": type, "until": self._now - kept, "limit": self._limit - len(ids)}
+        if left := self._limit - len(ids):
+            values = {"now": self._now, "usual": self._usual, "limit": left}
             ids += [id for (id,) in self._all(_DUE_BY_TYPE, values)]
-            if len(ids) == self._limit:
-                break
         return ids
 
     def done(self, ids: Sequence[str]) -> tuple[Counter[str], bool]:

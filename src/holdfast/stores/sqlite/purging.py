@@ -9,8 +9,11 @@ nobody reopens what is left of it, and goes a bite at a time.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 
 import apsw
 
@@ -19,6 +22,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Run
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.rows import Row
 
 _IS_PARENT_LIVE = """
     exists (select 1 from run as parent where parent.id = run.parent_id and parent.finished_at is null)
@@ -33,25 +37,30 @@ _SIZE = """
     + (select count(*) from (select 1 from value where run_id = run.id limit ?1))
 """  # by the primary keys, and audit_run
 
-_DUE = f"""
+_ABOUT = f"""
     select intent.tags, {_IS_PARENT_LIVE}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
+    from json_each(?2) as chosen
+    cross join run on run.id = chosen.value
+    cross join intent on intent.run_id = run.id
+    order by chosen.id
+"""  # by the primary keys
+
+_DUE = """
+    select id
     from run indexed by run_purge
-    join intent on intent.run_id = run.id
-    where run.purge_at <= ?2
-    order by run.purge_at, run.id
-    limit ?3
+    where purge_at <= ?
+    order by purge_at, id
+    limit ?
 """
 
-_DUE_BY_TYPE = f"""
-    select intent.tags, {_IS_PARENT_LIVE}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
+_DUE_OF_TYPE = """
+    select finished_at, id
     from run indexed by run_ended
-    join intent on intent.run_id = run.id
-    where run.type = ?4
-      and run.finished_at <= ?2
-      and run.finished_at is not null
-      and run.purge_at is null
-    order by run.finished_at, run.id
-    limit ?3
+    where type = ?
+      and finished_at <= ?
+      and finished_at is not null
+      and purge_at is null
+    order by finished_at, id
 """
 
 _NEXT_TYPE = """
@@ -153,7 +162,7 @@ def purge(desk: Desk, limit: int, usual: Micros, now: Micros) -> tuple[dict[str,
     desk.flush()  # what others of this transaction have written
     room = limit * retention.ROWS_PER_RUN
     kept = _retentions(desk.connection, usual)
-    due = _due(desk, limit, room, kept, now)
+    due = _about(desk, _due(desk, limit, kept, now), room)
     gone: list[_Due] = []
     for one in due:
         run, is_parent_live = one.run, one.is_parent_live
@@ -194,13 +203,28 @@ def _types(connection: apsw.Connection) -> Iterator[str]:
         yield last
 
 
-def _due(desk: Desk, limit: int, room: int, kept: Mapping[str, Micros], now: Micros) -> list[_Due]:
-    """The first runs that are due: those with an instant of their own, then those of one type after the other."""
-    found = desk.all(_DUE, room + 1, now, limit)
-    for type in _types(desk.connection):
-        if len(found) == limit:
-            break
-        found += desk.all(_DUE_BY_TYPE, room + 1, now - kept[type], limit - len(found), type)
+def _due(desk: Desk, limit: int, kept: Mapping[str, Micros], now: Micros) -> list[str]:
+    """The first runs that are due: those with an instant of their own, then the others by the time they ended.
+
+    So those go together that were made together, and have their rows on the same pages.
+    """
+    ids = [run_id for (run_id,) in desk.all(_DUE, now, limit)]
+    if len(ids) < limit:
+        ended = [_ended(desk, type, now - kept[type]) for type in _types(desk.connection)]
+        ids += [run_id for _, run_id in islice(merge(*ended), limit - len(ids))]
+        for reading in ended:
+            reading.close()
+    return ids
+
+
+def _ended(desk: Desk, type: str, until: Micros) -> Generator[Row, None, None]:
+    """The runs of a type that are due, by the time they ended; read only as far as they are asked for."""
+    with closing(desk.connection.execute(_DUE_OF_TYPE, (type, until))) as found:
+        yield from found
+
+
+def _about(desk: Desk, ids: Sequence[str], room: int) -> list[_Due]:
+    found = desk.connection.execute(_ABOUT, (room + 1, rows.json_of(ids)))
     return [_Due(rows.run_of(row[3:], tags=row[0]), bool(row[1]), row[2]) for row in found]
 
 

@@ -238,11 +238,12 @@ class RetentionContract(Contract):
     async def test_it_takes_as_many_as_it_may_and_tells_that_there_are_more(
         self, store: Store, clock: SettableClock
     ) -> None:
-        """Those with a retention of their own first, then one type after the other; each by its age."""
+        """Those with a retention of their own first, then those that ended first, whatever their type."""
         await ended(store, 1, type="b")
+        clock.advance(1)
         await ended(store, 2, type="a")
-        clock.advance(SECOND)
-        await ended(store, 3, type="a")
+        clock.advance(1)
+        await ended(store, 3, type="b")
         await ended(store, 4, type="c", retention=1)
         clock.advance(SECOND)
 
@@ -252,7 +253,7 @@ class RetentionContract(Contract):
             left.append((await ids(store), pruned))
 
         assert left == [
-            ([an_id(1), an_id(3)], Pruned(runs={"a": 1, "c": 1}, has_more=True)),
+            ([an_id(2), an_id(3)], Pruned(runs={"b": 1, "c": 1}, has_more=True)),
             ([], Pruned(runs={"a": 1, "b": 1}, has_more=True)),
             ([], Pruned()),
         ]
