@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.model import Run
 from holdfast.core.ports import Pruned
 from holdfast.core.retention import ROWS_PER_RUN, RUN_RETENTION
 from holdfast.stores.postgres import pruning, purging, topics
@@ -111,7 +114,7 @@ def test_a_run_that_was_reopened_since_it_was_found_is_kept(place: Place, monkey
     a_run(place, "a")
     done = purging._Purging._locked
 
-    def reopened(self: purging._Purging, runs: list[purging.Run]) -> list[str]:
+    def reopened(self: purging._Purging, runs: Sequence[Run]) -> list[str]:
         with place.again() as other:
             other.execute("update {schema}.runs set token = token + 1, finished_at = null, state = 'pending'")
         return done(self, runs)
