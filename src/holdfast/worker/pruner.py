@@ -17,7 +17,7 @@ from holdfast.core.ports import Pruned, Store
 from holdfast.core.retention import RUN_RETENTION
 
 PRUNE_EVERY: Micros = 60 * SECOND
-FIRST_BITE, LEAST_BITE, GREATEST_BITE = 50, 20, 500
+FIRST_BITE, LEAST_BITE, GREATEST_BITE = 100, 50, 500
 """So many of each kind are removed in one go. Less would keep up with nobody, more would keep others waiting."""
 BITE_SECONDS = 0.010
 """How long a bite is to take."""

@@ -16,7 +16,7 @@ from holdfast.core.ports import Pruned
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
-from holdfast.worker.pruner import Pruner
+from holdfast.worker.pruner import BITE_SECONDS, GREATEST_BITE, LEAST_BITE, Pruner, next_bite
 
 EVERY = 60 * SECOND
 
@@ -29,6 +29,7 @@ class CountingStore(MemoryStore):
         self.bites = 0
         self.left = 0
         self.trouble: Exception | None = None
+        self.retention = 0
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         self.bites += 1
@@ -119,3 +120,27 @@ async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: 
 
     assert not pruner.is_pruning
     assert clock.next_due() is None
+
+
+async def test_it_says_how_long_runs_are_kept(store: CountingStore, clock: VirtualClock) -> None:
+    pruner = Pruner(store, clock, every=EVERY, retention=17, chance=random.Random(1))
+    pruner.start()
+    await pass_time(clock, pruner)
+    await pruner.stop()
+
+    assert store.retention == 17
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "expected"),
+    [
+        (100, BITE_SECONDS, 100),
+        (100, BITE_SECONDS / 10, 200),
+        (100, 0.0, 200),
+        (200, 2 * BITE_SECONDS, 100),
+        (200, 10.0, LEAST_BITE),
+        (GREATEST_BITE, 0.0, GREATEST_BITE),
+    ],
+)
+def test_a_bite_is_as_large_as_can_be_removed_in_a_moment(size: int, seconds: float, expected: int) -> None:
+    assert next_bite(size, seconds) == expected

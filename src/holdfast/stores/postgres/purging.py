@@ -22,6 +22,11 @@ from holdfast.core.model import Run
 from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.statements import qualified
 
+_MANY = ("entries", "audits", "receipts", "replies", "run_values")
+"""Where a run may have many rows."""
+_PARTS = (*_MANY, "inbox", "waits")
+"""Where it may have any."""
+
 # A bite is a hundred rows here and there, for which a table of a few thousand would be read from end to end.
 _PLANNING = """
     select set_config('enable_seqscan', 'off', true),
@@ -41,22 +46,15 @@ _IS_PARENT_LIVE = """
 # What a run has many of. Counted no further than there is need to know.
 _SIZE = " + ".join(
     f"(select count(*) from (select from {{schema}}.{table} where run_id = run.id limit %(room)s + 1) as few)"
-    for table in ("entries", "audits", "receipts", "replies", "run_values")
+    for table in _MANY
 )  # by the primary keys, and audits_run
 
 _ABOUT = f"""
-    select row_to_json(run)::text, {_IS_PARENT_LIVE}, {_SIZE}
+    select row_to_json(run)::text, {_IS_PARENT_LIVE}, {_SIZE}, coalesce(types.retention, %(usual)s)
     from {{schema}}.runs_read as run
+    left join {{schema}}.types on types.name = run.type
     where run.id = any(%(ids)s::text[])
-"""  # by the primary key
-
-_DUE = """
-    select id
-    from {schema}.runs
-    where purge_at <= %(now)s
-    order by purge_at, id
-    limit %(limit)s
-"""  # runs_purge
+"""  # by the primary keys
 
 # Each type there are ended runs of, and how long those are kept.
 _TYPES = """
@@ -90,30 +88,40 @@ _TYPES = """
     )
 """  # runs_ended, from one type to the next
 
-# By the time they ended: so those go together that were made together, and have their rows on the same pages.
-_DUE_BY_TYPE = f"""
+# Those with an instant of their own first, then the others by the time they ended: so those go together that were made
+# together, and have their rows on the same pages.
+_DUE = f"""
     with recursive {_TYPES}
-    select due.id
-    from kept
-    cross join lateral (
-        select runs.finished_at, runs.id
-        from {{schema}}.runs
-        where runs.type = kept.type
-          and runs.finished_at <= %(now)s - kept.retention
-          and runs.finished_at is not null
-          and runs.purge_at is null
-        order by runs.finished_at, runs.id
-        limit %(limit)s
+    select id
+    from (
+        (
+            select 0 as turn, purge_at as at, id
+            from {{schema}}.runs
+            where purge_at <= %(now)s
+            order by purge_at, id
+            limit %(limit)s
+        )
+        union all
+        (
+            select 1, due.finished_at, due.id
+            from kept
+            cross join lateral (
+                select runs.finished_at, runs.id
+                from {{schema}}.runs
+                where runs.type = kept.type
+                  and runs.finished_at <= %(now)s - kept.retention
+                  and runs.finished_at is not null
+                  and runs.purge_at is null
+                order by runs.finished_at, runs.id
+                limit %(limit)s
+            ) as due
+            order by due.finished_at, due.id
+            limit %(limit)s
+        )
     ) as due
-    order by due.finished_at, due.id
+    order by turn, at, id
     limit %(limit)s
-"""  # runs_ended
-
-_RETENTIONS = """
-    select name, retention
-    from {schema}.types
-    where retention is not null
-"""  # all of them: there are few
+"""  # runs_purge, runs_ended
 
 # `retention.verdict` in the words of SQL.
 _COUNT = f"""
@@ -168,20 +176,19 @@ _HIDE = """
     where id = %(id)s
 """  # by the primary key
 
-# All that belongs to runs, themselves last: by the primary keys, and audits_run.
-_DROPS = (
-    *(
-        f"delete from {{schema}}.{table} where run_id = any(%s::text[])"
-        for table in ("entries", "audits", "receipts", "replies", "run_values", "inbox", "waits")
-    ),
-    "delete from {schema}.runs where id = any(%s::text[])",
-)
+# All that belongs to runs, and they themselves: by the primary keys, and audits_run.
+_OF_RUNS = "of_{table} as (delete from {{schema}}.{table} where run_id = any(%(ids)s::text[]))"
+_DROP = f"""
+    with {", ".join(_OF_RUNS.format(table=table) for table in _PARTS)}
+    delete from {{schema}}.runs
+    where id = any(%(ids)s::text[])
+"""
 
 # Some of what a run has many of.
 _DROPS_SOME = tuple(
     f"delete from {{schema}}.{table} where ctid = any(array("
     f"select ctid from {{schema}}.{table} where run_id = %s limit %s))"
-    for table in ("entries", "audits", "receipts", "replies", "run_values")
+    for table in _MANY
 )
 
 _run = msgspec.json.Decoder(Run)
@@ -193,6 +200,7 @@ class _Due(msgspec.Struct, frozen=True):
     run: Run
     is_parent_live: bool
     size: int
+    retention: Micros
 
 
 def purge(
@@ -236,24 +244,19 @@ class _Purging:
 
     def due(self) -> list[str]:
         """The first runs that are due: those with an instant of their own, then the others by the time they ended."""
-        ids = [id for (id,) in self._all(_DUE, {"now": self._now, "limit": self._limit})]
-        if left := self._limit - len(ids):
-            values = {"now": self._now, "usual": self._usual, "limit": left}
-            ids += [id for (id,) in self._all(_DUE_BY_TYPE, values)]
-        return ids
+        return [id for (id,) in self._all(_DUE, {"now": self._now, "usual": self._usual, "limit": self._limit})]
 
     def done(self, ids: Sequence[str]) -> tuple[Counter[str], bool]:
         """Remove those of the runs that are to go; how many did, and whether some were left for want of room."""
-        kept = dict(self._all(_RETENTIONS))
         gone: list[_Due] = []
         later: dict[Micros | None, list[Run]] = defaultdict(list)
         for one in self._about(ids):
-            type_keeps = kept.get(one.run.type, self._usual)
-            found = retention.verdict(one.run, retention=type_keeps, is_parent_live=one.is_parent_live, now=self._now)
+            run, is_parent_live = one.run, one.is_parent_live
+            found = retention.verdict(run, retention=one.retention, is_parent_live=is_parent_live, now=self._now)
             if found == "purge":
                 gone.append(one)
             else:
-                later[retention.deferred(one.run, found, self._now).purge_at].append(one.run)
+                later[retention.deferred(run, found, self._now).purge_at].append(run)
         for purge_at, runs in later.items():
             self._do(_DEFER, (purge_at, self._locked(runs)))
         fits = retention.fitting((one.size for one in gone), self._room)
@@ -262,8 +265,8 @@ class _Purging:
         return self._remove([one.run for one in gone[:fits]]), fits < len(gone)
 
     def _about(self, ids: Sequence[str]) -> list[_Due]:
-        found = self._all(_ABOUT, {"ids": list(ids), "room": self._room})
-        about = {one.run.id: one for one in (_Due(_run.decode(run), live, size) for run, live, size in found)}
+        found = self._all(_ABOUT, {"ids": list(ids), "room": self._room, "usual": self._usual})
+        about = {one.run.id: one for one in (_Due(_run.decode(run), *others) for run, *others in found)}
         return [about[id] for id in ids if id in about]
 
     def _locked(self, runs: Sequence[Run]) -> list[str]:
@@ -273,8 +276,8 @@ class _Purging:
 
     def _remove(self, runs: Sequence[Run]) -> Counter[str]:
         locked = set(self._locked(runs)) if runs else set()
-        for statement in _DROPS if locked else ():
-            self._do(statement, (sorted(locked),))
+        if locked:
+            self._do(_DROP, {"ids": sorted(locked)})
         return Counter(run.type for run in runs if run.id in locked)
 
     def _gut(self, run: Run) -> None:

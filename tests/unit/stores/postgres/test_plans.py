@@ -202,13 +202,15 @@ def test_a_statement_finds_its_few_rows_by_an_index(full: Place, name: str) -> N
 
 IDS = [f"{number:012x}" for number in range(1, 201)]
 
+DROPPED = ("runs_pkey", "entries_pkey", "audits_run", "receipts_pkey", "replies_pkey", "inbox_pkey", "waits_pkey")
+
 PURGES: dict[str, tuple[str, Any, str]] = {
-    "runs at their instant": (purging._DUE, {"now": 3_001_000, "limit": 20}, "runs_purge"),
-    "runs of types": (purging._DUE_BY_TYPE, {"now": 2_001_000, "usual": 10, "limit": 20}, "runs_ended"),
-    "about runs": (purging._ABOUT, {"ids": IDS, "room": 2_000}, "runs_pkey"),
+    "runs at their instant": (purging._DUE, {"now": 3_001_000, "usual": 10, "limit": 20}, "runs_purge"),
+    "runs of types": (purging._DUE, {"now": 2_001_000, "usual": 10, "limit": 20}, "runs_ended"),
+    "about runs": (purging._ABOUT, {"ids": IDS, "room": 2_000, "usual": 10}, "runs_pkey"),
     "runs to lock": (purging._LOCK, {"ids": IDS, "tokens": [1] * len(IDS)}, "runs_pkey"),
     "runs for later": (purging._DEFER, (1, IDS), "runs_pkey"),
-    **{drop: (drop, (IDS,), "audits_run" if "audits" in drop else "_pkey") for drop in purging._DROPS},
+    **{f"drop from {index}": (purging._DROP, {"ids": IDS}, index) for index in DROPPED},
     **{drop: (drop, (IDS[0], 9), "audits_run" if "audits" in drop else "_pkey") for drop in purging._DROPS_SOME},
 }
 
