@@ -55,7 +55,7 @@ MODULES = (
 # What looks at everything there is, and says so.
 READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "_RETENTIONS", "REGISTERED"}
 
-STATEMENTS = {
+STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
     for module in MODULES
     for name, text in vars(module).items()
