@@ -29,10 +29,11 @@ from holdfast.core.errors import (
     WorkflowViolation,
 )
 from holdfast.core.retry import Retry
+from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -42,6 +43,7 @@ from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.runner.sync_child import SyncChild
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.task_context import TaskContext
 from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "RunNotFound",
     "RunState",
     "SchemaOutOfDate",
+    "Signal",
     "Step",
     "StepFailed",
     "StepInfo",
@@ -89,7 +92,9 @@ __all__ = [
     "SyncContext",
     "SyncWorkflow",
     "Task",
+    "TaskContext",
     "TopicInfo",
+    "TypeInfo",
     "UnknownWorkflow",
     "WaitInfo",
     "WaitTimeout",

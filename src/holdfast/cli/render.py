@@ -10,12 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.view import Snapshot
+from holdfast.config.configuration import Origin
+from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
 
 Json = dict[str, Any]
 
@@ -95,7 +97,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
+def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,
@@ -106,7 +108,13 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
         "started_at": micros_json(worker.started_at),
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
+        "held": held,
     }
+
+
+def setting_json(setting: Setting[Any], origin: Origin) -> Json:
+    value = None if origin.value is None else setting.kind.shown(origin.value)
+    return {"setting": setting.key, "value": value, "origin": origin.place}
 
 
 def topic_json(topic: TopicInfo) -> Json:
@@ -115,6 +123,23 @@ def topic_json(topic: TopicInfo) -> Json:
         "mode": topic.mode,
         "retention_seconds": topic.retention.total_seconds(),
         "max_pending": topic.max_pending,
+    }
+
+
+def type_json(type: TypeInfo) -> Json:
+    return {
+        "name": type.name,
+        "runtime": type.runtime,
+        "description": type.description,
+        "enabled": type.enabled,
+        "concurrency": type.concurrency,
+        "per_key": type.per_key,
+        "rate": None if type.rate is None else {"count": type.rate[0], "seconds": type.rate[1].total_seconds()},
+        "retention_seconds": None if type.retention is None else type.retention.total_seconds(),
+        "last_worker": type.last_worker,
+        "last_seen_at": time_json(type.last_seen_at),
+        "counts": {state.value: count for state, count in type.counts.items()},
+        "parked": type.parked,
     }
 
 

@@ -34,13 +34,16 @@ from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
@@ -104,12 +107,56 @@ class Sent(Value, frozen=True, kw_only=True):
     refused: str | None = None
 
 
+class SlotUse(Value, frozen=True, kw_only=True):
+    """How many runs have a slot of this name, and how many wait in its queue. `core.limits` has the names."""
+
+    name: str
+    used: int
+    waiting: int
+
+
 class LetterQuery(Value, frozen=True, kw_only=True):
     """Which dead letters to list, oldest first. `topic` may end in `*`; `after` is the last one of the page before."""
 
     topic: str | None = None
     after: int = 0
     limit: int = 100
+
+
+class ScheduleQuery(Value, frozen=True, kw_only=True):
+    """Which schedules to list, by name. `type` may end in `.*`; `after` is the last name of the page before."""
+
+    name: str | None = None
+    type: str | None = None
+    after: str = ""
+    limit: int = 100
+
+    def admits(self, schedule: Schedule) -> bool:
+        """Whether a schedule is one of those asked for."""
+        return (
+            (self.name is None or schedule.name == self.name)
+            and (self.type is None or matches_type(schedule.type, self.type))
+            and schedule.name > self.after
+        )
+
+
+class Due(Value, frozen=True, kw_only=True):
+    """Schedules of which a slot has come, the earliest first, and when the next one comes that has not."""
+
+    schedules: tuple[Schedule, ...]
+    next_at: Micros | None
+    now: Micros
+
+
+class Fired(Value, frozen=True, kw_only=True):
+    """What became of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+
+    `is_stale`: nothing, for the schedule is not as it was; somebody else fired or changed it.
+    """
+
+    run_ids: tuple[str, ...] = ()
+    skipped: tuple[Micros, ...] = ()
+    is_stale: bool = False
 
 
 class Pruned(Value, frozen=True, kw_only=True):
@@ -207,13 +254,37 @@ class Reader(Protocol):
         """What is known and was said of types, by name. What was neither said nor seen is not there."""
         ...
 
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        """The slots that somebody has or waits for because of limits, by name; of one type, or of all."""
+        ...
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]: ...
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        """The first schedules that are due, from beyond the slot and name of the last one of the page before.
+
+        Costs as much as there are due ones, whatever the number of the others.
+        """
+        ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         """How many runs there are, by type and state, without those that were deleted."""
         ...
 
+    async def backlog(self) -> Sequence[Backlog]:
+        """What may be claimed now, by type: runs that are ready, and those whose holder let its lease run out.
+
+        Costs no more for runs that sleep, wait or have ended.
+        """
+        ...
+
     async def workers(self) -> Sequence[WorkerInfo]: ...
+
+    async def held(self) -> dict[str, int]:
+        """How many runs each worker holds, by its id; also one that is gone may still hold some."""
+        ...
 
     async def orphans(self, limit: int) -> Sequence[str]:
         """Live runs that are neither held, nor ready at some time, nor waiting for something named: there are none."""
@@ -344,6 +415,26 @@ class Store(Reader, Protocol):
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         """Forget dead letters; how many there were."""
+        ...
+
+    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        """Set what schedules are to do; how they stand afterwards. What does not change disturbs nothing."""
+        ...
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        """Have schedules fire no more, or again from the next slot on; of each, whether that changed anything."""
+        ...
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        """Forget schedules, not their runs; of each, whether there was one."""
+        ...
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        """Make a run of a schedule now, under this id, unless there is one; False if there is no such schedule."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        """Make the runs of slots and go on to the next ones, each schedule if it is still as it was."""
         ...
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:

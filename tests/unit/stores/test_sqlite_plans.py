@@ -13,6 +13,7 @@ from holdfast.core.ports import Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkpoints,
     claims,
     controls,
@@ -21,6 +22,7 @@ from holdfast.stores.sqlite import (
     inboxes,
     leases,
     letters,
+    limits,
     listing,
     moves,
     pruning,
@@ -30,11 +32,13 @@ from holdfast.stores.sqlite import (
     schema,
     starts,
     topics,
+    types,
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
 MODULES = (
     arrivals,
+    backlogs,
     checkpoints,
     claims,
     controls,
@@ -43,6 +47,7 @@ MODULES = (
     inboxes,
     leases,
     letters,
+    limits,
     moves,
     pruning,
     purging,
@@ -50,10 +55,22 @@ MODULES = (
     reads,
     starts,
     topics,
+    types,
 )
 
 # What looks at everything there is, and says so.
-READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "_RETENTIONS", "REGISTERED"}
+READS_EVERYTHING = {
+    "_COUNTS",
+    "_ORPHANS",
+    "_WORKERS",
+    "_TOPICS",
+    "_RETENTIONS",
+    "_TYPES",
+    "_RULED",
+    "_USES",
+    "_STRAY",
+    "REGISTERED",
+}
 
 STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
@@ -69,6 +86,10 @@ CLAIM_PLANS = {
     "claims.NEXT_HOLDER": "run_held (worker>?)",
     "claims.EXPIRED": "run_held (worker=? AND type=? AND ready_at<?)",
     "claims.NEXT_EXPIRY": "run_held (worker=? AND type=?)",
+    "backlogs._NEXT_TYPE": "run_queue (type>?)",
+    "backlogs._DUE_IN_LANE": "run_queue (type=? AND priority=? AND ready_at<?)",
+    "backlogs._EXPIRED": "run_held (worker=?)",
+    "backlogs._HELD": "run_held (worker=?)",
 }
 
 
@@ -105,6 +126,8 @@ def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -
 QUEUE_PLANS = {
     "queues._IN_LINE": "wait_turn (topic=?)",
     "queues._EXCLUSIVE": "inbox_exclusive (run_id=?)",
+    "limits.FIRST": "wait_slot (topic=?)",
+    "moves._NEXT_PARKED": "wait_slot (topic=?)",
     "arrivals._PENDING": "event_pending (topic=?)",
     "pruning._TO_LOOK_AT": "event_expiry (expires_at=?)",
     "pruning._EXPIRED": "event_expiry (expires_at<?)",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.core import rules
-from holdfast.core.model import AuditFact, Entry, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Query
+from holdfast.core import limits, rules
+from holdfast.core.clock import Micros
+from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
+from holdfast.core.ports import Details, Query, SlotUse
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
 
@@ -56,6 +57,15 @@ def topics(state: State) -> list[Topic]:
     return sorted(state.topics.values(), key=lambda topic: topic.name)
 
 
+def slots(state: State, type: str | None) -> list[SlotUse]:
+    """Who has slots and who waits for them, by their names."""
+    used = Counter({name: len(runs) for name, runs in state.slots.items() if runs})
+    parked = (limits.parked_at(record.waits) for record in list(state.records.values()))
+    waiting = Counter(wait.names[0] for wait in parked if wait is not None)
+    names = sorted(name for name in {*used, *waiting} if type is None or limits.is_of(name, type))
+    return [SlotUse(name=name, used=used[name], waiting=waiting[name]) for name in names]
+
+
 def counts(state: State) -> dict[str, dict[RunState, int]]:
     """How many runs of each type are in each state."""
     counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
@@ -64,8 +74,22 @@ def counts(state: State) -> dict[str, dict[RunState, int]]:
     return {type: dict(states) for type, states in sorted(counted.items())}
 
 
+def backlog(state: State, now: Micros) -> list[Backlog]:
+    """What may be claimed now; the ready time of a held run is the end of its lease."""
+    due: dict[str, list[Micros]] = defaultdict(list)
+    for record in state.records.values():
+        if record.run.ready_at is not None and record.run.ready_at <= now:
+            due[record.run.type].append(record.run.ready_at)
+    return [Backlog(type=type, count=len(ready), since=min(ready)) for type, ready in sorted(due.items())]
+
+
 def workers(state: State) -> list[WorkerInfo]:
     return sorted(state.workers.values(), key=lambda worker: worker.id)
+
+
+def held(state: State) -> dict[str, int]:
+    """How many runs each worker holds."""
+    return dict(Counter(record.run.worker for record in state.records.values() if record.run.worker is not None))
 
 
 def orphans(state: State, limit: int) -> list[str]:

@@ -19,6 +19,7 @@ from holdfast.core.model import (
     Entry,
     Event,
     Run,
+    Schedule,
     Topic,
     TypeRule,
     Wait,
@@ -113,7 +114,7 @@ Place = tuple[int, Micros, str]
 
 @dataclass
 class State:
-    """Runs by id, ids by key, by parent and by slot, events by topic, topics, types, dead letters, workers, and news.
+    """All there is: runs by id, ids by key, by parent and by slot, events by topic, and the rest by name or number.
 
     `parked` are those who wait for a slot, or have waited: their waits tell. `slots` are those who have one.
     """
@@ -130,6 +131,7 @@ class State:
     topics: dict[str, Topic] = field(default_factory=dict)
     letters: dict[int, DeadLetter] = field(default_factory=dict)
     letter_count: int = 0
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
@@ -142,10 +144,11 @@ class State:
         """The runs of a type that are worked on, or have slots."""
         return (r for r in self.records.values() if r.run.type == type and (r.run.is_held or r.run.slots))
 
-    def parked_of(self, type: str) -> Iterator[Record]:
-        """The runs of a type that wait because of its limits."""
-        waiting = (r for r in self.records.values() if any(wait.location in limits.LOCATIONS for wait in r.waits))
-        return (record for record in waiting if record.run.type == type)
+    def key_queues(self, type: str) -> list[str]:
+        """The queues in which runs of a type wait for slots of their keys."""
+        waiting = (limits.parked_at(r.waits) for r in self.records.values() if r.run.type == type)
+        shared = (limits.type_slot(type), limits.rate_slot(type))
+        return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
     def next_event(self) -> int:
         """The number of the next event."""

@@ -17,23 +17,38 @@ from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
+from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts, types
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -135,6 +150,26 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
+    def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return schedules.put(self._state, wanted, self._clock.now())
+
+    @_atomic
+    def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return schedules.pause(self._state, names, self._clock.now(), is_paused=is_paused)
+
+    @_atomic
+    def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return schedules.remove(self._state, names)
+
+    @_atomic
+    def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return schedules.trigger(self._state, name, run_id, self._clock.now())
+
+    @_atomic
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return schedules.fire(self._state, firings, self._clock.now())
+
+    @_atomic
     def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
@@ -176,14 +211,32 @@ class MemoryStore:
     async def types(self) -> Sequence[TypeRule]:
         return sorted(self._state.types.values(), key=lambda rule: rule.name)
 
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        with self._lock:
+            return reads.slots(self._state, type)
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return schedules.list_schedules(self._state, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        return schedules.due(self._state, limit, after, self._clock.now())
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        with self._lock:
+            return reads.backlog(self._state, self._clock.now())
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return reads.workers(self._state)
+
+    async def held(self) -> dict[str, int]:
+        with self._lock:
+            return reads.held(self._state)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return reads.orphans(self._state, limit)

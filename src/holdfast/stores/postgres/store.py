@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -17,12 +18,52 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control,
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Firing,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Schedule,
+    Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
+    WorkerInfo,
+)
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, controls, letters
-from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema
+from holdfast.stores.memory import arrivals, controls, letters, types
+from holdfast.stores.postgres import (
+    backlogs,
+    checkup,
+    claims,
+    leases,
+    listing,
+    pruning,
+    reads,
+    requests,
+    schedules,
+    schema,
+)
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -52,6 +93,7 @@ _log = logging.getLogger("holdfast.store")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_W = TypeVar("_W")
 _Carrier = TypeVar("_Carrier", Sessions, Wire)
 
 
@@ -237,6 +279,15 @@ class PostgresStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._run_in(self._writers, topic_rules.put, topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
+        # Of whoever is held or waits, which may be many.
+        await self._decide(wishes, lambda working, now: types.change(working, changes, now), is_small=False)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        wishes = Wishes(types={offer.name for offer in offers})
+        await self._decide(wishes, lambda working, now: types.offer(working, worker, offers, now))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
@@ -244,6 +295,30 @@ class PostgresStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._write_many(wanted, schedules.put)
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._write_many(names, partial(schedules.pause, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._write_many(names, schedules.remove)
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        at = self._at
+        return await self._write(lambda: schedules.trigger(self._calls, name, run_id, at))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._write_many(firings, schedules.fire)
+
+    async def _write_many(
+        self,
+        wanted: Sequence[_W],
+        talk: Callable[[Calls, Sequence[_W], Micros | None], Talk[tuple[Sequence[_R], News]]],
+    ) -> Sequence[_R]:
+        at = self._at
+        return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await self._run_in(
@@ -323,14 +398,35 @@ class PostgresStore:
     async def topics(self) -> Sequence[Topic]:
         return await self._read(topic_rules.list_topics)
 
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._read(reads.types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._read(reads.slots, type)
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._read(schedules.list_schedules, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        at = self._at
+        return await self._running(self._readers).run(
+            lambda connection: schedules.due(connection, self._calls, limit, after, at)
+        )
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._read(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._read(backlogs.backlog, self._at)
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._read(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._read(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._read(reads.orphans, limit)

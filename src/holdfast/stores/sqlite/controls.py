@@ -60,7 +60,7 @@ def _carry_out(desk: Desk, run: Run, request: Control, now: Micros) -> bool:
         case Resume():
             return _change(desk, run, rules.resumed(run, desk.waits(run.id), now), request, now)
         case Wake():
-            return _change(desk, run, rules.roused(run, now), request, now)
+            return _change(desk, run, rules.roused(run, desk.waits(run.id), now), request, now)
         case Rewind() | Recover():
             return _revise(desk, run, request, now)
         case Fork():

@@ -11,38 +11,63 @@ from pathlib import Path
 import apsw
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import (
-    Checkpoint,
-    Claimed,
-    ClaimRequest,
-    Control,
-    Created,
-    LeaseRequest,
-    Verdicts,
-)
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Firing,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Schedule,
+    Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
+    WorkerInfo,
+)
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkup,
     claims,
     controls,
     histories,
     leases,
     letters,
+    limits,
     listing,
     pruning,
     purging,
     reads,
+    schedules,
     schema,
     starts,
 )
 from holdfast.stores.sqlite import topics as topic_rules
+from holdfast.stores.sqlite import types as type_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
@@ -148,11 +173,32 @@ class SqliteStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._writer.run(lambda desk: topic_rules.put(desk, topics))
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self._writer.run(lambda desk: type_rules.change(desk, changes))
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self._writer.run(lambda desk: type_rules.offer(desk, worker, offers))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.replay(desk, numbers))
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._writer.run(lambda desk: schedules.put(desk, wanted))
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.pause(desk, names, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.remove(desk, names))
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return await self._writer.run(lambda desk: schedules.trigger(desk, name, run_id))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._writer.run(lambda desk: schedules.fire(desk, firings))
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         if not is_dry_run:
@@ -196,14 +242,33 @@ class SqliteStore:
     async def topics(self) -> Sequence[Topic]:
         return await self._readers.run(topic_rules.list_topics)
 
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._readers.run(type_rules.list_types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._readers.run(lambda connection: limits.uses(connection, type))
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        now = self._clock.now()
+        return await self._readers.run(lambda connection: schedules.due(connection, limit, after, now))
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._readers.run(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._readers.run(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._readers.run(lambda connection: reads.orphans(connection, limit))

@@ -33,9 +33,11 @@ _PARTS = (
     "group",
     "hint",
     "letter",
+    "limit",
     "message",
     "pause",
     "queue",
+    "rate",
     "read",
     "recover",
     "renew",
@@ -43,7 +45,10 @@ _PARTS = (
     "retention",
     "rewind",
     "rollback",
+    "schedule",
+    "slot",
     "start",
+    "type",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -62,9 +67,11 @@ from holdfast.testing.contract.generation import GenerationContract  # noqa: E40
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
+from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
+from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
@@ -72,7 +79,10 @@ from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.retention import RetentionContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
+from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
+from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -89,9 +99,11 @@ __all__ = [
     "GroupContract",
     "HintContract",
     "LetterContract",
+    "LimitContract",
     "MessageContract",
     "PauseContract",
     "QueueContract",
+    "RateContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
@@ -99,9 +111,12 @@ __all__ = [
     "RetentionContract",
     "RewindContract",
     "RollbackContract",
+    "ScheduleContract",
     "SettableClock",
+    "SlotContract",
     "StartContract",
     "StoreContract",
+    "TypeContract",
 ]
 
 
@@ -126,6 +141,11 @@ class StoreContract(
     ForkContract,
     DeleteContract,
     RetentionContract,
+    ScheduleContract,
+    TypeContract,
+    LimitContract,
+    SlotContract,
+    RateContract,
     ReadContract,
     HintContract,
 ):
