@@ -317,7 +317,8 @@ class StoreMachine(RuleBasedStateMachine):
         event = self._event(topic)
         self._both(lambda store: store.emit([event]), list)
         if leases:
-            self._write([checkpoint_for(leases[0], self._next(next, leases[0].run.id), seen=MANY, waits=())])
+            next = self._next(next, leases[0].run.id)
+            self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
 
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:

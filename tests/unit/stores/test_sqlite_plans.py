@@ -64,15 +64,15 @@ READS_EVERYTHING = {
     "_ORPHANS",
     "_WORKERS",
     "_TOPICS",
-    "_RETENTIONS",
     "_TYPES",
     "_RULED",
     "_USES",
     "_STRAY",
+    "_RETENTIONS",
     "REGISTERED",
 }
 
-STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
+STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
     for module in MODULES
     for name, text in vars(module).items()

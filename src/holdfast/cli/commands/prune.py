@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 
 import click
 
 from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.render import pruned_json
 from holdfast.cli.session import in_session
-from holdfast.cli.times import LENGTH
-from holdfast.core.clock import Micros
-from holdfast.core.intent import check_length
+from holdfast.config import settings
+from holdfast.core.clock import Micros, micros
 from holdfast.core.ports import Pruned
-from holdfast.core.retention import RUN_RETENTION
 from holdfast.worker.pruner import bites
 
 _MANY = 100_000
@@ -25,13 +23,9 @@ _MANY = 100_000
 
 @holdfast_command("prune", "holdfast prune --dry-run", "holdfast prune", "holdfast prune --retention 7d")
 @click.option("--dry-run", is_flag=True, help="Only say how much it would be.")
-@click.option(
-    "--retention",
-    type=LENGTH,
-    help="Keep ended runs for this long, such as 7d, unless they or their type say otherwise.  [default: 30d]",
-)
+@setting_option(settings.RETENTION)
 @pass_output
-def command(out: Output, *, dry_run: bool, retention: timedelta | None) -> None:
+def command(out: Output, *, dry_run: bool) -> None:
     """Remove what nobody needs any more. Workers do it by themselves, about every minute.
 
     Runs go some time after their end: as long after it as they were started with (retention=), as their type says, or
@@ -40,7 +34,7 @@ def command(out: Output, *, dry_run: bool, retention: timedelta | None) -> None:
     Events beyond the retention or limit of their topic go; those of a queue become dead letters. What was taken from
     queues, ids of messages that were received, and replies are forgotten after a day.
     """
-    kept = check_length(retention, "--retention") or RUN_RETENTION
+    kept = micros(out.settings.configuration[settings.RETENTION])
 
     async def work(hf: Holdfast) -> None:
         if dry_run:
