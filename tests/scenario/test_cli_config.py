@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.commands.worker import command as worker
 from tests.scenario.test_cli_worker import holdfast, shop
 from tests.unit.cli.rig import Shop
 
@@ -71,6 +73,22 @@ def test_how_commands_write_is_a_setting_like_any_other(shop: Shop, project: Pat
     assert shop.type("start", "x.v1").stderr == ""
     assert "no worker for x.v1 is running yet" in shop.type("start", "x.v1", HOLDFAST_VERBOSITY="0").stderr
     assert "no worker for x.v1 is running yet" in shop.type("-v", "start", "x.v1").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        ("--grace 0", {"worker.grace": timedelta(0)}),
+        ("--types a.*,b --types c", {"worker.types": ("a.*", "b", "c")}),
+        ("-v --threads 3", {"verbosity": 1, "worker.threads": 3}),
+        ("-vvv", {"verbosity": 2}),
+        ("--url= --name=", {}),
+        ("", {}),
+    ],
+)
+def test_what_was_typed_is_noted_and_nothing_else(words: str, noted: dict[str, object]) -> None:
+    with worker.make_context("worker", words.split()) as context:
+        assert (context.obj or {}) == noted
 
 
 def test_flags_that_contradict_each_other_are_a_mistake_in_one_place_only(shop: Shop, project: Path) -> None:

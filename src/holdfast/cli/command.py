@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.cli.exits import ExitCode, exit_code_of
 from holdfast.cli.option import global_options
@@ -32,6 +33,13 @@ class HoldfastCommand(click.Command):
             for example in self.examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
         formatter.write("\nThe options of `holdfast` itself (--url, --json, -o, -q, -v, --color) may stand here too.\n")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        flags = [flag for option in global_options() for flag in option.opts] if incomplete.startswith("-") else []
+        return [
+            *super().shell_complete(ctx, incomplete),
+            *(CompletionItem(flag) for flag in flags if flag.startswith(incomplete)),
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
         settings = Settings()

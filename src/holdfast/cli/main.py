@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.cli.option import global_options
 
@@ -15,6 +16,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "demo": "Watch a workflow survive the death of its worker.",
     },
     "Run": {
+        "dev": "Execute runs while you write the code: reload on change.",
         "start": "Start a run.",
         "worker": "Execute runs until told to stop.",
     },
@@ -46,6 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "prune": "Remove what nobody needs any more.",
         "config": "Show the settings, and where each comes from.",
         "migrate": "Bring the store to the schema of this version.",
+        "completion": "Print what lets a shell complete these commands.",
         "version": "Print the version.",
     },
 }
@@ -81,6 +84,10 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [CompletionItem(name, help=about) for name, about in SUMMARIES.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)  # that of a group imports every command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx

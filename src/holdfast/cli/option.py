@@ -22,6 +22,10 @@ else:
     _ParamType = click.ParamType
 
 
+# An empty text is one too, as in variables: `--url "$URL"` where nobody has set URL.
+_NOT_TYPED = (None, (), False, "")
+
+
 class SettingType(_ParamType):
     """Reads what was typed as a variable or a file would be read."""
 
@@ -90,7 +94,7 @@ def _noted(setting: Setting[Any], meant: Callable[[Any], object]) -> Callable[..
     """What to do with what was typed, if it was."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value:
+        if value not in _NOT_TYPED:
             _note(context, setting, meant(value), max(parameter.opts, key=len))
 
     return callback

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -50,7 +51,13 @@ _WORDS = {
     "holdfast check shop:hf -o jsonl | jq 'select(.fit == \"diverges\")'",
 )
 @click.argument("target", metavar="[MODULE:ATTR]", required=False)
-@click.option("--type", "type_", metavar="TYPE", help="Only runs of this type, such as 'billing.*'.")
+@click.option(
+    "--type",
+    "type_",
+    metavar="TYPE",
+    shell_complete=completing.types,
+    help="Only runs of this type, such as 'billing.*'.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Only so many runs, the newest.  [default: all]")
 @pass_output
 def command(out: Output, target: str | None, type_: str | None, limit: int | None) -> ExitCode:

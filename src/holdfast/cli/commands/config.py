@@ -31,7 +31,9 @@ def command(out: Output, *, origin: bool) -> None:
     for setting, one in found.items():
         style = "dim" if one.place == DEFAULT else ""
         value = setting.otherwise if one.value is None else _text(setting.kind.shown(one.value))
-        table.rows.append({"setting": setting.key, "value": (cleaned(value), style), "origin": (one.place, style)})
+        table.rows.append(
+            {"setting": setting.key, "value": (cleaned(value), style), "origin": (cleaned(one.place), style)}
+        )
     out.table(table)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.ending import finish, wait_for_end
@@ -30,7 +31,7 @@ from holdfast.engine.routing import alive, is_handled
     "holdfast start report.daily @report.json --at 2030-01-31T06:00",
     "holdfast start shop.checkout.v1 order=A-17 --wait --timeout 60",
 )
-@click.argument("type")
+@click.argument("type", shell_complete=completing.types)
 @click.argument("payload", nargs=-1)
 @click.option("--key", metavar="KEY", help="The same key with the same payload is the same run, however often started.")
 @click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")

@@ -17,6 +17,7 @@ from holdfast.core.model import (
     Entry,
     Event,
     Run,
+    Schedule,
     Topic,
     Wait,
     WaitKind,
@@ -106,7 +107,7 @@ class Published:
 
 @dataclass
 class State:
-    """Runs by id, ids by key, by parent and by group, events by topic, topics, dead letters, workers, and news."""
+    """Runs by id, ids by key, parent and group, events by topic, topics, dead letters, schedules, workers, and news."""
 
     records: dict[str, Record] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class State:
     topics: dict[str, Topic] = field(default_factory=dict)
     letters: dict[int, DeadLetter] = field(default_factory=dict)
     letter_count: int = 0
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""

@@ -21,16 +21,29 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+)
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts
+from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -124,6 +137,26 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
+    def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return schedules.put(self._state, wanted, self._clock.now())
+
+    @_atomic
+    def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return schedules.pause(self._state, names, self._clock.now(), is_paused=is_paused)
+
+    @_atomic
+    def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return schedules.remove(self._state, names)
+
+    @_atomic
+    def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return schedules.trigger(self._state, name, run_id, self._clock.now())
+
+    @_atomic
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return schedules.fire(self._state, firings, self._clock.now())
+
+    @_atomic
     def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
 
@@ -164,6 +197,12 @@ class MemoryStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return schedules.list_schedules(self._state, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        return schedules.due(self._state, limit, after, self._clock.now())
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)

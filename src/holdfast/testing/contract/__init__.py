@@ -41,6 +41,7 @@ _PARTS = (
     "repeat",
     "rewind",
     "rollback",
+    "schedule",
     "start",
 )
 
@@ -68,6 +69,7 @@ from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
+from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "RepeatContract",
     "RewindContract",
     "RollbackContract",
+    "ScheduleContract",
     "SettableClock",
     "StartContract",
     "StoreContract",
@@ -118,6 +121,7 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    ScheduleContract,
     ReadContract,
     HintContract,
 ):
