@@ -51,7 +51,7 @@ def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Mic
 def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:
     """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
 
-    And whether there may be more, because enough were parked for one time.
+    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
     """
     chosen: list[Record] = []
     parked = 0
@@ -68,7 +68,7 @@ def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Recor
             chosen.append(record)
         else:
             parked += 1
-    return chosen, parked == PARKED_AT_ONCE
+    return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
 
 
 def _claim_order(record: Record) -> tuple[int, Micros, str]:

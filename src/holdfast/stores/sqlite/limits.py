@@ -133,11 +133,6 @@ _STRAY = """
 _decode_window = msgspec.json.Decoder(Window).decode
 
 
-def admit(desk: Desk, run: Run, now: Micros) -> Run | None:
-    """A run that is due, as it is when it may be claimed; if not it is parked, and the answer is None."""
-    return deciding.admit(DeskBook(desk), run, now)
-
-
 def leave(desk: Desk, run: Run, now: Micros) -> None:
     """A run is neither held, nor could it be claimed: it gives back its slots, and waits for none."""
     deciding.leave(DeskBook(desk), run, now)
@@ -166,6 +161,8 @@ class DeskBook:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self.has_let_go = False
+        """Whether anybody who waited was made ready."""
 
     def rule(self, type: str) -> TypeRule | None:
         rule = self._desk.ruled_types().get(type)
@@ -225,4 +222,5 @@ class DeskBook:
         self._desk.note_often(fact, (run.token if run is not None else 0) or 1)
 
     def tell_ready(self, type: str) -> None:
+        self.has_let_go = True
         self._desk.news.ready.add(type)
