@@ -57,7 +57,7 @@ def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Recor
     parked = 0
     may_suspect = request.may_suspect
     due = [r for r in _queued(state, request) if rules.is_due(r.run, now)]
-    for record in sorted(due, key=_claim_order):
+    for record in sorted(due, key=claim_order):
         if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
             break
         is_suspect = rules.is_suspect(record.run)
@@ -71,7 +71,7 @@ def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Recor
     return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
 
 
-def _claim_order(record: Record) -> tuple[int, Micros, str]:
+def claim_order(record: Record) -> tuple[int, Micros, str]:
     return record.run.priority, record.run.ready_at or 0, record.run.id
 
 
