@@ -20,6 +20,7 @@ from holdfast.core.errors import (
     RunFailed,
     RunFinished,
     RunNotFound,
+    ScheduleNotFound,
     SchemaOutOfDate,
     StepFailed,
     StepTimeout,
@@ -32,7 +33,7 @@ from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, ScheduleInfo, TopicInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -79,6 +80,8 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunState",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaOutOfDate",
     "Step",
     "StepFailed",

@@ -68,11 +68,6 @@ def next_slots(schedule: Schedule, after: Micros, count: int = UPCOMING) -> list
     return slots
 
 
-def upcoming(schedule: Schedule, count: int = UPCOMING) -> list[Micros]:
-    """The slots it will fire next, if nobody changes it: none while it is paused."""
-    return [] if schedule.next_at is None else [schedule.next_at, *next_slots(schedule, schedule.next_at, count - 1)]
-
-
 def firing(schedule: Schedule, now: Micros, limit: int = SLOTS_LIMIT) -> Firing:
     """What is to be made of a schedule that is due."""
     first = schedule.next_at

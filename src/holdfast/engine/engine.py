@@ -33,6 +33,7 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.schedules import Schedules
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -76,7 +77,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, OwnTransactions):
+class Engine(Controls, Delivery, Schedules, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -313,6 +314,10 @@ class Engine(Controls, Delivery, OwnTransactions):
             ),
         )
         return intent, codec
+
+    async def trigger_schedule(self, name: str) -> RunHandle[Any]:
+        """Start a run of a schedule now, whatever its slots, and also if it is paused."""
+        return RunHandle(self, await self.triggered(name), _ANY, created=True)
 
     # Finding
 

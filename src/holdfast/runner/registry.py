@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -18,8 +19,10 @@ from holdfast.core.codec import Codec
 from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
 from holdfast.core.intent import check_type
 from holdfast.core.location import check_name
+from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Overlap, Schedule
 from holdfast.core.retry import TASK_RETRY, Retry
 from holdfast.core.rules import CRASH_LIMIT
+from holdfast.core.schedules import checked_schedule
 from holdfast.core.signature import Signature, result_codec
 from holdfast.runner.context import Context
 from holdfast.runner.loop import current_run_loop
@@ -268,6 +271,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._definitions: dict[str, Definition] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._included: list[Registry] = []
 
     @overload
@@ -359,8 +363,65 @@ class Registry:
         decorator = StepDecorator(None if callable(name) else name, options)
         return decorator(name) if callable(name) else decorator
 
+    def schedule(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        every: float | timedelta | None = None,
+        zone: str | None = None,
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "allow",
+        jitter: float | timedelta = 0,
+        priority: int = DEFAULT_PRIORITY,
+        tags: Mapping[str, str] | None = None,
+    ) -> Callable[[D], D]:
+        """Have a workflow or task run over time: put it above `@hf.workflow` or `@hf.task`.
+
+        At the times of a cron expression in a `zone` (default UTC), or `every` so many seconds. `args` are those of the
+        function, `name` is that of its type by default. `catch_up` says what becomes of slots that nobody fired in
+        time: `one` run for all of them, `all` of them, or `skip`. `overlap="skip"` leaves a slot out while an earlier
+        run has not ended. `jitter` spreads starts over so many seconds. The store learns of it when a worker starts.
+        """
+
+        def declare(definition: D) -> D:
+            if not isinstance(definition, Definition):
+                raise InvalidRequest(f"@hf.schedule stands above @hf.workflow or @hf.task, which {definition!r} lacks")
+            schedule = checked_schedule(
+                definition.type if name is None else name,
+                definition,
+                args,
+                cron=cron,
+                every=every,
+                zone=zone,
+                catch_up=catch_up,
+                overlap=overlap,
+                jitter=jitter,
+                priority=priority,
+                tags=tags,
+                is_declared=True,
+            )
+            if any(schedule.name == known.name for known in self.schedules()):
+                raise InvalidRequest(f"there is a schedule {schedule.name!r} already; give this one another name=…")
+            self._schedules[schedule.name] = schedule
+            return definition
+
+        return declare
+
+    def schedules(self) -> Iterator[Schedule]:
+        """All schedules that stand in the code."""
+        yield from self._schedules.values()
+        for registry in self._included:
+            yield from registry.schedules()
+
     def include(self, registry: Registry) -> None:
         """Take in what another registry has, and what it will have."""
+        names = {schedule.name for schedule in self.schedules()}
+        for schedule in registry.schedules():
+            if schedule.name in names:
+                raise InvalidRequest(f"there is a schedule {schedule.name!r} here already; name one of them otherwise")
         for type in registry.types():
             if self.get(type) is not None:
                 raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")
