@@ -171,6 +171,8 @@ CHECKPOINTS = st.fixed_dictionaries(
             {"after": True},
             {"charged": True},
             {"values": {"done": "1"}},
+            {"beat": 1},
+            {"beat": 2},
             {"values": {"it's": '"x"'}},
             *({"child": (number, {"on_close": "cancel"})} for number in range(1, RUNS)),
             {"child": (RUNS - 1, {})},
@@ -512,6 +514,7 @@ class StoreMachine(RuleBasedStateMachine):
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             pruned=more.get("pruned", ()),
             values=more.get("values", {}),
+            beat=more.get("beat", 0),
             charged=more.get("charged", False),
         )
 
@@ -602,7 +605,9 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "counts": await store.counts(),
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),
         "orphans": sorted(await store.orphans(RUNS)),
+        "backlog": list(await store.backlog()),
         "workers": list(await store.workers()),
+        "held": await store.held(),
         "topics": list(await store.topics()),
         "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
         "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),

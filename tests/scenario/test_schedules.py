@@ -291,6 +291,7 @@ async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
         (lambda r: r.schedule(every=5, overlap="never"), "overlap='never': it is 'allow' or 'skip'"),
         (lambda r: r.schedule(every=5, name=""), "a schedule's name is a string"),
         (lambda r: r.schedule(every=5, tags={"slot": "x"}), "tag 'slot' is set by the schedule itself"),
+        (lambda r: r.schedule(every=5, delay=3), "unknown option delay; a schedule has every, zone"),
         (lambda r: r.schedule(every=5, args=(1, 2, 3)), "takes 1 arguments"),
     ],
 )
@@ -310,13 +311,13 @@ def test_a_schedule_stands_above_what_it_starts_and_has_a_name_of_its_own() -> N
     task = registry.task("count.v1")(lambda: 1)
     registry.schedule(every=5)(task)
 
-    with pytest.raises(InvalidRequest, match=r"stands above @hf.workflow or @hf.task"):
-        registry.schedule(every=5)(lambda: 1)  # type: ignore[type-var]
+    with pytest.raises(InvalidRequest, match=r"is not a workflow or task; decorate it"):
+        registry.schedule(every=5)(lambda: 1)
     with pytest.raises(InvalidRequest, match=r"there is a schedule 'count.v1' already"):
         registry.schedule(every=9)(task)
     other = Registry()
     other.schedule(every=5, name="count.v1")(other.task("other.v1")(lambda: 1))
-    with pytest.raises(InvalidRequest, match=r"there is a schedule 'count.v1' here already"):
+    with pytest.raises(InvalidRequest, match=r"there is a schedule 'count.v1' already"):
         registry.include(other)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
 from holdfast.core.errors import ScheduleNotFound
 from holdfast.core.ids import new_id
-from holdfast.core.intent import run_options
-from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Overlap, Undelivered
 from holdfast.core.ports import PAGE_LIMIT, ScheduleQuery
-from holdfast.core.schedules import check_schedule_name, checked_schedule
+from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
 from holdfast.engine.door import Door
 from holdfast.engine.info import ScheduleInfo
 from holdfast.runner.registry import Registry
@@ -31,37 +28,14 @@ class Schedules(Door):
         /,
         *args: Any,
         cron: str | None = None,
-        every: float | timedelta | None = None,
-        zone: str | None = None,
-        catch_up: CatchUp = "one",
-        overlap: Overlap = "allow",
-        jitter: float | timedelta = 0,
-        priority: int = DEFAULT_PRIORITY,
-        tags: Mapping[str, str] | None = None,
-        max_run: float | timedelta | None = None,
-        max_suspend: float | timedelta | None = None,
-        undelivered: Undelivered = "discard",
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Have a workflow or task run over time, under a name; one of that name is changed to this.
 
-        At the times of a `cron` expression in a `zone` (default UTC), or `every` so many seconds from now on. Setting
-        it again as it is disturbs nothing. `catch_up`, `overlap` and `jitter` are as in `@hf.schedule`; the others are
-        options of each run, as for `hf.start`.
+        At the times of a `cron` expression in a `zone` (default UTC), or `every` so many seconds from now on; for the
+        other options see `ScheduleOptions`. Setting it again as it is disturbs nothing.
         """
-        schedule = checked_schedule(
-            name,
-            workflow,
-            args,
-            cron=cron,
-            every=every,
-            zone=zone,
-            catch_up=catch_up,
-            overlap=overlap,
-            jitter=jitter,
-            priority=priority,
-            tags=tags,
-            options=run_options(max_run=max_run, max_suspend=max_suspend, undelivered=undelivered),
-        )
+        schedule = checked_schedule(name, workflow, args, cron, options)
         if (known := self.registry.get(schedule.type)) is not None:
             known.signature.decode(schedule.payload, f"payload of {schedule.type!r}")  # refused now, not in the night
         await self.opened()

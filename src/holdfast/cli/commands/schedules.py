@@ -24,8 +24,8 @@ from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.errors import ScheduleNotFound
 from holdfast.core.model import DEFAULT_PRIORITY
-from holdfast.engine.explain import DEAD_AFTER
 from holdfast.engine.info import ScheduleInfo
+from holdfast.engine.routing import alive
 
 
 @group("schedules")
@@ -235,7 +235,7 @@ def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa
 
 async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
     now = await hf.store.now()
-    if not any(worker.heartbeat_at > now - DEAD_AFTER for worker in await hf.store.workers()):
+    if not alive(await hf.store.workers(), now):
         out.talk("no worker is running yet; schedules are fired by workers (`holdfast worker MODULE:ATTR`)")
 
 

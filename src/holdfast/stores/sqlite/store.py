@@ -10,20 +10,13 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.core.checkpoint import (
-    Checkpoint,
-    Claimed,
-    ClaimRequest,
-    Control,
-    Created,
-    LeaseRequest,
-    Verdicts,
-)
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
@@ -51,6 +44,7 @@ from holdfast.core.ports import (
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkup,
     claims,
     controls,
@@ -241,8 +235,14 @@ class SqliteStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._readers.run(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._readers.run(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._readers.run(lambda connection: reads.orphans(connection, limit))
