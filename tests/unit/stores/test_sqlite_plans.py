@@ -27,6 +27,7 @@ from holdfast.stores.sqlite import (
     pruning,
     queues,
     reads,
+    schedules,
     schema,
     starts,
     topics,
@@ -48,6 +49,7 @@ MODULES = (
     pruning,
     queues,
     reads,
+    schedules,
     starts,
     topics,
 )
@@ -116,6 +118,8 @@ QUEUE_PLANS = {
     "pruning._PENDING_TOO_MANY": "event_pending (topic=? AND number<?)",
     "pruning._LAST_OPEN_TOO_MANY": "event_topic (topic=?)",
     "pruning._OPEN_TOO_MANY": "event_topic (topic=?)",
+    "schedules._DUE": "schedule_due ((next_at,name)>(?,?) AND next_at<?)",
+    "schedules._NEXT": "schedule_due (next_at>?)",
 }
 
 
