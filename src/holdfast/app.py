@@ -55,6 +55,7 @@ class Holdfast(Engine):
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
+        self.schedule = self.registry.schedule
         self.include: Callable[[Registry], None] = self.registry.include
 
     # Lifetime
