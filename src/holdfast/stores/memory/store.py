@@ -32,7 +32,19 @@ from holdfast.core.model import (
 )
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.stores.memory import (
+    arrivals,
+    claims,
+    controls,
+    leases,
+    letters,
+    pruning,
+    reads,
+    starts,
+    transfers,
+    types,
+)
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -134,6 +146,10 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
+    def restore(self, restoration: Restoration) -> Restored:
+        return transfers.restore(self._state, restoration, self._clock.now())
+
+    @_atomic
     def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
 
@@ -177,6 +193,16 @@ class MemoryStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        with self._lock:
+            return transfers.dump(self._state, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return transfers.kept_events(self._state, after, limit)
+
+    async def last_event(self) -> int:
+        return self._state.event_count
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)

@@ -20,8 +20,9 @@ from holdfast.core.hint import Hint, News
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters
-from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema
+from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema, transfers
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -244,6 +245,10 @@ class PostgresStore:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
 
+    async def restore(self, restoration: Restoration) -> Restored:
+        at = self._at
+        return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
+
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
 
@@ -322,6 +327,15 @@ class PostgresStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._read(transfers.dump, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._read(transfers.kept_events, after, limit)
+
+    async def last_event(self) -> int:
+        return await self._read(transfers.last_event)
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._read(reads.counts)

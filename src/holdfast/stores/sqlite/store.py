@@ -25,6 +25,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
     arrivals,
     checkup,
@@ -38,6 +39,7 @@ from holdfast.stores.sqlite import (
     reads,
     schema,
     starts,
+    transfers,
 )
 from holdfast.stores.sqlite import topics as topic_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
@@ -151,6 +153,9 @@ class SqliteStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
 
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
+
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
 
@@ -190,6 +195,15 @@ class SqliteStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._readers.run(lambda connection: transfers.dump(connection, run_ids))
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._readers.run(transfers.last_event)
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)

@@ -33,6 +33,7 @@ _PARTS = (
     "hint",
     "letter",
     "message",
+    "moved_event",
     "pause",
     "queue",
     "read",
@@ -42,6 +43,7 @@ _PARTS = (
     "rewind",
     "rollback",
     "start",
+    "transfer",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -60,6 +62,7 @@ from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.moved_event import MovedEventContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
@@ -69,6 +72,7 @@ from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -85,6 +89,7 @@ __all__ = [
     "HintContract",
     "LetterContract",
     "MessageContract",
+    "MovedEventContract",
     "PauseContract",
     "QueueContract",
     "ReadContract",
@@ -96,6 +101,7 @@ __all__ = [
     "SettableClock",
     "StartContract",
     "StoreContract",
+    "TransferContract",
 ]
 
 
@@ -118,6 +124,8 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    TransferContract,
+    MovedEventContract,
     ReadContract,
     HintContract,
 ):
