@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import Micros, instant, micros
+from holdfast.core.clock import Micros, instant
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -25,7 +25,6 @@ from holdfast.core.intent import (
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
-from holdfast.core.ports import PAGE_LIMIT, Query
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
@@ -33,6 +32,8 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.queries import Filter, pages, query_of
+from holdfast.engine.transfers import Transfers
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -76,7 +77,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, OwnTransactions):
+class Engine(Controls, Delivery, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -335,33 +336,11 @@ class Engine(Controls, Delivery, OwnTransactions):
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
         """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
+        chosen = Filter(state=state, type=type, key=key, tags=tags, parent_id=parent_id, since=since, until=until)
         await self.opened()
-        created_from = await self._since(since)
-        left = limit
-        query = Query(
-            states=_states(state),
-            type=type,
-            key=key,
-            tags=dict(tags or {}),
-            parent_id=parent_id,
-            created_from=created_from,
-            created_until=None if until is None else instant(until),
-        )
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.list(replace(query, limit=size))
+        async for page in pages(self.store, await query_of(self.store, chosen), limit):
             for details in page:
                 yield RunInfo.of(details)
-            if len(page) < size:
-                return
-            last = page[-1].run
-            query = replace(query, before=(last.created_at, last.id))
-            left = None if left is None else left - size
-
-    async def _since(self, since: datetime | timedelta | None) -> Micros | None:
-        if isinstance(since, timedelta):
-            return await self.store.now() - micros(since)
-        return None if since is None else instant(since)
 
     async def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
         """Replay every live run against the code that is registered here, newest first, without doing anything.
@@ -396,16 +375,6 @@ def _hand_over(neighbour: Neighbour, request: LeaseRequest, creating: asyncio.Ta
     else:
         created = creating.result()
         neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
-
-
-def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
-    if state is None:
-        return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
-    try:
-        return frozenset(RunState(name) for name in names)
-    except ValueError as error:
-        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:
