@@ -29,6 +29,7 @@ from holdfast.core.errors import (
     WorkflowViolation,
 )
 from holdfast.core.retry import Retry
+from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.export import Export, LeftRun
@@ -44,6 +45,7 @@ from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.runner.sync_child import SyncChild
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.task_context import TaskContext
 from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "RunNotFound",
     "RunState",
     "SchemaOutOfDate",
+    "Signal",
     "Step",
     "StepFailed",
     "StepInfo",
@@ -95,6 +98,7 @@ __all__ = [
     "SyncContext",
     "SyncWorkflow",
     "Task",
+    "TaskContext",
     "TopicInfo",
     "UnknownWorkflow",
     "WaitInfo",

@@ -175,6 +175,8 @@ CHECKPOINTS = st.fixed_dictionaries(
             {"after": True},
             {"charged": True},
             {"values": {"done": "1"}},
+            {"beat": 1},
+            {"beat": 2},
             {"values": {"it's": '"x"'}},
             *({"child": (number, {"on_close": "cancel"})} for number in range(1, RUNS)),
             {"child": (RUNS - 1, {})},
@@ -302,7 +304,7 @@ class StoreMachine(RuleBasedStateMachine):
         event = self._event(topic)
         self._both(lambda store: store.emit([event]), list)
         if leases:
-            self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
+            self._write([checkpoint_for(leases[0], self._next(next, leases[0].run.id), seen=MANY, waits=())])
 
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:
@@ -551,6 +553,7 @@ class StoreMachine(RuleBasedStateMachine):
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             pruned=more.get("pruned", ()),
             values=more.get("values", {}),
+            beat=more.get("beat", 0),
             charged=more.get("charged", False),
         )
 
@@ -654,7 +657,9 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "counts": await store.counts(),
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),
         "orphans": sorted(await store.orphans(RUNS)),
+        "backlog": list(await store.backlog()),
         "workers": list(await store.workers()),
+        "held": await store.held(),
         "topics": list(await store.topics()),
         "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
         "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),

@@ -13,11 +13,13 @@ from tests.docs.page import PROJECT
 
 LAST_WORDS = {
     "agent": "Done: TP-101 is booked (key given).",
+    "alerts": "3 runs failed, 1 alert was given",
     "approval": "the holidays: refused by grace",
     "auction": "the painting goes to ada for 150.00, 4 bids",
     "cart": "receipt for 43.50",
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",
+    "export": "attempt 2 wrote the other 150 of 300 rows",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",

@@ -46,14 +46,17 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-def holdfast(shop: Shop, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command as a process, in the directory of the shop."""
+def holdfast(
+    shop: Shop, *arguments: str, directory: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command as a process, in the directory of the shop or another."""
+    place = _place(shop, environment)
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments],
         text=True,
         capture_output=True,
         check=False,
-        **_place(shop, environment),
+        **place | {"cwd": directory or place["cwd"]},
     )
 
 
@@ -116,6 +119,21 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
+def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
+    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
+    shop.start("shop.slow.v1")
+
+    with running(shop, "worker", "stuck:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
+        while not (shop.path.parent / "begun").exists():
+            pass
+        (worker,) = shop.read("workers")
+        table = shop.type("workers").stdout
+
+    assert (worker["name"], worker["concurrency"], worker["held"], worker["is_alive"]) == ("wally", 7, 1, True)
+    assert worker["types"] == ["shop.add.v1", "shop.slow.v1"]
+    assert table.splitlines()[0].split() == ["NAME", "STATE", "HOST", "PID", "SLOTS", "HELD", "UP", "HEARD", "TYPES"]
+
+
 def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
 
@@ -141,9 +159,10 @@ def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> No
         ("app:add", "app:add is a Task, not a Holdfast; did you mean app:hf?"),
         ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
         ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
-        ("app:hf --lease 0", "lease_seconds is positive"),
-        ("app:hf --concurrency 0", "0 is not in the range"),
-        ("app:hf --grace soon", "'soon' is no length of time"),
+        ("", "name your Holdfast object, as in shop:hf"),
+        ("app:hf --lease 0", "Invalid value for '--lease': '0': it is a time greater than zero"),
+        ("app:hf --concurrency 0", "'0': it is a whole number of at least 1"),
+        ("app:hf --grace soon", "'soon': it is a length of time"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(shop: Shop, words: str, message: str) -> None:

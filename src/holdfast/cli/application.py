@@ -9,19 +9,41 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.settings import Settings
+from holdfast.config.secret import scrubbed
+from holdfast.config.settings import APPLICATION
 
 
-def load_application(target: str, url: str | None = None) -> Holdfast:
-    """Import the object. The current directory counts as a place to import from; `url` is that of the command line."""
+def named_application(target: str | None, settings: Settings) -> tuple[str, Path | None]:
+    """The MODULE:ATTR that was typed, or else the one that is configured, and where to import it from.
+
+    One that a file names is imported from where the file is, wherever the command is typed.
+    """
+    if target is not None:
+        return target, None
+    origin = settings.configuration.origin(APPLICATION)
+    if origin.value is None:
+        raise Refusal(
+            "name your Holdfast object, as in shop:hf for `hf` in shop.py; or for good, as `application` in the file "
+            f"of settings or as {APPLICATION.variable}"
+        )
+    return origin.value, origin.folder
+
+
+def load_application(target: str, url: str | None = None, directory: Path | None = None) -> Holdfast:
+    """Import the object. The current, or another, directory counts as a place to import from.
+
+    `url` is that of the command line.
+    """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise Refusal(f"{target!r}: name the module and the Holdfast object in it, as in shop:hf")
     if module_name.endswith(".py") or "/" in module_name:
         guess = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise Refusal(f"{target!r}: name the module, not its file: {guess}:{attribute}")
-    here = str(Path.cwd())
+    here = str(directory or Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     if url is not None:

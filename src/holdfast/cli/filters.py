@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli import completing
 from holdfast.cli.exits import Refusal
 from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
@@ -120,7 +121,12 @@ def filter_options(function: F) -> F:
         click.option("--parent", metavar="RUN", help="Children of this run."),
         click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
         click.option("--key", metavar="KEY", help="The run with this key."),
-        click.option("--type", metavar="TYPE", help="Of this type; billing.* for all that begin with billing."),
+        click.option(
+            "--type",
+            metavar="TYPE",
+            shell_complete=completing.types,
+            help="Of this type; billing.* for all that begin with billing.",
+        ),
         click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
     ):
         function = option(function)

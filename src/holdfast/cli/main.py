@@ -8,15 +8,16 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from holdfast.cli.command import global_options
-from holdfast.cli.settings import Settings
+from holdfast.cli.option import global_options
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
         "demo": "Watch a workflow survive the death of its worker.",
     },
     "Run": {
+        "dev": "Execute runs while you write the code: reload on change.",
         "start": "Start a run.",
         "worker": "Execute runs until told to stop.",
     },
@@ -48,7 +49,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "prune": "Remove what nobody needs any more.",
         "export": "Write runs as lines of JSON, for another store.",
         "import": "Take in the runs that were exported from another store.",
+        "config": "Show the settings, and where each comes from.",
         "migrate": "Bring the store to the schema of this version.",
+        "completion": "Print what lets a shell complete these commands.",
         "version": "Print the version.",
     },
 }
@@ -86,6 +89,10 @@ class Commands(click.Group):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [CompletionItem(name, help=about) for name, about in SUMMARIES.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)  # that of a group imports every command
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         with formatter.section("Examples"):
@@ -115,7 +122,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.group(
     cls=Commands,
     params=[
-        *global_options(with_environment=True),
+        *global_options(is_shown=True),
         click.Option(
             ["--version"],
             is_flag=True,
@@ -128,10 +135,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="COMMAND ...",
 )
-@click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli() -> None:
     """Durable workflows: a run continues from where it stood, whatever happens to the process."""
-    ctx.obj = ctx.obj or Settings()
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.view import Snapshot
+from holdfast.config.configuration import Origin
+from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
@@ -94,7 +96,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
+def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,
@@ -105,7 +107,13 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
         "started_at": micros_json(worker.started_at),
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
+        "held": held,
     }
+
+
+def setting_json(setting: Setting[Any], origin: Origin) -> Json:
+    value = None if origin.value is None else setting.kind.shown(origin.value)
+    return {"setting": setting.key, "value": value, "origin": origin.place}
 
 
 def topic_json(topic: TopicInfo) -> Json:

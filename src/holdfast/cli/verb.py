@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
@@ -66,7 +67,7 @@ def choosing(verb: Verb) -> Callable[[F], F]:
             click.option(
                 "--filter", "words", metavar="FILTER", multiple=True, help=f"{verb.name.capitalize()} {which}."
             ),
-            click.argument("runs", nargs=-1, metavar="[RUN]..."),
+            click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing.runs),
         ):
             command = option(command)
         return command

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Resume, Wake
+from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Fork, Pause, Resume, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
 from holdfast.core.states import RunState
 
 KEPT = 100
-ROUTINE = ("claimed", "suspended", "woken", "parked")
+ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
 
 REQUEST = "request"
@@ -98,6 +98,17 @@ def of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
         "error": str(entry.error)[:500],
     }
     return AuditFact(run_id=run_id, event="retried", at=now, data=data)
+
+
+def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
+    """A sign of life of a body that takes long, if a checkpoint has one.
+
+    Token and number tell it from another one, and that it is the same if it is written twice.
+    """
+    if not checkpoint.beat:
+        return None
+    data: dict[str, str | int] = {"worker": run.worker or "", REQUEST: f"{run.token}.{checkpoint.beat}"}
+    return AuditFact(run_id=run.id, event="heartbeat", at=now, data=data)
 
 
 def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:

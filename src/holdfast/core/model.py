@@ -36,12 +36,14 @@ class RunOptions(Value, frozen=True, kw_only=True):
 
     `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
     `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
+    `trace` is the `traceparent` of whoever started it.
     """
 
     max_run: Micros | None = None
     max_suspend: Micros | None = None
     undelivered: Undelivered = "discard"
     seed: str | None = None
+    trace: str | None = None
 
 
 DEFAULT_OPTIONS = RunOptions()
@@ -381,6 +383,14 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     concurrency: int
     started_at: Micros = 0
     heartbeat_at: Micros = 0
+
+
+class Backlog(Value, frozen=True, kw_only=True):
+    """Runs of a type that may be claimed now: how many, and since when the first of them could have been."""
+
+    type: str
+    count: int
+    since: Micros
 
 
 class AuditFact(Value, frozen=True, kw_only=True):

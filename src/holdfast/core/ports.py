@@ -34,6 +34,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
@@ -215,7 +216,18 @@ class Reader(Protocol):
         """How many runs there are, by type and state."""
         ...
 
+    async def backlog(self) -> Sequence[Backlog]:
+        """What may be claimed now, by type: runs that are ready, and those whose holder let its lease run out.
+
+        Costs no more for runs that sleep, wait or have ended.
+        """
+        ...
+
     async def workers(self) -> Sequence[WorkerInfo]: ...
+
+    async def held(self) -> dict[str, int]:
+        """How many runs each worker holds, by its id; also one that is gone may still hold some."""
+        ...
 
     async def orphans(self, limit: int) -> Sequence[str]:
         """Live runs that are neither held, nor ready at some time, nor waiting for something named: there are none."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.audit import REQUEST
 from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id
+from holdfast.core.signals import Signal
+from holdfast.core.states import RunState
 from holdfast.engine.door import Door
 
 if TYPE_CHECKING:
@@ -76,7 +81,38 @@ class Controls(Door):
 
     async def _control(self, run_id: str, request: Control) -> bool:
         await self.opened()
-        return await self.store.control(run_id, request)
+        is_changed = await self.store.control(run_id, request)
+        if is_changed and self.signals.is_used:
+            await self._tell(run_id, request)
+        return is_changed
+
+    async def _tell(self, run_id: str, request: Control) -> None:
+        """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
+        try:
+            details = await self.store.get(run_id)
+            facts = [fact for fact in await self.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
+        except StoreUnavailable:
+            return  # it is done all the same
+        if details is None:
+            return
+        run = details.run
+        for fact in facts:
+            self._give(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
+            if isinstance(request, Fork):
+                self._give("run.started", request.run_id, run.type, fact.at, None)
+
+    def _give(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
+        state = _STATES.get(name)
+        if self.signals.wants(name):
+            self.signals.give(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
+
+
+_STATES = {
+    "run.started": RunState.PENDING,
+    "run.paused": RunState.PAUSED,
+    "run.rolling_back": RunState.ROLLING_BACK,
+    "run.cancelled": RunState.CANCELLED,
+}
 
 
 def _text(reason: str) -> str:

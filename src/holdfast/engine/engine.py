@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import Micros, instant
+from holdfast.core.clock import Micros, instant, moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -25,6 +25,7 @@ from holdfast.core.intent import (
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
+from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
@@ -82,6 +83,7 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
+        self.signals = Signals()
         self.neighbours: list[Neighbour] = []
 
     # Starting
@@ -179,9 +181,39 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
                 creating = asyncio.create_task(self.store.create([intent], request))
                 # A plain callback, as runs are never driven from inside a task; and shielded, as the worker must
                 # learn of its lease also if the caller does not wait for it any more.
-                creating.add_done_callback(partial(_hand_over, neighbour, request))
+                creating.add_done_callback(partial(self._hand_over, neighbour, request, intent))
                 return await asyncio.shield(creating)
-        return await self.store.create([intent])
+        created = await self.store.create([intent])
+        self._tell_started([intent], created)
+        return created
+
+    def _hand_over(
+        self, neighbour: Neighbour, request: LeaseRequest, intent: Intent, creating: asyncio.Task[Created]
+    ) -> None:
+        if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
+            neighbour.recall(request)
+        elif creating.exception() is not None:
+            neighbour.accept((), 0)
+        else:
+            created = creating.result()
+            self._tell_started([intent], created)  # before it is told that it was claimed
+            neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
+
+    def _tell_started(self, intents: Sequence[Intent], created: Created) -> None:
+        if not self.signals.wants("run.started"):
+            return
+        for intent, run in zip(intents, created.runs, strict=True):
+            if run.created:
+                self.signals.give(
+                    Signal(
+                        name="run.started",
+                        at=moment(created.now),
+                        run_id=run.run_id,
+                        type=intent.type,
+                        state=RunState.PENDING,
+                        trace=intent.options.trace,
+                    )
+                )
 
     @overload
     async def execute(
@@ -279,6 +311,7 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
             intents = [replace(intent, key=check_key(key)) for intent, key in zip(intents, keys, strict=True)]
         await self.opened()
         created = await self.store.create(intents)
+        self._tell_started(intents, created)
         return [
             RunHandle(self, run.run_id, codec, created=run.run_id == intent.id)
             for run, (intent, codec) in zip(created.runs, built, strict=True)
@@ -297,8 +330,16 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
+        id = new_id() if run_id is None else check_id(run_id)
+        lasting = run_options(
+            max_run=options.get("max_run"),
+            max_suspend=options.get("max_suspend"),
+            undelivered=options.get("undelivered", "discard"),
+        )
+        if (tracing := self.signals.tracing) is not None:
+            lasting = replace(lasting, trace=tracing.of_start(type, id))
         intent = Intent(
-            id=new_id() if run_id is None else check_id(run_id),
+            id=id,
             type=type,
             payload=payload,
             key=None if key is None else check_key(key),
@@ -307,11 +348,7 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
-            options=run_options(
-                max_run=options.get("max_run"),
-                max_suspend=options.get("max_suspend"),
-                undelivered=options.get("undelivered", "discard"),
-            ),
+            options=lasting,
         )
         return intent, codec
 
@@ -365,16 +402,6 @@ class Engine(Controls, Delivery, Transfers, OwnTransactions):
 
 
 _ANY: Codec[Any] = Codec(Any)
-
-
-def _hand_over(neighbour: Neighbour, request: LeaseRequest, creating: asyncio.Task[Created]) -> None:
-    if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
-        neighbour.recall(request)
-    elif creating.exception() is not None:
-        neighbour.accept((), 0)
-    else:
-        created = creating.result()
-        neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:

@@ -199,7 +199,7 @@ class Context(Receiving):
     ) -> Awaitable[Child[R]]: ...
     @overload
     def start(
-        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
     ) -> Awaitable[Child[Any]]: ...
     def start(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
@@ -230,7 +230,7 @@ class Context(Receiving):
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(
-        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, Any]: ...
     def call(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]

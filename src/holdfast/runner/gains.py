@@ -19,6 +19,7 @@ class Gains:
 
     __slots__ = (
         "_is_urgent",
+        "beat",
         "cancels",
         "children",
         "consumed",
@@ -40,12 +41,13 @@ class Gains:
         self.replies: list[Reply] = []
         self.pruned: list[str] = []
         self.values: dict[str, str] = {}
+        self.beat = 0
         self._is_urgent = False
 
     @property
     def are_due(self) -> bool:
         """Whether there is something that must be written now."""
-        return self._is_urgent or bool(self.values)
+        return self._is_urgent or bool(self.values) or self.beat > 0
 
     def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
         """Take in an entry; a later one for its location replaces it."""
@@ -102,5 +104,6 @@ class Gains:
             replies=tuple(self.replies),
             pruned=tuple(self.pruned),
             values=self.values,
+            beat=self.beat,
             **about,
         )

@@ -18,7 +18,8 @@ from holdfast.core.states import RunState
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import Operation
 from holdfast.runner.registry import Definition
-from holdfast.runner.turn import Outcome, Turn
+from holdfast.runner.stepping import Outcome
+from holdfast.runner.turn import Turn
 
 
 class Fit(StrEnum):

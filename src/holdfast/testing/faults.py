@@ -21,7 +21,19 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control,
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    WorkerInfo,
+)
 from holdfast.core.ports import (
     Database,
     Details,
@@ -254,8 +266,14 @@ class FaultyStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self.inner.counts()
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self.inner.backlog()
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self.inner.workers()
+
+    async def held(self) -> dict[str, int]:
+        return await self.inner.held()
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self.inner.orphans(limit)

@@ -32,12 +32,16 @@ from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
-from holdfast.runner.registry import Definition
+from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
+from holdfast.worker.herald import Herald
+from holdfast.worker.reports import Reports
 from holdfast.worker.transactor import Transactor
 
 LINGER: Micros = SECOND
@@ -58,6 +62,7 @@ class Holder(Protocol):
 
     committer: Committer
     executor: Executor
+    herald: Herald
     transactor: Transactor | None
     is_draining: bool
     always_replay: bool
@@ -89,10 +94,11 @@ class HeldRun:
         self._lease = lease
         self._definition = definition
         self._holder = holder
-        self._turn = Turn(lease, definition, has_database=holder.transactor is not None)
+        self._turn = self._make_turn(lease, has_database=holder.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: list[Body] = []
+        self._reports: Reports | None = None
         self._sent: tuple[Checkpoint, int] | None = None
         self._wanted: Next | None = None
         self._refusal: Block | None = None
@@ -101,6 +107,14 @@ class HeldRun:
         self._is_gone = False
         self._is_lingering = False
         self._is_pausing = lease.run.is_pausing
+        self._signals = holder.herald.signals
+        self._seconds: dict[str, float] = {}
+
+    def _make_turn(self, lease: Lease, *, has_database: bool, inbox: Inbox | None = None) -> Turn | TaskTurn:
+        definition = self._definition
+        if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
+            return TaskTurn(lease, definition, inbox=inbox, has_database=has_database)
+        return Turn(lease, definition, inbox=inbox, has_database=has_database)
 
     @property
     def holding(self) -> Holding:
@@ -114,7 +128,15 @@ class HeldRun:
     def begin(self) -> None:
         """Start or resume the workflow."""
         self._drive(self._turn.begin)
+        if self._signals.is_used:
+            self._tell_claim()
         self._go_on()
+
+    def _tell_claim(self) -> None:
+        run = self._lease.run
+        # Of a member of a group it is not known when it got its slot.
+        is_first = run.token == 1 and run.group is None
+        self._holder.herald.claimed(run, run.updated_at, run.start_at if is_first else self._turn.due_since)
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
@@ -154,7 +176,7 @@ class HeldRun:
         if verdict.is_lost:
             # A checkpoint that lets go may be committed and its answer still on the way; that answer decides.
             if not self._is_leaving():
-                self._leave()
+                self.lose()
             return
         self._is_pausing = verdict.is_pausing
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
@@ -178,8 +200,13 @@ class HeldRun:
         else:
             if self._holder.body_of is not None:
                 call.function = self._holder.body_of(call)
-            executor = self._holder.executor
-            self._bodies[call.location] = executor.start(call, self.id, self._lease.run.generation, self._step_done)
+            info = call.info(self.id, self._lease.run.generation, self._rung)
+            prepare = self._tell_start if self._signals.is_used else None
+            self._bodies[call.location] = self._holder.executor.start(call, info, self._step_done, prepare)
+
+    def _tell_start(self, body: Body) -> None:
+        call = body.call
+        self._holder.herald.step_started(self._lease.run, call.location, call.kind, body.info.attempt, body.context)
 
     def _step_done(self, body: Body) -> None:
         if self._transaction is not None:
@@ -188,6 +215,11 @@ class HeldRun:
         call = body.call
         if self._is_gone or self._bodies.pop(call.location, None) is None:
             return
+        if self._reports is not None:
+            self._reports.forget(body.info)
+        Reports.take(body.info, self._turn)
+        if self._signals.is_used:
+            self._seconds[call.location] = time.perf_counter() - body.began
         if body.is_timed_out:
             self._drive(self._turn.feed_timeout, call)
         elif body.error is not None:
@@ -201,7 +233,22 @@ class HeldRun:
             body = self._bodies.pop(location, None)
             if body is not None:
                 body.abandon()
+                if self._reports is not None:
+                    self._reports.forget(body.info)
         self._turn.abandoned.clear()
+
+    def _rung(self, info: StepInfo) -> None:
+        """A body has something to say; called in whatever thread it runs."""
+        self._holder.executor.hand_over(self._hear, info)
+
+    def _hear(self, info: StepInfo) -> None:
+        body = self._bodies.get(info.location)
+        if self._is_gone or body is None or body.info is not info:
+            return
+        if self._reports is None:
+            self._reports = Reports(self._holder.clock, self._lease.run.updated_at)
+        self._reports.hear(info, self._turn, self._hear)
+        self._go_on()
 
     # Transactions
 
@@ -213,12 +260,17 @@ class HeldRun:
         transactor = self._holder.transactor
         if self._sent is not None or self._ended or transactor is None:
             return  # it is offered again when that is done
+        assert isinstance(self._turn, Turn), "a task has no transactions"
         self._turn.started(call, now)
         if self._holder.body_of is not None:
             call.function = self._holder.body_of(call)
-        checkpoint = self._turn.take_checkpoint(_HOLD, now)
+        checkpoint = self._take_from_turn(_HOLD, now)
         self._sent = (checkpoint, self._turn.fed)
         attempt = self._turn.attempt(call)
+        if self._signals.is_used:
+            self._seconds[call.location] = -time.perf_counter()
+            number = call.attempts + 1
+            self._holder.herald.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
@@ -226,10 +278,13 @@ class HeldRun:
         if self._is_gone or self._transaction is None:
             return
         (call, _), self._transaction = self._transaction, None
+        if call.location in self._seconds:
+            self._seconds[call.location] += time.perf_counter()
         if isinstance(answer, Exception):
             self.refused(answer)
         else:
             if answer.entry is not None:
+                assert isinstance(self._turn, Turn), "a task has no transactions"
                 self._sent = self._with_entry(answer.entry)
                 self._drive(self._turn.feed_committed, call, answer.entry)
             elif answer.error is not None:
@@ -280,11 +335,15 @@ class HeldRun:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._turn.take_checkpoint(next, self._holder.clock.now())
+        checkpoint = self._take_from_turn(next, self._holder.clock.now())
         self._sent = (checkpoint, self._turn.fed)
         if not isinstance(checkpoint.next, Hold):
             self._disarm()
         return checkpoint
+
+    def _take_from_turn(self, next: Next, now: Micros) -> Checkpoint:
+        checkpoint = self._turn.take_checkpoint(next, now)
+        return self._holder.herald.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
     def written(self, verdict: Verdict) -> None:
         """For the committer: the store's answer."""
@@ -293,8 +352,13 @@ class HeldRun:
         (checkpoint, fed), self._sent = self._sent, None
         if verdict.is_lost:
             _log.info("run %s was taken away; what was done here since is dropped", self.id)
-            self._leave()
-        elif not verdict.is_held:
+            self.lose()
+            return
+        if self._signals.is_used:
+            self._holder.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
+            for entry in checkpoint.entries:
+                self._seconds.pop(entry.location, None)
+        if not verdict.is_held:
             self._leave_by(checkpoint)
         else:
             if checkpoint.charged:
@@ -336,7 +400,7 @@ class HeldRun:
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
         inbox = Inbox(self._lease.arrivals, old.inbox.seen)
-        self._turn = Turn(self._lease, self._definition, inbox=inbox, has_database=old.has_database)
+        self._turn = self._make_turn(self._lease, has_database=old.has_database, inbox=inbox)
         self._turn.inherit(old)
         self._drive(self._turn.begin)
 
@@ -393,6 +457,12 @@ class HeldRun:
         else:
             self._leave(ready_at=next_deadline(checkpoint.waits or ()))
 
+    def lose(self) -> None:
+        """Somebody else has the run now, or it has ended."""
+        if self._signals.is_used:
+            self._holder.herald.lost(self._lease.run)
+        self._leave()
+
     def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:
         if self._is_gone:
             return
@@ -403,7 +473,7 @@ class HeldRun:
         self._abandon(list(self._bodies))
         if self._transaction is not None:
             self._transaction[1].cancel()
-        if end is not None and (left := len(self._turn.loop.unfinished)):
+        if end is not None and (left := self._turn.unfinished):
             _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
         self._holder.let_go(self, end, ready_at)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
@@ -24,6 +25,7 @@ from holdfast.core.intent import matches_type
 from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import Store
 from holdfast.core.rules import SUSPECT_CRASHES
+from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
@@ -31,6 +33,7 @@ from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, Heart
 from holdfast.worker.held import HeldRun
+from holdfast.worker.herald import Herald
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.transactor import Transactor
@@ -60,13 +63,14 @@ class Worker:
         registry: Registry,
         *,
         types: Sequence[str] | None = None,
-        concurrency: int = 200,
-        threads: int = 32,
-        steps: int = 1000,
-        lease_seconds: float = 30,
-        grace_seconds: float = 10,
+        concurrency: int = settings.CONCURRENCY.default,
+        threads: int = settings.THREADS.default,
+        steps: int = settings.STEPS.default,
+        lease_seconds: float = settings.LEASE.default.total_seconds(),
+        grace_seconds: float = settings.GRACE.default.total_seconds(),
         name: str | None = None,
         clock: WorkerClock | None = None,
+        signals: Signals | None = None,
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
         has_heart: bool = True,
@@ -82,9 +86,12 @@ class Worker:
                 raise InvalidRequest(f"worker({what}={number}): at least 1 is needed")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
+        if isinstance(types, str):  # which is a sequence of its characters
+            raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.clock: WorkerClock = clock or FollowingClock()
+        self.herald = Herald(signals or Signals(), self.name, self.clock)
         self.is_draining = False
         self.always_replay = always_replay
         self.body_of = body_of
@@ -147,7 +154,7 @@ class Worker:
         except BaseException:
             self._is_started = False  # there is nothing to stop
             raise
-        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle)
+        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.herald)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         if (database := self._store.database) is not None:
             self.transactor = Transactor(database, self.clock.told)
@@ -162,7 +169,7 @@ class Worker:
         )
         await self._renew()
         if self._has_heart:
-            self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
+            self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
@@ -171,6 +178,7 @@ class Worker:
         self._claimer.wake()
         if self._on_start is not None:
             self._on_start(self)
+        self.herald.worker("worker.started")
         _log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
@@ -191,6 +199,7 @@ class Worker:
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.retire(self.id)
+        self.herald.worker("worker.stopped")
         _log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
@@ -334,7 +343,7 @@ class Worker:
             definition = self._registry.get(lease.run.type)
             assert definition is not None, f"claimed {lease.run.type}, which is not registered"
             if (stale := self._held.pop(lease.run.id, None)) is not None:
-                stale.drop()  # its lease ran out unnoticed; the new one counts
+                stale.lose()  # its lease ran out unnoticed; the new one counts
             held = HeldRun(lease, definition, self)
             self._held[held.id] = held
             taken.append(held)

@@ -13,6 +13,7 @@ from holdfast.core.ports import Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkpoints,
     claims,
     controls,
@@ -34,6 +35,7 @@ from holdfast.stores.sqlite.connections import open_for_writing
 
 MODULES = (
     arrivals,
+    backlogs,
     checkpoints,
     claims,
     controls,
@@ -67,6 +69,10 @@ CLAIM_PLANS = {
     "claims.NEXT_HOLDER": "run_held (worker>?)",
     "claims.EXPIRED": "run_held (worker=? AND type=? AND ready_at<?)",
     "claims.NEXT_EXPIRY": "run_held (worker=? AND type=?)",
+    "backlogs._NEXT_TYPE": "run_queue (type>?)",
+    "backlogs._DUE_IN_LANE": "run_queue (type=? AND priority=? AND ready_at<?)",
+    "backlogs._EXPIRED": "run_held (worker=?)",
+    "backlogs._HELD": "run_held (worker=?)",
 }
 
 

@@ -12,13 +12,14 @@ from typing import BinaryIO
 
 import click
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.moving import Teller
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
+from holdfast.config.secret import scrubbed
 from holdfast.engine.importing import FileSummary, ImportReport, summary_of
 
 _SHOWN = 10

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core import rules
-from holdfast.core.model import AuditFact, Entry, Run, Topic, WorkerInfo
+from holdfast.core.clock import Micros
+from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Query
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
@@ -64,8 +65,22 @@ def counts(state: State) -> dict[str, dict[RunState, int]]:
     return {type: dict(states) for type, states in sorted(counted.items())}
 
 
+def backlog(state: State, now: Micros) -> list[Backlog]:
+    """What may be claimed now; the ready time of a held run is the end of its lease."""
+    due: dict[str, list[Micros]] = defaultdict(list)
+    for record in state.records.values():
+        if record.run.ready_at is not None and record.run.ready_at <= now:
+            due[record.run.type].append(record.run.ready_at)
+    return [Backlog(type=type, count=len(ready), since=min(ready)) for type, ready in sorted(due.items())]
+
+
 def workers(state: State) -> list[WorkerInfo]:
     return sorted(state.workers.values(), key=lambda worker: worker.id)
+
+
+def held(state: State) -> dict[str, int]:
+    """How many runs each worker holds."""
+    return dict(Counter(record.run.worker for record in state.records.values() if record.run.worker is not None))
 
 
 def orphans(state: State, limit: int) -> list[str]:

@@ -17,6 +17,7 @@ from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
@@ -207,8 +208,16 @@ class MemoryStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        with self._lock:
+            return reads.backlog(self._state, self._clock.now())
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return reads.workers(self._state)
+
+    async def held(self) -> dict[str, int]:
+        with self._lock:
+            return reads.held(self._state)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return reads.orphans(self._state, limit)

@@ -17,12 +17,35 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control,
 from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    WorkerInfo,
+)
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters
-from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema, transfers
+from holdfast.stores.postgres import (
+    backlogs,
+    checkup,
+    claims,
+    leases,
+    listing,
+    pruning,
+    reads,
+    requests,
+    schema,
+    transfers,
+)
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -340,8 +363,14 @@ class PostgresStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._read(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._read(backlogs.backlog, self._at)
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._read(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._read(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._read(reads.orphans, limit)

@@ -122,6 +122,8 @@ class Wishes:
         self.emit(checkpoint.events)
         self.runs.update(checkpoint.cancels)
         self.endings.update(checkpoint.cancels)
+        if checkpoint.beat:
+            self.audits.add(run_id)
         if isinstance(checkpoint.next, (Finish, TurnAround, Renew)):
             self.endings.add(run_id)
         if isinstance(checkpoint.next, Renew):

@@ -22,12 +22,25 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Event, Holding, Intent, Message, Run, Topic, WorkerInfo
+from holdfast.core.model import (
+    AuditFact,
+    Backlog,
+    DeadLetter,
+    Entry,
+    Event,
+    Holding,
+    Intent,
+    Message,
+    Run,
+    Topic,
+    WorkerInfo,
+)
 from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkup,
     claims,
     controls,
@@ -208,8 +221,14 @@ class SqliteStore:
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._readers.run(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._readers.run(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._readers.run(lambda connection: reads.orphans(connection, limit))

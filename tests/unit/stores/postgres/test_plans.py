@@ -12,7 +12,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Query
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import claims, listing, pruning, reads, requests
+from holdfast.stores.postgres import backlogs, claims, listing, pruning, reads, requests
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import hold
@@ -230,6 +230,17 @@ def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(fu
         assert len(claimed.leases) == 3
 
     scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 200
+
+
+def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> None:
+    def look() -> None:
+        assert sum(one.count for one in backlogs.backlog(full.connection, full.schema, None)) == 10
+        assert backlogs.held(full.connection, full.schema) == {"w": 10}
+
+    scanned, rows = touched(full, look)
 
     assert scanned == 0
     assert rows < 200
