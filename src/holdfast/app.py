@@ -22,6 +22,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
 from holdfast.runner.registry import Registry
 from holdfast.telemetry.hooks import Hooks
+from holdfast.telemetry.metrics import Metrics
 from holdfast.worker.worker import Worker
 
 _HOOK_SECONDS = 5.0
@@ -49,6 +50,7 @@ class Holdfast(Engine):
         self._pid: int | None = None
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._hooks = Hooks(self.signals)
+        self._metrics: Metrics | None = None
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
@@ -200,6 +202,13 @@ class Holdfast(Engine):
             return function
 
         return hook
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of this process and of the store; what happens is counted from the first use of this on."""
+        if self._metrics is None:
+            self._metrics = Metrics(self.signals, self._hooks, lambda: self._workers, lambda: self._store)
+        return self._metrics
 
     def __repr__(self) -> str:
         return f"<Holdfast {scrubbed(self.url)}>"

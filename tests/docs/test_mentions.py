@@ -14,6 +14,7 @@ from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
 from holdfast.core.signals import SIGNALS
+from holdfast.telemetry.catalogue import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 
 SOURCE = PROJECT / "src" / "holdfast"
@@ -52,6 +53,13 @@ def test_every_operation_of_a_handle_is_mentioned(method: str) -> None:
 @pytest.mark.parametrize("name", SIGNALS)
 def test_every_signal_is_on_the_page_about_observing(name: str) -> None:
     assert f"`{name}`" in Page(DOCS / "observing.md").text
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_on_the_page_about_observing_with_its_labels(metric: Metric) -> None:
+    rows = [line for line in Page(DOCS / "observing.md").text.splitlines() if f"`{metric.name}`" in line]
+
+    assert any(all(f"`{label}`" in row for label in metric.labels) for row in rows)
 
 
 @pytest.mark.parametrize("name", SUMMARIES)

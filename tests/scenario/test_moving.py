@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Fatal, Holdfast, InvalidRequest, Registry, Retry, RunHandle, RunState, step_info
+from holdfast.core.clock import SECOND
+from holdfast.core.model import Schedule
+from holdfast.core.ports import ScheduleQuery
 from holdfast.core.states import ENDS
 from holdfast.core.transfer import Dump
 from holdfast.engine import importing
@@ -496,6 +499,20 @@ async def test_what_was_said_of_a_topic_counts_where_it_was_said(few_stages: tup
         await moved(h, there)
 
         assert [(topic.name, topic.max_pending) for topic in await there.topics()] == [("a*", 10_000), ("jobs", 7)]
+
+
+async def test_schedules_move_as_they_stand(few_stages: tuple[Stage, Stage]) -> None:
+    async with both(few_stages, a_shop()) as (h, there):
+        await h.store.put_schedules([Schedule(name="hourly", type="ended", payload="{}", every=3600 * SECOND)])
+        await h.advance(7200)
+        before = list(await h.store.schedules(ScheduleQuery()))
+
+        report = await there.import_(await exported(h))
+
+        assert report.schedules == 1
+        assert list(await there.store.schedules(ScheduleQuery())) == before
+        assert await exported(h, type="ended") != []
+        assert not [line for line in await exported(h, type="ended") if b'"line":"schedule"' in line]
 
 
 async def test_a_message_that_comes_while_the_run_is_paused_moves_with_it(few_stages: tuple[Stage, Stage]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
-from holdfast.config.secret import scrubbed
+from holdfast.config.address import Address
+from holdfast.config.secret import HIDDEN, scrubbed
 from holdfast.core.length import parse_length, written
 
 T_co = TypeVar("T_co", covariant=True)
@@ -164,6 +165,29 @@ class Names(Kind[tuple[str, ...]]):
     def shown(self, value: object) -> object:
         assert isinstance(value, tuple)
         return list(value)
+
+
+class Listening(Kind[Address]):
+    """An address to listen on: a port, or a host and a port."""
+
+    metavar = "[HOST:]PORT"
+
+    def parse(self, text: str) -> Address:
+        return Address.parsed(text)
+
+    def accept(self, value: object) -> Address:
+        is_port = isinstance(value, int) and not isinstance(value, bool)
+        return self.parse(str(value)) if is_port else super().accept(value)
+
+    def shown(self, value: object) -> object:
+        return None if value is None else str(value)
+
+
+class Secret(Text):
+    """A text that nobody should see."""
+
+    def shown(self, value: object) -> object:
+        return None if value is None else HIDDEN
 
 
 def _kind_of(value: object) -> str:

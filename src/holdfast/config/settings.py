@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from holdfast.config.kind import Choice, Kind, Length, Names, Text, Url, Whole
+from holdfast.config.address import Address
+from holdfast.config.kind import Choice, Kind, Length, Listening, Names, Secret, Text, Url, Whole
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ URL = Setting("url", Url(), "sqlite:///holdfast.db", "Where the runs are kept, s
 APPLICATION: Maybe[str] = Setting("application", Text(), None, "Your Holdfast object, as MODULE:ATTR.")
 RETENTION = Setting("retention", Length(), timedelta(days=30), "How long a run is kept after its end.")
 
+METRICS_TOKEN: Maybe[str] = Setting("metrics_token", Secret(), None, "What readers of metrics have to present.")
+
 OUTPUT = Setting("output", Choice("table", "json", "jsonl"), "table", "A table for people, or JSON for programs.")
 COLOR = Setting(
     "color",
@@ -80,6 +83,13 @@ GRACE = Setting(
     "How long running steps may take when the worker stops.",
 )
 NAME: Maybe[str] = Setting("worker.name", Text(), None, "What the worker is called.", otherwise="host and process")
+
+METRICS: Maybe[Address] = Setting(
+    "worker.metrics", Listening(), None, "Serve /metrics and /healthz there; each further process one port higher."
+)
+LOG_FORMAT = Setting(
+    "worker.log_format", Choice("text", "json"), "text", "How logs are written: lines for people, or JSON lines."
+)
 
 SETTINGS: dict[str, Setting[Any]] = {
     setting.key: setting for setting in list(globals().values()) if isinstance(setting, Setting)

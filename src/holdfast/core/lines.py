@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.model import DeadLetter, Topic, TypeRule, Value
+from holdfast.core.model import DeadLetter, Schedule, Topic, TypeRule, Value
 from holdfast.core.transfer import Dump, KeptEvent, check_restorable
 
 FORMAT = 1
@@ -47,6 +47,12 @@ class TypeLine(Value, frozen=True, kw_only=True, tag_field="line", tag="type"):
     type: TypeRule
 
 
+class ScheduleLine(Value, frozen=True, kw_only=True, tag_field="line", tag="schedule"):
+    """A rule that makes runs over time."""
+
+    schedule: Schedule
+
+
 class RunLine(Value, frozen=True, kw_only=True, tag_field="line", tag="run"):
     """A run with all that belongs to it."""
 
@@ -72,7 +78,7 @@ class Footer(Value, frozen=True, kw_only=True, tag_field="line", tag="end"):
     left: int = 0
 
 
-Content = TopicLine | TypeLine | RunLine | EventLine | LetterLine
+Content = TopicLine | TypeLine | ScheduleLine | RunLine | EventLine | LetterLine
 Line = Header | Content | Footer
 
 _encode = msgspec.json.Encoder().encode

@@ -38,10 +38,12 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
@@ -106,6 +108,42 @@ class LetterQuery(Value, frozen=True, kw_only=True):
     topic: str | None = None
     after: int = 0
     limit: int = 100
+
+
+class ScheduleQuery(Value, frozen=True, kw_only=True):
+    """Which schedules to list, by name. `type` may end in `.*`; `after` is the last name of the page before."""
+
+    name: str | None = None
+    type: str | None = None
+    after: str = ""
+    limit: int = 100
+
+    def admits(self, schedule: Schedule) -> bool:
+        """Whether a schedule is one of those asked for."""
+        return (
+            (self.name is None or schedule.name == self.name)
+            and (self.type is None or matches_type(schedule.type, self.type))
+            and schedule.name > self.after
+        )
+
+
+class Due(Value, frozen=True, kw_only=True):
+    """Schedules of which a slot has come, the earliest first, and when the next one comes that has not."""
+
+    schedules: tuple[Schedule, ...]
+    next_at: Micros | None
+    now: Micros
+
+
+class Fired(Value, frozen=True, kw_only=True):
+    """What became of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+
+    `is_stale`: nothing, for the schedule is not as it was; somebody else fired or changed it.
+    """
+
+    run_ids: tuple[str, ...] = ()
+    skipped: tuple[Micros, ...] = ()
+    is_stale: bool = False
 
 
 class Pruned(Value, frozen=True, kw_only=True):
@@ -210,6 +248,15 @@ class Reader(Protocol):
 
     async def last_event(self) -> int:
         """A number that no event is above, and every event to come is."""
+        ...
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]: ...
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        """The first schedules that are due, from beyond the slot and name of the last one of the page before.
+
+        Costs as much as there are due ones, whatever the number of the others.
+        """
         ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
@@ -366,6 +413,30 @@ class Store(Reader, Protocol):
         Events to come get higher numbers than any that its runs know. A run that is not at rest is refused with
         `InvalidRequest`, and with it the whole restoration. What was restored before is left alone.
         """
+        ...
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        """Have schedules go on here as they stood in another store, unless there are such; how many were not."""
+        ...
+
+    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        """Set what schedules are to do; how they stand afterwards. What does not change disturbs nothing."""
+        ...
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        """Have schedules fire no more, or again from the next slot on; of each, whether that changed anything."""
+        ...
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        """Forget schedules, not their runs; of each, whether there was one."""
+        ...
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        """Make a run of a schedule now, under this id, unless there is one; False if there is no such schedule."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        """Make the runs of slots and go on to the next ones, each schedule if it is still as it was."""
         ...
 
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:

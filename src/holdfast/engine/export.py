@@ -16,7 +16,7 @@ from holdfast.core.checkpoint import Pause
 from holdfast.core.errors import RunNotFound
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
-from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, Store
+from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, ScheduleQuery, Store
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, is_at_rest
 from holdfast.engine.door import Door
@@ -111,6 +111,8 @@ class Export:
         if self._is_live and not self._is_filtered:
             async for letter in _letters(store):
                 yield letter
+            async for schedule in _schedules(store):  # last, so that whatever they made meanwhile is told of
+                yield schedule
 
     # Choosing
 
@@ -220,6 +222,14 @@ async def _letters(store: Store) -> AsyncIterator[lines.LetterLine]:
         for letter in page:
             yield lines.LetterLine(letter=letter)
         after = page[-1].number
+
+
+async def _schedules(store: Store) -> AsyncIterator[lines.ScheduleLine]:
+    after = ""
+    while page := await store.schedules(ScheduleQuery(after=after, limit=PAGE_LIMIT)):
+        for schedule in page:
+            yield lines.ScheduleLine(schedule=schedule)
+        after = page[-1].name
 
 
 def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core import lines
 from holdfast.core.checkpoint import Resume
 from holdfast.core.errors import InvalidRequest, RunNotFound
-from holdfast.core.model import DeadLetter, WaitKind
+from holdfast.core.model import DeadLetter, Schedule, WaitKind
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause
@@ -52,6 +52,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     known: int = 0
     resumed: int = 0
     topics: int = 0
+    schedules: int = 0
     events: int = 0
     skipped: int = 0
     letters: int = 0
@@ -71,6 +72,7 @@ class Import:
         self._runs: list[Dump] = []
         self._events: list[KeptEvent] = []
         self._letters: list[DeadLetter] = []
+        self._schedules: list[Schedule] = []
         self._size = 0
         self._topics: set[str] = set()
         self._pauses: set[str] = set()  # the requests by which exports paused runs of this file
@@ -90,6 +92,8 @@ class Import:
         if not self.report.was_finished:
             await self._flush()
             await self._resume()
+            # Not before all is there: they would fire at once.
+            self.report.schedules = await self._store.restore_schedules(self._schedules)
             await self._store.restore(self._restoration(is_last=True))
         return self.report
 
@@ -121,6 +125,8 @@ class Import:
                 if topic.name not in self._topics:  # what was said here counts
                     await self._store.put_topics([topic])
                     self.report.topics += 1
+            case lines.ScheduleLine(schedule=schedule):
+                self._schedules.append(schedule)
             case lines.TypeLine():
                 pass
         self._size += size

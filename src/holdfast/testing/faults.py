@@ -4,9 +4,9 @@
     store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
     async with Harness(app, store=store, clock=clock) as h: ...
 
-Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `renew`, `retire`);
-the engine's own calls go through, as those of a process that lives on. It changes nothing and invents nothing:
-whatever a call answers is the real store's answer.
+Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`,
+`retire`); the engine's own calls go through, as those of a process that lives on. It changes nothing and invents
+nothing: whatever a call answers is the real store's answer.
 """
 
 from __future__ import annotations
@@ -27,20 +27,25 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     WorkerInfo,
 )
 from holdfast.core.ports import (
     Database,
     Details,
+    Due,
     Finding,
+    Fired,
     LetterQuery,
     Pruned,
     Query,
+    ScheduleQuery,
     SchemaStatus,
     Sent,
     Store,
@@ -131,6 +136,9 @@ class FaultyStore:
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         return await self._through("look", lambda: self.inner.look(holdings))
 
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._through("fire", lambda: self.inner.fire(firings))
+
     async def retire(self, worker_id: str) -> None:
         await self._through("retire", lambda: self.inner.retire(worker_id))
 
@@ -215,6 +223,18 @@ class FaultyStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.purge_letters(numbers)
 
+    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self.inner.put_schedules(schedules)
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self.inner.pause_schedules(names, is_paused=is_paused)
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self.inner.remove_schedules(names)
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return await self.inner.trigger_schedule(name, run_id)
+
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return await self.inner.prune(limit, is_dry_run=is_dry_run)
 
@@ -262,6 +282,19 @@ class FaultyStore:
 
     async def restore(self, restoration: Restoration) -> Restored:
         return await self.inner.restore(restoration)
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        return await self.inner.restore_schedules(schedules)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self.inner.schedules(query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        if self.frozen.is_set():
+            await self._thawed.wait()
+        if self.crashed.is_set():
+            raise StoreUnavailable("due_schedules: this worker has crashed")
+        return await self.inner.due_schedules(limit, after)
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self.inner.counts()

@@ -5,7 +5,6 @@ All methods are called from plain callbacks of the worker's loop, never from ins
 
 from __future__ import annotations
 
-import logging
 import time
 from asyncio import Future
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
 from holdfast.worker.herald import Herald
+from holdfast.worker.journal import Journal
 from holdfast.worker.reports import Reports
 from holdfast.worker.transactor import Transactor
 
@@ -51,11 +51,11 @@ SLOW_SECONDS = 0.1
 
 _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
 
-_log = logging.getLogger("holdfast.worker")
-
 
 class Holder(Protocol):
     """What a held run needs of its worker."""
+
+    name: str
 
     @property
     def clock(self) -> Clock: ...
@@ -108,6 +108,7 @@ class HeldRun:
         self._is_lingering = False
         self._is_pausing = lease.run.is_pausing
         self._signals = holder.herald.signals
+        self._journal = Journal(lease.run, holder.name)
         self._seconds: dict[str, float] = {}
 
     def _make_turn(self, lease: Lease, *, has_database: bool, inbox: Inbox | None = None) -> Turn | TaskTurn:
@@ -136,7 +137,11 @@ class HeldRun:
         run = self._lease.run
         # Of a member of a group it is not known when it got its slot.
         is_first = run.token == 1 and run.group is None
-        self._holder.herald.claimed(run, run.updated_at, run.start_at if is_first else self._turn.due_since)
+        ready_at = run.start_at if is_first else self._turn.due_since
+        if ready_at is None and not run.crashes:
+            due = (one.retry_at for one in self._lease.entries if one.retry_at and not one.is_settled)
+            ready_at = min((at for at in due if at <= run.updated_at), default=None)
+        self._holder.herald.claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
@@ -220,6 +225,8 @@ class HeldRun:
         Reports.take(body.info, self._turn)
         if self._signals.is_used:
             self._seconds[call.location] = time.perf_counter() - body.began
+        if body.is_timed_out or body.error is not None:
+            self._journal.attempt_failed(body)
         if body.is_timed_out:
             self._drive(self._turn.feed_timeout, call)
         elif body.error is not None:
@@ -351,7 +358,7 @@ class HeldRun:
             return
         (checkpoint, fed), self._sent = self._sent, None
         if verdict.is_lost:
-            _log.info("run %s was taken away; what was done here since is dropped", self.id)
+            self._journal.info("run %s was taken away; what was done here since is dropped", self.id)
             self.lose()
             return
         if self._signals.is_used:
@@ -376,7 +383,7 @@ class HeldRun:
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         self._sent = None
-        _log.error("the store refuses what run %s has to write: %s", self.id, error)
+        self._journal.trouble("the store refuses what run %s has to write", error)
         if self._refusal is not None:
             # Not even the block: its lease runs out, and whoever takes it then counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
@@ -434,11 +441,11 @@ class HeldRun:
             action(*facts, self._holder.clock.now())
         except Exception as error:  # noqa: BLE001 - see below
             # Not the workflow's error, which is its outcome, but one of driving it: it must not take others along.
-            _log.exception("run %s cannot be driven; it is blocked", self.id)
+            self._journal.trouble("run %s cannot be driven; it is blocked", error)
             self._give_up(error)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
-            _log.warning(
+            self._journal.warning(
                 "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
                 self.id,
                 self._lease.run.type,
@@ -448,6 +455,7 @@ class HeldRun:
     def _leave_by(self, checkpoint: Checkpoint) -> None:
         """The store has let go of the run as this checkpoint asked."""
         next = checkpoint.next
+        self._journal.let_go(next)
         if isinstance(next, Finish):
             self._leave(next)
         elif isinstance(next, Block):
@@ -474,6 +482,6 @@ class HeldRun:
         if self._transaction is not None:
             self._transaction[1].cancel()
         if end is not None and (left := self._turn.unfinished):
-            _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
+            self._journal.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
         self._holder.let_go(self, end, ready_at)

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
-from holdfast.core.clock import Clock, FollowingClock, Micros, micros
+from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
@@ -31,7 +31,7 @@ from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
-from holdfast.worker.heart import BEATS_PER_LEASE, Heart
+from holdfast.worker.heart import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heart
 from holdfast.worker.held import HeldRun
 from holdfast.worker.herald import Herald
 from holdfast.worker.orders import Orders
@@ -40,6 +40,7 @@ from holdfast.worker.transactor import Transactor
 
 _LOOK_PAUSE_SECONDS = 0.02
 _RELEASE_SECONDS = 5.0
+_HEALTHY: Micros = 10 * SECOND
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -91,6 +92,7 @@ class Worker:
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.clock: WorkerClock = clock or FollowingClock()
+        self._log = logging.LoggerAdapter(_log, {"worker": self.name})
         self.herald = Herald(signals or Signals(), self.name, self.clock)
         self.is_draining = False
         self.always_replay = always_replay
@@ -148,7 +150,9 @@ class Worker:
         self._is_started = True
         if not self.types():
             wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
-            _log.warning("worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted)
+            self._log.warning(
+                "worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted
+            )
         try:
             await self._on_open()
         except BaseException:
@@ -179,7 +183,7 @@ class Worker:
         if self._on_start is not None:
             self._on_start(self)
         self.herald.worker("worker.started")
-        _log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
+        self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
         """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself."""
@@ -194,13 +198,15 @@ class Worker:
         for held in list(self._held.values()):
             held.stop()
         if not await self._until(lambda: not self._held and not self._offers, _RELEASE_SECONDS):
-            _log.warning("%d runs could not be given back; others take them when their leases end", len(self._held))
+            self._log.warning(
+                "%d runs could not be given back; others take them when their leases end", len(self._held)
+            )
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.retire(self.id)
         self.herald.worker("worker.stopped")
-        _log.info("worker %s stopped", self.name)
+        self._log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
         """Vanish without a word to the store, as a process that dies. For tests."""
@@ -217,7 +223,7 @@ class Worker:
     async def obey(self, orders: Orders) -> None:
         """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
         await orders.stop.wait()
-        _log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
+        self._log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
         drain = asyncio.create_task(self.stop())
         hurry = asyncio.create_task(orders.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
@@ -293,6 +299,22 @@ class Worker:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
 
     # Claiming
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether its leases were renewed lately: the event loop and the store both answer."""
+        beat = min(self._lease // BEATS_PER_LEASE, round(LONGEST_PAUSE_SECONDS * SECOND))
+        return self.clock.now() - self._renewed_at <= max(4 * beat, _HEALTHY)
+
+    @property
+    def slots(self) -> int:
+        """How many runs it may hold at once."""
+        return self._concurrency
+
+    @property
+    def held_count(self) -> int:
+        """How many runs it holds."""
+        return len(self._held)
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
@@ -401,7 +423,7 @@ class Worker:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            _log.error("looking at held runs failed", exc_info=error)
+            self._log.error("looking at held runs failed", exc_info=error)
         if self._must_look:  # told of between the last look and this call
             self._start_looking()
 

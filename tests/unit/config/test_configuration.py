@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast, InvalidRequest
 from holdfast.config import settings
+from holdfast.config.address import Address
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.config.settings import SETTINGS, Setting
@@ -35,6 +36,8 @@ LEVELS: dict[str, tuple[object, tuple[str, object], tuple[str, object], object]]
         timedelta(seconds=30),
     ),
     "worker.name": ("a", ("b", "b"), ("'c'", "c"), None),
+    "worker.metrics": (Address("a", 1), (":2", ("127.0.0.1", 2)), ("3", ("127.0.0.1", 3)), None),
+    "metrics_token": ("a", ("b", "b"), ("'c'", "c"), None),
 }
 
 
@@ -325,3 +328,8 @@ def test_a_mistake_in_the_file_is_told_by_the_application(project: Path) -> None
 def test_patterns_of_a_worker_are_a_list() -> None:
     with pytest.raises(InvalidRequest, match=r"worker\(types='billing\.\*'\): it is a list of names or patterns"):
         Holdfast("memory://").worker("billing.*")
+
+
+def test_a_token_is_never_shown() -> None:
+    assert settings.METRICS_TOKEN.kind.shown("let-me-in") == "***"
+    assert settings.METRICS_TOKEN.kind.shown(None) is None

@@ -31,7 +31,7 @@ def command(out: Output, target: str | None) -> ExitCode:
     """
     name, configured = named_application(target, out.settings)
     directory = configured or Path.cwd()
-    log_to_stderr(out.settings.verbosity)
+    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
     out.talk(f"{name} is executed, and again with each change in {directory}, until ^C")

@@ -93,6 +93,8 @@ async def _preview(out: Output, hf: Holdfast, chosen: RunFilter, *, is_live: boo
 def _tell(out: Output, export: Export) -> None:
     counts = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in export.counts.items())
     out.talk(f"exported {counts or 'nothing'} (export {export.id})")
+    if export.counts["schedule"]:
+        out.talk("schedules go on here as long as a worker runs; stop the workers of this store before you import")
     if export.taken_along:
         out.talk(f"{len(export.taken_along):,} of these runs matched no filter, but belong to live ones that did")
     for run in export.left[:_SHOWN]:

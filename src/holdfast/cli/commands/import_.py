@@ -92,6 +92,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
         "runs that were there already": report.known,
         "runs go on": report.resumed,
         "rules of topics": report.topics,
+        "schedules": report.schedules,
         "events": report.events,
         "events were passed over, as their numbers are other events' here": report.skipped,
         "dead letters": report.letters,
@@ -99,7 +100,18 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
     }
     if out.is_json:
         refused = [{"id": run.id, "why": run.why} for run in report.refused]
-        names = ("export_id", "restored", "known", "resumed", "topics", "events", "skipped", "letters", "was_finished")
+        names = (
+            "export_id",
+            "restored",
+            "known",
+            "resumed",
+            "topics",
+            "schedules",
+            "events",
+            "skipped",
+            "letters",
+            "was_finished",
+        )
         out.item({**{name: getattr(report, name) for name in names}, "refused": refused})
     elif report.was_finished:
         out.talk(f"all of export {report.export_id} was imported into {url} before; nothing was changed")

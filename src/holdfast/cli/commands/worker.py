@@ -8,8 +8,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import click
 
@@ -25,8 +25,10 @@ from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.supervisor import Supervisor
 from holdfast.config import settings
+from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
+from holdfast.telemetry.endpoint import Endpoint
 from holdfast.worker.orders import Orders
 from holdfast.worker.worker import Worker
 
@@ -51,6 +53,8 @@ _TYPES_SHOWN = 8
 @setting_option(settings.GRACE)
 @setting_option(settings.LEASE)
 @setting_option(settings.NAME)
+@setting_option(settings.METRICS)
+@setting_option(settings.LOG_FORMAT)
 @click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do right now.")
 @pass_output
 def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
@@ -67,11 +71,13 @@ def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
 
 def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     """Have other processes execute runs."""
-    log_to_stderr(out.settings.verbosity)
+    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
     configured = out.settings.configuration
     processes = configured[settings.PROCESSES]
+    if (address := configured[settings.METRICS]) is not None:
+        _check_ports(address, processes)
 
     async def supervise() -> ExitCode:
         return await Supervisor(
@@ -87,6 +93,14 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
     return code
 
 
+def _check_ports(address: Address, processes: int) -> None:
+    """Refuse at once what the last process could not do."""
+    try:
+        address.for_process(processes)
+    except ValueError as error:
+        raise Refusal(f"--metrics {error}") from None
+
+
 def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
     """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
     flags = {flag for parameter in command.params for flag in parameter.opts}
@@ -100,6 +114,8 @@ def words_for(given: Settings, target: str | None, number: int, *, until_idle: b
     own: dict[str, object] = {settings.PROCESSES.key: 1}
     if (name := given.configuration[settings.NAME]) is not None:
         own[settings.NAME.key] = f"{name}-{number}"
+    if (address := given.configuration[settings.METRICS]) is not None:
+        own[settings.METRICS.key] = address.for_process(number)
     for setting in settings.SETTINGS.values():
         if setting.key.startswith("worker.") and setting.flag in flags:
             value = own.get(setting.key, given.configuration[setting])
@@ -111,7 +127,8 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     """Execute runs in this process."""
     configured = out.settings.configuration
     grace_seconds = configured[settings.GRACE].total_seconds()
-    log_to_stderr(out.settings.verbosity, None if lifeline is None else lifeline.number)
+    process = None if lifeline is None else lifeline.number
+    log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], process)
     if lifeline is not None:
         lifeline.hold(grace_seconds)
     # Steps in threads would otherwise starve beside a busy event loop.
@@ -145,18 +162,37 @@ async def _work(
 ) -> None:
     try:
         await hf.opened()
-        out.talk(_greeting(hf, worker, until_idle=until_idle))
-        if _is_in_memory(hf):
-            out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
-        if lifeline is not None:
-            await _work_as_ordered(worker, lifeline, until_idle=until_idle)
-        elif until_idle:
-            await _run_until_idle(worker)
-        else:
-            await worker.run()
+        async with _serving(out, hf, worker):
+            await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
         out.talk(f"worker {worker.name} stopped")
     finally:
         await hf.close()
+
+
+@asynccontextmanager
+async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[None]:
+    """Serve metrics while the worker works, if that is wished."""
+    configured = out.settings.configuration
+    if (address := configured[settings.METRICS]) is None:
+        yield
+        return
+    token = configured[settings.METRICS_TOKEN]
+    endpoint = Endpoint(hf.metrics.text, hf.metrics.content_type, lambda: worker.is_healthy, token)
+    async with endpoint.serving(address) as found:
+        out.talk(f"metrics at http://{found}/metrics")
+        yield
+
+
+async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
+    out.talk(_greeting(hf, worker, until_idle=until_idle))
+    if _is_in_memory(hf):
+        out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
+    if lifeline is not None:
+        await _work_as_ordered(worker, lifeline, until_idle=until_idle)
+    elif until_idle:
+        await _run_until_idle(worker)
+    else:
+        await worker.run()
 
 
 def _is_in_memory(hf: Holdfast) -> bool:

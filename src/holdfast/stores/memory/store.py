@@ -21,17 +21,30 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+)
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import (
@@ -42,6 +55,7 @@ from holdfast.stores.memory import (
     letters,
     pruning,
     reads,
+    schedules,
     starts,
     transfers,
     types,
@@ -151,6 +165,30 @@ class MemoryStore:
         return transfers.restore(self._state, restoration, self._clock.now())
 
     @_atomic
+    def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return schedules.restore(self._state, wanted)
+
+    @_atomic
+    def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return schedules.put(self._state, wanted, self._clock.now())
+
+    @_atomic
+    def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return schedules.pause(self._state, names, self._clock.now(), is_paused=is_paused)
+
+    @_atomic
+    def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return schedules.remove(self._state, names)
+
+    @_atomic
+    def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return schedules.trigger(self._state, name, run_id, self._clock.now())
+
+    @_atomic
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return schedules.fire(self._state, firings, self._clock.now())
+
+    @_atomic
     def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
 
@@ -204,6 +242,12 @@ class MemoryStore:
 
     async def last_event(self) -> int:
         return self._state.event_count
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return schedules.list_schedules(self._state, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        return schedules.due(self._state, limit, after, self._clock.now())
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)

@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -23,14 +24,27 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+)
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters
@@ -43,6 +57,7 @@ from holdfast.stores.postgres import (
     pruning,
     reads,
     requests,
+    schedules,
     schema,
     transfers,
 )
@@ -75,6 +90,7 @@ _log = logging.getLogger("holdfast.store")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_W = TypeVar("_W")
 _Carrier = TypeVar("_Carrier", Sessions, Wire)
 
 
@@ -272,6 +288,34 @@ class PostgresStore:
         at = self._at
         return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
 
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        at = self._at
+        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._write_many(wanted, schedules.put)
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._write_many(names, partial(schedules.pause, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._write_many(names, schedules.remove)
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        at = self._at
+        return await self._write(lambda: schedules.trigger(self._calls, name, run_id, at))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._write_many(firings, schedules.fire)
+
+    async def _write_many(
+        self,
+        wanted: Sequence[_W],
+        talk: Callable[[Calls, Sequence[_W], Micros | None], Talk[tuple[Sequence[_R], News]]],
+    ) -> Sequence[_R]:
+        at = self._at
+        return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
+
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
 
@@ -359,6 +403,15 @@ class PostgresStore:
 
     async def last_event(self) -> int:
         return await self._read(transfers.last_event)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._read(schedules.list_schedules, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        at = self._at
+        return await self._running(self._readers).run(
+            lambda connection: schedules.due(connection, self._calls, limit, after, at)
+        )
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._read(reads.counts)

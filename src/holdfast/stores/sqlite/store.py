@@ -10,15 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.core.checkpoint import (
-    Checkpoint,
-    Claimed,
-    ClaimRequest,
-    Control,
-    Created,
-    LeaseRequest,
-    Verdicts,
-)
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
@@ -28,14 +20,27 @@ from holdfast.core.model import (
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+)
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
@@ -50,6 +55,7 @@ from holdfast.stores.sqlite import (
     listing,
     pruning,
     reads,
+    schedules,
     schema,
     starts,
     transfers,
@@ -169,6 +175,24 @@ class SqliteStore:
     async def restore(self, restoration: Restoration) -> Restored:
         return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
 
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return await self._writer.run(lambda desk: schedules.restore(desk, wanted))
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._writer.run(lambda desk: schedules.put(desk, wanted))
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.pause(desk, names, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.remove(desk, names))
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return await self._writer.run(lambda desk: schedules.trigger(desk, name, run_id))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._writer.run(lambda desk: schedules.fire(desk, firings))
+
     async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
         return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
 
@@ -217,6 +241,13 @@ class SqliteStore:
 
     async def last_event(self) -> int:
         return await self._readers.run(transfers.last_event)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        now = self._clock.now()
+        return await self._readers.run(lambda connection: schedules.due(connection, limit, after, now))
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)

@@ -42,6 +42,7 @@ _PARTS = (
     "repeat",
     "rewind",
     "rollback",
+    "schedule",
     "start",
     "transfer",
 )
@@ -71,6 +72,7 @@ from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
+from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
 
@@ -98,6 +100,7 @@ __all__ = [
     "RepeatContract",
     "RewindContract",
     "RollbackContract",
+    "ScheduleContract",
     "SettableClock",
     "StartContract",
     "StoreContract",
@@ -126,6 +129,7 @@ class StoreContract(
     ForkContract,
     TransferContract,
     MovedEventContract,
+    ScheduleContract,
     ReadContract,
     HintContract,
 ):

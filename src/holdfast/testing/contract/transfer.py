@@ -26,13 +26,14 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.model import Reply, RunOptions
-from holdfast.core.ports import Store
+from holdfast.core.model import Firing, Reply, RunOptions, Schedule
+from holdfast.core.ports import ScheduleQuery, Store
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, Restoration
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract.arrange import (
     HOSTILE,
+    TYPE,
     a_child,
     a_message,
     a_reception,
@@ -341,3 +342,33 @@ class TransferContract(Contract):
         ]
         assert await store.get(an_id(2)) is None
         assert await store.find("k") == an_id(1)
+
+    # Schedules
+
+    async def test_a_schedule_goes_on_as_it_stood(self, store: Store, other: Store, clock: SettableClock) -> None:
+        """The port: with the slot that comes next, the runs that are open and what was left out."""
+        await other.put_schedules([Schedule(name="tick", type=TYPE, payload="{}", every=SECOND, overlap="skip")])
+        for _ in range(3):
+            clock.advance(SECOND)
+            for schedule in (await other.due_schedules(10)).schedules:
+                at = schedule.next_at or 0
+                await other.fire([Firing(schedule=schedule, slots=(at,), next_at=at + SECOND)])
+        (before,) = await other.schedules(ScheduleQuery())
+        assert before.skipped > 0
+        clock.advance(60 * SECOND)
+
+        assert await store.restore_schedules([before]) == 1
+
+        assert list(await store.schedules(ScheduleQuery())) == [before]
+        assert (await store.due_schedules(10)).schedules == (before,)
+
+    async def test_a_schedule_that_is_there_stays_as_it_is(self, store: Store) -> None:
+        """S6: it may be repeated; and what was said here counts."""
+        await store.put_schedules([Schedule(name="a", type=TYPE, payload="{}", every=SECOND)])
+        before = list(await store.schedules(ScheduleQuery()))
+        others = [Schedule(name=name, type="other", payload="1", every=SECOND, is_paused=True) for name in ("a", "b")]
+
+        assert await store.restore_schedules(others) == 1
+        assert await store.restore_schedules(others) == 0
+
+        assert list(await store.schedules(ScheduleQuery())) == [*before, others[1]]
