@@ -35,7 +35,7 @@ from holdfast.engine.check import RunCheck
 from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.importing import ImportReport, RefusedRun
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -100,6 +100,7 @@ __all__ = [
     "Task",
     "TaskContext",
     "TopicInfo",
+    "TypeInfo",
     "UnknownWorkflow",
     "WaitInfo",
     "WaitTimeout",

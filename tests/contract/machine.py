@@ -42,9 +42,12 @@ from holdfast.core.model import (
     Intent,
     Lease,
     Message,
+    Rate,
     Reply,
     RunOptions,
     Topic,
+    TypeChange,
+    TypeOffer,
     Wait,
     WaitKind,
 )
@@ -72,6 +75,7 @@ from holdfast.testing.contract.arrange import (
     for_time,
     succeed,
 )
+from tests.contract.slots import check_slots
 from tests.contract.wishes import WISHES, Wish, request_of
 
 Plan = dict[str, Any]
@@ -94,6 +98,14 @@ RULES = tuple(
     for name in ("paid", "it's*", "*")
     for rules in ({"mode": "queue"}, {"mode": "queue", "max_pending": 1}, {"mode": "queue", "retention": SECOND}, {})
 )
+LIMITS: tuple[Plan, ...] = (
+    *({"concurrency": count} for count in (None, 1, 1, 2)),
+    *({"per_key": per_key} for per_key in ({}, {"it's": 1})),
+    *({"rate": rate} for rate in (None, Rate(count=1, period=SECOND), Rate(count=2, period=SECOND))),
+    *({"is_enabled": is_enabled} for is_enabled in (True, True, False)),
+    {"description": "it's %", "runtime": "go", "retention": SECOND},
+)
+CHANGES = tuple(TypeChange(name=name, **change) for name in TYPES for change in LIMITS)
 MANY = 1_000
 LOOK_EVERY = 10
 
@@ -121,7 +133,7 @@ INTENTS = st.tuples(
         {"priority": 255},
         {"delay": 1},
         {"delay": SECOND},
-        {"tags": {"it's": "%"}},
+        *({"tags": {"it's": value}} for value in ("%", "x")),
         {"options": RunOptions(undelivered="dead_letter")},
         *({"parent": number, "on_close": "cancel"} for number in range(3)),
         *({"parent": number} for number in range(3)),
@@ -361,6 +373,27 @@ class StoreMachine(RuleBasedStateMachine):
     def rule_topic(self, topic: Topic) -> None:
         self._both(lambda store: store.put_topics([topic]))
 
+    @rule(changes=st.lists(st.sampled_from(CHANGES), min_size=1, max_size=2))
+    def change_types(self, changes: list[TypeChange]) -> None:
+        self._both(lambda store: store.change_types(changes))
+
+    @rule(type=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
+    def compete(self, type: str, worker: str) -> None:
+        """Have runs compete for one slot and one of them let go: chance alone seldom does."""
+        self.change_types([TypeChange(name=type, concurrency=1, is_enabled=True)])
+        request = ClaimRequest(
+            id=self._new_claim_id(), worker=worker, types=(type,), limit=RUNS, lease=LEASE, python=PYTHON
+        )
+        self._learn(self._both(lambda store: store.claim(request)).leases)
+        held = [lease for lease in self.leases if self._is_current(lease) and lease.run.type == type]
+        if held:
+            self._write([checkpoint_for(held[-1], block())])
+
+    @rule(name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
+    def offer_types(self, name: str, worker: str) -> None:
+        offer = TypeOffer(name=name, runtime="python", description="%")
+        self._both(lambda store: store.offer_types(worker, [offer]))
+
     @rule(kind=st.sampled_from(["prune", "dry run", "replay", "purge"]), number=st.integers(0, 2))
     def tidy(self, kind: str, number: int) -> None:
         letters = [*self.model._state.letters, 99][number:][:2]
@@ -464,6 +497,7 @@ class StoreMachine(RuleBasedStateMachine):
         async def look() -> tuple[Plan, Plan]:
             return await _picture(self.model, numbers), await _picture(self.other, numbers)
 
+        check_slots(self.model._state, self.clock.now())
         model, other = self.loop.run_until_complete(look())
         for name, shown in model.items():
             assert other[name] == shown, name
@@ -661,6 +695,9 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "workers": list(await store.workers()),
         "held": await store.held(),
         "topics": list(await store.topics()),
+        "types": list(await store.types()),
+        "slots": list(await store.slots()),
+        "slots of a type": list(await store.slots(TYPES[0])),
         "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
         "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),
         "replies": await store.replies([(run_id, f"{message}") for run_id in ids for message in range(2)]),

@@ -490,14 +490,20 @@ async def test_a_key_that_another_run_has_is_told_with_both_ids(few_stages: tupl
         ]
 
 
-async def test_what_was_said_of_a_topic_counts_where_it_was_said(few_stages: tuple[Stage, Stage]) -> None:
+async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         await h.topic("jobs", mode="queue", max_pending=5)
         await h.topic("a*", retention=60)
         await there.topic("jobs", max_pending=7)
+        await h.type("looper", concurrency=2, retention=86_400)
+        await h.type("sleeper", enabled=False)
+        await there.type("sleeper", concurrency=9)
 
         await moved(h, there)
 
+        rules = {rule.name: rule for rule in await there.store.types()}
+        assert (rules["looper"].concurrency, rules["looper"].retention) == (2, 86_400 * SECOND)
+        assert (rules["sleeper"].concurrency, rules["sleeper"].is_enabled) == (9, True)
         assert [(topic.name, topic.max_pending) for topic in await there.topics()] == [("a*", 10_000), ("jobs", 7)]
 
 

@@ -44,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "fork": "Make a new run with the beginning of another.",
     },
     "Operate": {
+        "types": "Limit types of runs, switch them off and on.",
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
         "prune": "Remove what nobody needs any more.",

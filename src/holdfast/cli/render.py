@@ -17,7 +17,7 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
 
 Json = dict[str, Any]
 
@@ -122,6 +122,23 @@ def topic_json(topic: TopicInfo) -> Json:
         "mode": topic.mode,
         "retention_seconds": topic.retention.total_seconds(),
         "max_pending": topic.max_pending,
+    }
+
+
+def type_json(type: TypeInfo) -> Json:
+    return {
+        "name": type.name,
+        "runtime": type.runtime,
+        "description": type.description,
+        "enabled": type.enabled,
+        "concurrency": type.concurrency,
+        "per_key": type.per_key,
+        "rate": None if type.rate is None else {"count": type.rate[0], "seconds": type.rate[1].total_seconds()},
+        "retention_seconds": None if type.retention is None else type.retention.total_seconds(),
+        "last_worker": type.last_worker,
+        "last_seen_at": time_json(type.last_seen_at),
+        "counts": {state.value: count for state, count in type.counts.items()},
+        "parked": type.parked,
     }
 
 

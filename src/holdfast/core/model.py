@@ -314,6 +314,21 @@ class TypeRule(Value, frozen=True, kw_only=True):
     def is_limited(self) -> bool:
         return self.concurrency is not None or self.rate is not None or bool(self.per_key)
 
+    @property
+    def limits(self) -> tuple[int | None, dict[str, int], Rate | None]:
+        """What has to be the same for nobody to be concerned by a change."""
+        return self.concurrency, self.per_key, self.rate
+
+    def offered(self, offer: TypeOffer, worker: str, now: Micros) -> TypeRule:
+        """The rule after a worker has said that it is ready. What a person has said stays."""
+        return msgspec.structs.replace(
+            self,
+            runtime=offer.runtime,
+            description=self.description or offer.description,
+            seen_by=worker,
+            seen_at=now,
+        )
+
 
 class TypeChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is to be otherwise about a type; whatever is not named stays as it is."""

@@ -102,6 +102,14 @@ class Sent(Value, frozen=True, kw_only=True):
     refused: str | None = None
 
 
+class SlotUse(Value, frozen=True, kw_only=True):
+    """How many runs have a slot of this name, and how many wait in its queue. `core.limits` has the names."""
+
+    name: str
+    used: int
+    waiting: int
+
+
 class LetterQuery(Value, frozen=True, kw_only=True):
     """Which dead letters to list, oldest first. `topic` may end in `*`; `after` is the last one of the page before."""
 
@@ -234,6 +242,10 @@ class Reader(Protocol):
 
     async def types(self) -> Sequence[TypeRule]:
         """What is known and was said of types, by name. What was neither said nor seen is not there."""
+        ...
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        """The slots that somebody has or waits for because of limits, by name; of one type, or of all."""
         ...
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...

@@ -37,7 +37,6 @@ BLOCKED_LAST_RETRY: Micros = 600 * SECOND
 
 SLOT_LOCATION = "~slot"
 LIMIT_LOCATION = "~limit"
-RATE_LOCATION = "~rate"
 MAX_RUN_LOCATION = "~max_run"
 MAX_SUSPEND_LOCATION = "~max_suspend"
 ROLLBACK_LOCATION = "~rollback"
@@ -413,8 +412,13 @@ def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
-def roused(run: Run, now: Micros) -> Run | None:
-    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself."""
+def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
+    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself.
+
+    Nor if it is parked by a limit: it is awake, and would only be parked again.
+    """
+    if any(wait.location == LIMIT_LOCATION for wait in waits):
+        return None
     may_go_on = run.state is RunState.SUSPENDED or run.ready_at is not None
     if run.is_held or run.state.is_end or not may_go_on:
         return None

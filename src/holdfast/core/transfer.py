@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, EntryKind, Run, Value, Wait
+from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, EntryKind, Run, TypeChange, TypeRule, Value, Wait
 from holdfast.core.received import received_in, record_of
 from holdfast.core.states import RunState
 
@@ -111,6 +111,24 @@ def is_at_rest(run: Run) -> bool:
     """Whether nothing but a person's hand can move a run on."""
     is_given_up = run.state is RunState.BLOCKED and run.ready_at is None
     return not run.is_held and (run.state.is_end or run.state is RunState.PAUSED or is_given_up)
+
+
+def is_ruled(rule: TypeRule) -> bool:
+    """Whether a person has said something of a type, and not only workers."""
+    return ruling(rule) != ruling(TypeRule(name=rule.name))
+
+
+def ruling(rule: TypeRule) -> TypeChange:
+    """What a person may say of a type, as this rule has it."""
+    return TypeChange(
+        name=rule.name,
+        description=rule.description,
+        is_enabled=rule.is_enabled,
+        concurrency=rule.concurrency,
+        per_key=rule.per_key,
+        rate=rule.rate,
+        retention=rule.retention,
+    )
 
 
 def check_restorable(dump: Dump) -> None:

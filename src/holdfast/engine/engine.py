@@ -35,6 +35,7 @@ from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
 from holdfast.engine.queries import Filter, pages, query_of
 from holdfast.engine.transfers import Transfers
+from holdfast.engine.types import Types
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -78,7 +79,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Transfers, OwnTransactions):
+class Engine(Controls, Delivery, Types, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:

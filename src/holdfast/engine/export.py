@@ -18,7 +18,7 @@ from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
 from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, ScheduleQuery, Store
 from holdfast.core.states import ENDS, LIVE, RunState
-from holdfast.core.transfer import EXPORT, is_at_rest
+from holdfast.core.transfer import EXPORT, is_at_rest, is_ruled
 from holdfast.engine.door import Door
 from holdfast.engine.queries import Filter, pages, query_of
 
@@ -99,8 +99,8 @@ class Export:
 
     async def _contents(self, store: Store, query: Query, last_event: int) -> AsyncIterator[lines.Content]:
         if self._is_live:
-            for topic in await store.topics():
-                yield lines.TopicLine(topic=topic)
+            async for rule in _rules(store):
+                yield rule
         async for run_ids in self._run_ids(store, query):
             for dump in await store.dump(run_ids):
                 yield lines.RunLine(dump=dump)
@@ -109,10 +109,8 @@ class Export:
             async for event in self._events(store, last_event):
                 yield event
         if self._is_live and not self._is_filtered:
-            async for letter in _letters(store):
-                yield letter
-            async for schedule in _schedules(store):  # last, so that whatever they made meanwhile is told of
-                yield schedule
+            async for line in _rest(store):
+                yield line
 
     # Choosing
 
@@ -216,20 +214,27 @@ async def family_of(store: Store, run: Run) -> list[Run]:
     return family
 
 
-async def _letters(store: Store) -> AsyncIterator[lines.LetterLine]:
-    after = 0
-    while page := await store.dead_letters(LetterQuery(after=after, limit=PAGE_LIMIT)):
-        for letter in page:
+async def _rules(store: Store) -> AsyncIterator[lines.Content]:
+    """What was said of topics and types."""
+    for topic in await store.topics():
+        yield lines.TopicLine(topic=topic)
+    for rule in await store.types():
+        if is_ruled(rule):
+            yield lines.TypeLine(type=rule)
+
+
+async def _rest(store: Store) -> AsyncIterator[lines.Content]:
+    """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
+    number = 0
+    while letters := await store.dead_letters(LetterQuery(after=number, limit=PAGE_LIMIT)):
+        for letter in letters:
             yield lines.LetterLine(letter=letter)
-        after = page[-1].number
-
-
-async def _schedules(store: Store) -> AsyncIterator[lines.ScheduleLine]:
-    after = ""
-    while page := await store.schedules(ScheduleQuery(after=after, limit=PAGE_LIMIT)):
-        for schedule in page:
+        number = letters[-1].number
+    name = ""
+    while schedules := await store.schedules(ScheduleQuery(after=name, limit=PAGE_LIMIT)):
+        for schedule in schedules:
             yield lines.ScheduleLine(schedule=schedule)
-        after = page[-1].name
+        name = schedules[-1].name
 
 
 def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:

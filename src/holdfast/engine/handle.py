@@ -15,7 +15,7 @@ from holdfast.core.model import Message
 from holdfast.core.ports import Details, Sent
 from holdfast.core.states import RunState
 from holdfast.engine.ends import End
-from holdfast.engine.explain import explain
+from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RunHandle(Generic[R]):
         """One sentence saying why the run is where it is."""
         store = self._engine.store
         details = await self._details()
-        return explain(details, await store.workers(), await store.audit(details.run.id), await store.now())
+        return await explanation(store, details, await store.audit(details.run.id), await store.now())
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> bool:
         """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""

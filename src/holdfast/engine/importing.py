@@ -17,7 +17,7 @@ from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.model import DeadLetter, Schedule, WaitKind
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
-from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause
+from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause, is_ruled, ruling
 from holdfast.engine.export import RUNS_AT_ONCE, Told
 from holdfast.engine.queries import pages
 
@@ -52,6 +52,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     known: int = 0
     resumed: int = 0
     topics: int = 0
+    types: int = 0
     schedules: int = 0
     events: int = 0
     skipped: int = 0
@@ -75,6 +76,7 @@ class Import:
         self._schedules: list[Schedule] = []
         self._size = 0
         self._topics: set[str] = set()
+        self._types: set[str] = set()
         self._pauses: set[str] = set()  # the requests by which exports paused runs of this file
 
     async def take(self, source: Lines) -> ImportReport:
@@ -109,6 +111,7 @@ class Import:
     async def _begin(self, header: lines.Header) -> None:
         self.report.export_id = header.export_id
         self._topics = {topic.name for topic in await self._store.topics()}
+        self._types = {rule.name for rule in await self._store.types() if is_ruled(rule)}
         # Before anything else: whatever is emitted from now on has a higher number than all that the runs know.
         told = await self._store.restore(self._restoration())
         self.report.was_finished = told.is_finished
@@ -127,8 +130,10 @@ class Import:
                     self.report.topics += 1
             case lines.ScheduleLine(schedule=schedule):
                 self._schedules.append(schedule)
-            case lines.TypeLine():
-                pass
+            case lines.TypeLine(type=rule):
+                if rule.name not in self._types:
+                    await self._store.change_types([ruling(rule)])
+                    self.report.types += 1
         self._size += size
         others = len(self._events) + len(self._letters)
         if len(self._runs) >= RUNS_AT_ONCE or others >= OTHERS_AT_ONCE or self._size >= BYTES_AT_ONCE:

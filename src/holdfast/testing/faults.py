@@ -34,6 +34,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -48,6 +51,7 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
     Store,
     Transacted,
     Transaction,
@@ -217,6 +221,12 @@ class FaultyStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self.inner.put_topics(topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self.inner.change_types(changes)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self.inner.offer_types(worker, offers)
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.replay_letters(numbers)
 
@@ -267,6 +277,12 @@ class FaultyStore:
 
     async def topics(self) -> Sequence[Topic]:
         return await self.inner.topics()
+
+    async def types(self) -> Sequence[TypeRule]:
+        return await self.inner.types()
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self.inner.slots(type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self.inner.dead_letters(query)

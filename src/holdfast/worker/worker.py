@@ -22,7 +22,7 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import matches_type
-from holdfast.core.model import Holding, Lease, WorkerInfo
+from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
 from holdfast.core.ports import Store
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
@@ -171,6 +171,7 @@ class Worker:
             poll=self._poll,
             take=self._take_claimed,
         )
+        await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
         await self._renew()
         if self._has_heart:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
@@ -294,6 +295,10 @@ class Worker:
             self._counted = count
             self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
         return self._types
+
+    def _offer_of(self, type: str) -> TypeOffer:
+        definition = self._registry.get(type)
+        return TypeOffer(name=type, runtime="python", description=definition.description if definition else "")
 
     def _is_mine(self, type: str) -> bool:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)

@@ -22,6 +22,7 @@ from holdfast.stores.sqlite import (
     inboxes,
     leases,
     letters,
+    limits,
     listing,
     moves,
     pruning,
@@ -30,6 +31,7 @@ from holdfast.stores.sqlite import (
     schema,
     starts,
     topics,
+    types,
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
@@ -44,16 +46,18 @@ MODULES = (
     inboxes,
     leases,
     letters,
+    limits,
     moves,
     pruning,
     queues,
     reads,
     starts,
     topics,
+    types,
 )
 
 # What looks at everything there is, and says so.
-READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "REGISTERED"}
+READS_EVERYTHING = {"_COUNTS", "_ORPHANS", "_WORKERS", "_TOPICS", "_TYPES", "_RULED", "_USES", "_STRAY", "REGISTERED"}
 
 STATEMENTS = {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
@@ -109,6 +113,8 @@ def test_a_claim_seeks_and_never_sorts(connection: apsw.Connection, name: str) -
 QUEUE_PLANS = {
     "queues._IN_LINE": "wait_turn (topic=?)",
     "queues._EXCLUSIVE": "inbox_exclusive (run_id=?)",
+    "limits.FIRST": "wait_slot (topic=?)",
+    "moves._NEXT_PARKED": "wait_slot (topic=?)",
     "arrivals._PENDING": "event_pending (topic=?)",
     "pruning._TO_LOOK_AT": "event_expiry (expires_at=?)",
     "pruning._EXPIRED": "event_expiry (expires_at<?)",

@@ -36,11 +36,16 @@ def _queued(state: State, request: ClaimRequest) -> list[Record]:
 
 
 def lease(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
-    """Give a run to a worker."""
+    """Give a run to a worker, with all it needs to continue it."""
+    hold(state, record, by, now)
+    return _lease_of(record)
+
+
+def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> None:
+    """Have a worker hold a run."""
     before = record.run
     record.run = rules.claimed(before, by, now)
     state.note(record, audit.of_claim(before, record.run, now))
-    return _lease_of(record)
 
 
 def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:

@@ -11,8 +11,7 @@ from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resu
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
-from holdfast.core.states import RunState
-from holdfast.stores.memory import limits, moves
+from holdfast.stores.memory import moves
 from holdfast.stores.memory.state import Record, State
 
 
@@ -32,7 +31,7 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
         case Resume():
             return _change(state, record, rules.resumed(run, record.waits, now), request, now)
         case Wake():
-            return _change(state, record, rules.roused(run, now), request, now)
+            return _change(state, record, rules.roused(run, record.waits, now), request, now)
         case Rewind() | Recover():
             return _revise(state, record, request, now)
         case Fork():
@@ -44,8 +43,6 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
 def _change(state: State, record: Record, after: Run | None, request: Pause | Resume | Wake, now: Micros) -> bool:
     if after is None:
         return False
-    if after.state is RunState.PAUSED:
-        limits.leave_queue(record)
     moves.move(state, record, after, now, audit.of_change(after, request, now))
     if after.is_held:
         state.news.arrived.add(after.id)  # so that its holder looks

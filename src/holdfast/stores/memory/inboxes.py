@@ -20,7 +20,7 @@ def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None
         waits, is_over = rules.counted_down(record.waits, arrival)
         record.waits = tuple(waits)
         # One that is awake and waits for a slot of its type finds it when it has got one.
-        is_awaited = is_over and limits.wait_at(waits, rules.LIMIT_LOCATION) is None
+        is_awaited = is_over and limits.parked_at(waits) is None
     record.run = rules.delivered(before, now, is_awaited=is_awaited)
     if record.run.is_held:
         state.news.arrived.add(record.run.id)

@@ -23,8 +23,7 @@ def move(state: State, record: Record, after: Run, now: Micros, fact: AuditFact 
     elif after.rollback is not None and before.rollback is None:
         _close(state, record, now)
     if not rules.is_in_race(after, now):
-        if after.slots:
-            limits.give_back(state, record, now)
+        limits.leave(state, record, now)
     elif not after.is_held:
         state.news.ready.add(after.type)
 
@@ -98,7 +97,7 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
 
 def hand_on_slot(state: State, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
-    if run.group is not None and (record := limits.next_parked(state, run.group, rules.SLOT_LOCATION)) is not None:
+    if run.group is not None and (record := limits.first_parked(state, run.group, rules.SLOT_LOCATION)) is not None:
         _give_slot(state, record, now)
 
 

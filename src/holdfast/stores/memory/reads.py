@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.core import rules
+from holdfast.core import limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Query
+from holdfast.core.ports import Details, Query, SlotUse
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
 
@@ -55,6 +55,15 @@ def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, s
 
 def topics(state: State) -> list[Topic]:
     return sorted(state.topics.values(), key=lambda topic: topic.name)
+
+
+def slots(state: State, type: str | None) -> list[SlotUse]:
+    """Who has slots and who waits for them, by their names."""
+    used = Counter({name: len(runs) for name, runs in state.slots.items() if runs})
+    parked = (limits.parked_at(record.waits) for record in list(state.records.values()))
+    waiting = Counter(wait.names[0] for wait in parked if wait is not None)
+    names = sorted(name for name in {*used, *waiting} if type is None or limits.is_of(name, type))
+    return [SlotUse(name=name, used=used[name], waiting=waiting[name]) for name in names]
 
 
 def counts(state: State) -> dict[str, dict[RunState, int]]:

@@ -115,7 +115,7 @@ Place = tuple[int, Micros, str]
 
 @dataclass
 class State:
-    """Runs by id, ids by key, by parent and by slot, events by topic, topics, types, letters, schedules, workers, news.
+    """All there is: runs by id, ids by key, by parent and by slot, events by topic, and the rest by name or number.
 
     `parked` are those who wait for a slot, or have waited: their waits tell. `slots` are those who have one.
     """
@@ -146,10 +146,11 @@ class State:
         """The runs of a type that are worked on, or have slots."""
         return (r for r in self.records.values() if r.run.type == type and (r.run.is_held or r.run.slots))
 
-    def parked_of(self, type: str) -> Iterator[Record]:
-        """The runs of a type that wait because of its limits."""
-        waiting = (r for r in self.records.values() if any(wait.location in limits.LOCATIONS for wait in r.waits))
-        return (record for record in waiting if record.run.type == type)
+    def key_queues(self, type: str) -> list[str]:
+        """The queues in which runs of a type wait for slots of their keys."""
+        waiting = (limits.parked_at(r.waits) for r in self.records.values() if r.run.type == type)
+        shared = (limits.type_slot(type), limits.rate_slot(type))
+        return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
     def next_event(self) -> int:
         """The number of the next event."""

@@ -44,6 +44,7 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
@@ -229,6 +230,10 @@ class MemoryStore:
 
     async def types(self) -> Sequence[TypeRule]:
         return sorted(self._state.types.values(), key=lambda rule: rule.name)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        with self._lock:
+            return reads.slots(self._state, type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)

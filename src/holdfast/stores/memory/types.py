@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from holdfast.core.clock import Micros
 from holdfast.core.model import TypeChange, TypeOffer, TypeRule
 from holdfast.stores.memory import limits
@@ -17,7 +15,7 @@ def change(state: State, changes: Sequence[TypeChange], now: Micros) -> None:
     for one in changes:
         before = state.types.get(one.name) or TypeRule(name=one.name)
         after = state.types[one.name] = one.applied_to(before)
-        if _limits(before) != _limits(after):
+        if before.limits != after.limits:
             limits.apply(state, after, now)
         if after.is_enabled and not before.is_enabled:
             state.news.ready.add(one.name)
@@ -27,11 +25,4 @@ def offer(state: State, worker: str, offers: Sequence[TypeOffer], now: Micros) -
     """Note what a worker is ready to work on. What a person has said of a type stays."""
     for one in offers:
         known = state.types.get(one.name) or TypeRule(name=one.name)
-        description = known.description or one.description
-        state.types[one.name] = replace(
-            known, runtime=one.runtime, description=description, seen_by=worker, seen_at=now
-        )
-
-
-def _limits(rule: TypeRule) -> object:
-    return rule.concurrency, rule.per_key, rule.rate
+        state.types[one.name] = known.offered(one, worker, now)

@@ -233,6 +233,8 @@ class Writing:
             run = self._held.run(checkpoint.run_id, checkpoint.token)
             if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
                 wishes.groups[run.group] += 1
+            if run is not None and run.slots and not isinstance(checkpoint.next, Hold):
+                wishes.leave(run)
         kept: list[tuple[Run, tuple[Wait, ...]]] = []
 
         def operation(working: WorkingSet, now: Micros) -> Verdicts:

@@ -31,6 +31,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -44,10 +47,11 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
-from holdfast.stores.memory import arrivals, controls, letters
+from holdfast.stores.memory import arrivals, controls, letters, types
 from holdfast.stores.postgres import (
     backlogs,
     checkup,
@@ -276,6 +280,15 @@ class PostgresStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._run_in(self._writers, topic_rules.put, topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
+        # Of whoever is held or waits, which may be many.
+        await self._decide(wishes, lambda working, now: types.change(working, changes, now), is_small=False)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        wishes = Wishes(types={offer.name for offer in offers})
+        await self._decide(wishes, lambda working, now: types.offer(working, worker, offers, now))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
@@ -391,6 +404,12 @@ class PostgresStore:
 
     async def topics(self) -> Sequence[Topic]:
         return await self._read(topic_rules.list_topics)
+
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._read(reads.types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._read(reads.slots, type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)

@@ -48,7 +48,7 @@ def control(desk: Desk, run_id: str, request: Control) -> bool:
         case Resume():
             return _change(desk, run, rules.resumed(run, desk.waits(run_id), now), request, now)
         case Wake():
-            return _change(desk, run, rules.roused(run, now), request, now)
+            return _change(desk, run, rules.roused(run, desk.waits(run_id), now), request, now)
         case Rewind() | Recover():
             return _revise(desk, run, request, now)
         case Fork():

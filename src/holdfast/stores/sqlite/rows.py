@@ -18,8 +18,10 @@ from holdfast.core.model import (
     Entry,
     EntryKind,
     EntryState,
+    Rate,
     Run,
     RunOptions,
+    TypeRule,
     Wait,
     WaitKind,
     WorkerInfo,
@@ -41,6 +43,7 @@ ENTRY_COLUMNS = (
 ARRIVAL_COLUMNS = "number, kind, name, at, payload, ref, state, error, family, is_exclusive"
 WAIT_COLUMNS = "location, kind, since, names, deadline, after, count"
 AUDIT_COLUMNS = "run_id, event, at, data"
+TYPE_COLUMNS = "name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at"
 WORKER_COLUMNS = "id, name, host, pid, types, concurrency, started_at, heartbeat_at"
 
 # Looking a member up in a dictionary takes a tenth of the time of calling the enumeration.
@@ -54,6 +57,8 @@ _decode_error = msgspec.json.Decoder(ErrorRecord).decode
 _decode_tags = msgspec.json.Decoder(dict[str, str]).decode
 _decode_options = msgspec.json.Decoder(RunOptions).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_per_key = msgspec.json.Decoder(dict[str, int]).decode
+_decode_rate = msgspec.json.Decoder(Rate).decode
 _decode_data = msgspec.json.Decoder(dict[str, str | int]).decode
 
 
@@ -271,6 +276,37 @@ def wait_row(run_id: str, place: int, wait: Wait) -> Row:
     return run_id, place, wait.location, wait.kind, wait.since, names, wait.deadline, wait.after, wait.count, topic
 
 
+def type_of(row: Row) -> TypeRule:
+    name, runtime, description, is_enabled, concurrency, per_key, rate, retention, seen_by, seen_at = row
+    return TypeRule(
+        name=name,
+        runtime=runtime,
+        description=description,
+        is_enabled=bool(is_enabled),
+        concurrency=concurrency,
+        per_key=_decode_per_key(per_key) if per_key is not None else {},
+        rate=_decode_rate(rate) if rate is not None else None,
+        retention=retention,
+        seen_by=seen_by,
+        seen_at=seen_at,
+    )
+
+
+def type_row(rule: TypeRule) -> Row:
+    return (
+        rule.name,
+        rule.runtime,
+        rule.description,
+        rule.is_enabled,
+        rule.concurrency,
+        json_of(rule.per_key) if rule.per_key else None,
+        json_of(rule.rate) if rule.rate is not None else None,
+        rule.retention,
+        rule.seen_by,
+        rule.seen_at,
+    )
+
+
 def fact_of(row: Row) -> AuditFact:
     run_id, event, at, data = row
     return AuditFact(run_id=run_id, event=event, at=at, data=_decode_data(data) if data else {})
@@ -292,6 +328,10 @@ def worker_of(row: Row) -> WorkerInfo:
         started_at=started_at,
         heartbeat_at=heartbeat_at,
     )
+
+
+def tags_of(text: str) -> dict[str, str]:
+    return _decode_tags(text)
 
 
 def tags_text(tags: dict[str, str]) -> str | None:

@@ -27,6 +27,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -40,6 +43,7 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
@@ -52,6 +56,7 @@ from holdfast.stores.sqlite import (
     histories,
     leases,
     letters,
+    limits,
     listing,
     pruning,
     reads,
@@ -61,6 +66,7 @@ from holdfast.stores.sqlite import (
     transfers,
 )
 from holdfast.stores.sqlite import topics as topic_rules
+from holdfast.stores.sqlite import types as type_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
@@ -166,6 +172,12 @@ class SqliteStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._writer.run(lambda desk: topic_rules.put(desk, topics))
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self._writer.run(lambda desk: type_rules.change(desk, changes))
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self._writer.run(lambda desk: type_rules.offer(desk, worker, offers))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.replay(desk, numbers))
 
@@ -229,6 +241,12 @@ class SqliteStore:
 
     async def topics(self) -> Sequence[Topic]:
         return await self._readers.run(topic_rules.list_topics)
+
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._readers.run(type_rules.list_types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._readers.run(lambda connection: limits.uses(connection, type))
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))

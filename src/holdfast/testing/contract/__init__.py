@@ -32,10 +32,12 @@ _PARTS = (
     "group",
     "hint",
     "letter",
+    "limit",
     "message",
     "moved_event",
     "pause",
     "queue",
+    "rate",
     "read",
     "recover",
     "renew",
@@ -43,8 +45,10 @@ _PARTS = (
     "rewind",
     "rollback",
     "schedule",
+    "slot",
     "start",
     "transfer",
+    "type",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -62,10 +66,12 @@ from holdfast.testing.contract.generation import GenerationContract  # noqa: E40
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
+from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
 from holdfast.testing.contract.moved_event import MovedEventContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
+from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
@@ -73,8 +79,10 @@ from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
+from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
 from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
+from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -90,10 +98,12 @@ __all__ = [
     "GroupContract",
     "HintContract",
     "LetterContract",
+    "LimitContract",
     "MessageContract",
     "MovedEventContract",
     "PauseContract",
     "QueueContract",
+    "RateContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
@@ -102,9 +112,11 @@ __all__ = [
     "RollbackContract",
     "ScheduleContract",
     "SettableClock",
+    "SlotContract",
     "StartContract",
     "StoreContract",
     "TransferContract",
+    "TypeContract",
 ]
 
 
@@ -130,6 +142,10 @@ class StoreContract(
     TransferContract,
     MovedEventContract,
     ScheduleContract,
+    TypeContract,
+    LimitContract,
+    SlotContract,
+    RateContract,
     ReadContract,
     HintContract,
 ):

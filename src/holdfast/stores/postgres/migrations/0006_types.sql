@@ -26,7 +26,8 @@ create table types (
     rate_window text,
     retention bigint,
     seen_by text not null default '',
-    seen_at bigint
+    seen_at bigint,
+    is_limited boolean generated always as (concurrency is not null or per_key is not null or rate is not null) stored
 );
 
 -- Who has a slot of which limit.
@@ -62,3 +63,39 @@ create view types_read as
         rate::json as rate,
         retention, seen_by, seen_at
     from types;
+
+create view type as
+    select name, runtime, description, is_enabled, concurrency,
+        coalesce(per_key, '{}')::json as per_key,
+        (rate::json ->> 'count')::bigint as rate_count,
+        (rate::json ->> 'period')::bigint * interval '1 microsecond' as rate_period,
+        retention * interval '1 microsecond' as retention,
+        seen_by,
+        instant(seen_at) as seen_at
+    from types;
+
+comment on view type is 'Types of runs: what workers and people have said of them.';
+comment on column type.name is 'Its name, as in run.type.';
+comment on column type.runtime is 'What the workers are made of that offer to do its runs: python, go, …';
+comment on column type.description is 'What it is for.';
+comment on column type.is_enabled is 'Whether its runs are claimed; if not, they wait until it is switched on again.';
+comment on column type.concurrency is 'How many of its runs are worked on at once at most; null: as many as there are.';
+comment on column type.per_key is
+    'Names of tags: of runs with the same value of one, so many are worked on at once at most.';
+comment on column type.rate_count is 'How many of its runs begin within rate_period at most; null: as many as there are.';
+comment on column type.rate_period is 'In how much time.';
+comment on column type.retention is 'How long its runs are kept after their end; null: as long as others.';
+comment on column type.seen_by is 'The worker that last offered to do its runs.';
+comment on column type.seen_at is 'When it did.';
+
+create view slot as
+    select name, run_id
+    from slots;
+
+comment on view slot is 'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
+comment on column slot.name is
+    'The limit: type:NAME, type:NAME TAG=VALUE for the runs with this tag, rate:NAME for those that may begin.';
+comment on column slot.run_id is 'The run that has it.';
+
+comment on table types is 'holdfast''s own; read the view type.';
+comment on table slots is 'holdfast''s own; read the view slot.';

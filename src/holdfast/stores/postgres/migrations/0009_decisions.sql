@@ -21,12 +21,56 @@ begin
 end
 $$;
 
--- Lock what an operation is about, and tell all it may have to know. First the topics, then all runs in one order;
--- everything is read afterwards, so that it is as it stays until the transaction ends. Only whom to lock is read before:
--- who is found to be missing then makes all begin anew.
+-- Who has slots of limits of types: their own, of their rates, and of their keys, whose names begin with the type's.
+create function slots_v1(of_types text[]) returns table (name text, run_id text)
+    language plpgsql stable
+    as $$
+begin
+    return query
+    select s.name, s.run_id
+    from unnest(of_types) as t (type)
+    cross join lateral (
+        select s.name, s.run_id
+        from slots as s
+        where s.name in ('type:' || t.type, 'rate:' || t.type)
+        union all
+        select s.name, s.run_id
+        from slots as s
+        where s.name >= 'type:' || t.type || ' ' and s.name < 'type:' || t.type || '!'
+    ) as s;
+end
+$$;
+
+-- The runs of types that are held, or have slots.
+create function counted_v1(of_types text[]) returns text[]
+    language plpgsql stable
+    as $$
+begin
+    return array(
+        select held.id
+        from unnest(of_types) as t (type)
+        cross join lateral (
+            select r.id
+            from runs as r
+            where r.type = t.type and r.worker is not null
+            offset 0
+        ) as held
+        union all
+        select s.run_id
+        from slots_v1(of_types) as s
+    );
+end
+$$;
+
+-- Lock what an operation is about, and tell all it may have to know. First the topics, then the types that have limits,
+-- then all runs, each in one order; everything is read afterwards, so that it is as it stays until the transaction ends.
+-- Only whom to lock is read before: who is found to be missing then makes all begin anew.
 --
 -- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
--- `renewals` may begin anew and part with all their children. What is not wished for is not looked at.
+-- `renewals` may begin anew and part with all their children. `due` is the wish for runs that may be claimed, of which
+-- those are passed over that somebody else has locked. `limits` are types whose limits are to be others: whoever changes
+-- rules (`is_ruling`) keeps all from claiming meanwhile, and waits until those are through who have begun. What is not
+-- wished for is not looked at.
 create or replace function load_v1(wishes text, at bigint) returns text
     language plpgsql
     set search_path from current
@@ -38,6 +82,7 @@ create or replace function load_v1(wishes text, at bigint) returns text
     set cpu_index_tuple_cost = 1
     set jit = off
     set lock_timeout = '10s'
+    set enable_bitmapscan = off
     as $$
 declare
     w constant json := wishes::json;
@@ -46,9 +91,13 @@ declare
     endings constant text[] := text_array_v1(w -> 'endings');
     renewals constant text[] := text_array_v1(w -> 'renewals');
     closing text[] := '{}';
+    types constant text[] := text_array_v1(w -> 'types');
     locked text[] := text_array_v1(w -> 'runs');
     found text[];
 begin
+    if w -> 'is_ruling' is not null then
+        lock table types in exclusive mode;
+    end if;
     if w -> 'buckets' is not null then
         for bucket in
             select b.class, b.bucket, b.is_exclusive
@@ -61,6 +110,15 @@ begin
                 perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);
             end if;
         end loop;
+    end if;
+
+    if cardinality(types) > 0 then
+        lock table types in row share mode;
+        perform
+        from types as t
+        where t.name = any(types) and t.is_limited
+        order by t.name
+        for no key update;
     end if;
 
     -- Who else is concerned.
@@ -98,8 +156,25 @@ begin
     if w -> 'groups' is not null then
         locked := locked || array(select p.run_id from parked_v2(w -> 'groups') as p);
     end if;
+    if w -> 'limits' is not null then
+        locked := locked || counted_v1(text_array_v1(w -> 'limits'));
+    end if;
     -- A run that is made only now is not seen, for it could not be locked any more.
     locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
+    if w -> 'due' is not null then
+        -- Last of all: whoever has locked them, in no order, must not wait for anything.
+        locked := locked || array(
+            select r.id
+            from runs as r
+            where r.id <> all(locked)
+                and r.id = any(array(
+                    select c.id
+                    from json_to_recordset(w -> 'due') as d (types json, count integer, suspects integer)
+                    cross join lateral due_v1(text_array_v1(d.types), instant(time_v1(at)), d.count, d.suspects) as c
+                ))
+            for no key update skip locked
+        );
+    end if;
     now := time_v1(at);
 
     found := array['"now":' || now, '"closing":' || array_to_json(closing)]
@@ -116,7 +191,32 @@ begin
             from unnest(locked) as l (id)
             join waits_read as waiting on waiting.run_id = l.id
         ))
-        || named_v1('arrivals', arrivals_v1(w, locked));
+        || named_v1('arrivals', case when w -> 'due' is null then arrivals_v1(w, locked) else '[]' end);
+    if cardinality(types) > 0 then
+        found := found
+            || named_v1('types', (
+                select coalesce(json_agg(json_build_array(row_to_json(t), k.rate_window::json)), '[]')
+                from types_read as t
+                join types as k on k.name = t.name
+                where t.name = any(types)
+            ))
+            || named_v1('slots', (
+                select coalesce(json_agg(json_build_array(s.name, s.count)), '[]')
+                from (
+                    select s.name, count(*) as count
+                    from slots_v1(types) as s
+                    group by s.name
+                ) as s
+            ));
+    end if;
+    if w -> 'limits' is not null then
+        found := found || named_v1('queues', (
+            select coalesce(json_agg(distinct waiting.topic), '[]')
+            from unnest(text_array_v1(w -> 'limits')) as l (type)
+            join waits as waiting on waiting.kind = 'slot'
+                and waiting.topic >= 'type:' || l.type || ' ' and waiting.topic < 'type:' || l.type || '!'
+        ));
+    end if;
     if cardinality(closing) + cardinality(renewals) > 0 then
         found := found
             || named_v1('children', (
@@ -318,6 +418,35 @@ begin
         if made < json_array_length(c -> 'made') then
             raise exception 'an id or a key is taken' using errcode = 'HF001';
         end if;
+    end if;
+
+    if c -> 'types' is not null then
+        insert into types (
+            name, runtime, description, is_enabled, concurrency, per_key, rate, rate_window, retention, seen_by, seen_at
+        )
+        select
+            t.name, coalesce(t.runtime, ''), coalesce(t.description, ''), coalesce(t.is_enabled, true), t.concurrency,
+            t.per_key::text, t.rate::text, t.rate_window::text, t.retention, coalesce(t.seen_by, ''), t.seen_at
+        from json_to_recordset(c -> 'types') as t (
+            name text, runtime text, description text, is_enabled boolean, concurrency bigint, per_key json, rate json,
+            rate_window json, retention bigint, seen_by text, seen_at bigint
+        )
+        order by t.name collate "C"
+        on conflict (name) do update
+        set runtime = excluded.runtime, description = excluded.description, is_enabled = excluded.is_enabled,
+            concurrency = excluded.concurrency, per_key = excluded.per_key, rate = excluded.rate,
+            rate_window = excluded.rate_window, retention = excluded.retention, seen_by = excluded.seen_by,
+            seen_at = excluded.seen_at;
+    end if;
+    if c -> 'freed' is not null then
+        delete from slots as s
+        using json_to_recordset(c -> 'freed') as f (name text, run_id text)
+        where s.name = f.name and s.run_id = f.run_id;
+    end if;
+    if c -> 'taken' is not null then
+        insert into slots (name, run_id)
+        select t.name, t.run_id
+        from json_to_recordset(c -> 'taken') as t (name text, run_id text);
     end if;
 
     if c -> 'cleared' is not null then
