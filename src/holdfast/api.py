@@ -33,7 +33,9 @@ from holdfast.core.retry import Retry
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
+from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.handle import RunHandle
+from holdfast.engine.importing import ImportReport, RefusedRun
 from holdfast.engine.info import (
     AuditInfo,
     DeadLetterInfo,
@@ -66,19 +68,23 @@ __all__ = [
     "DeadLetterInfo",
     "EntryInfo",
     "ErrorRecord",
+    "Export",
     "Fatal",
     "Fit",
     "HistoryDiverged",
     "Holdfast",
     "HoldfastError",
+    "ImportReport",
     "InvalidRequest",
     "JoinFailed",
     "KeyConflict",
     "LeaseLost",
+    "LeftRun",
     "Message",
     "NotSerializable",
     "PayloadTooLarge",
     "RaceFailed",
+    "RefusedRun",
     "Registry",
     "Retry",
     "Rollback",

@@ -54,6 +54,7 @@ from holdfast.core.model import (
 from holdfast.core.ports import Details, LetterQuery, Query, Store
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
@@ -143,6 +144,9 @@ INTENTS = st.tuples(
     ),
 )
 ADDRESSES = st.tuples(NUMBERS, often(None, KEYS), st.sampled_from(NAMES))
+MOVED_EVENTS = 30
+MOVES = st.tuples(NUMBERS, NUMBERS, often(None, KEYS))
+KEPT = st.tuples(st.integers(1, MOVED_EVENTS), st.sampled_from(TOPICS), st.booleans())
 WAITS = st.lists(
     st.sampled_from(
         [
@@ -421,6 +425,41 @@ class StoreMachine(RuleBasedStateMachine):
         state = self.model._state
         return not any(state.events.values()) and not any(r.receipts or r.replies for r in state.records.values())
 
+    @rule(
+        runs=st.lists(MOVES, max_size=3),
+        events=st.lists(KEPT, max_size=3),
+        export=st.integers(0, 3),
+        is_last=often(usual=False, rare=[True]),
+    )
+    def restore(
+        self,
+        *,
+        runs: list[tuple[int, int, str | None]],
+        events: list[tuple[int, str, bool]],
+        export: int,
+        is_last: bool,
+    ) -> None:
+        """Have runs come that look like those there are, and events that nobody has seen."""
+        dumps = [
+            _moved(dump, an_id(to), key)
+            for of, to, key in runs
+            for dump in self.loop.run_until_complete(self.model.dump([an_id(of)]))
+        ]
+        kept = {
+            number: KeptEvent(
+                number=number, topic=topic, id=f"k{number}", payload=f"{number}", at=self.clock.now(), is_queued=queued
+            )
+            for number, topic, queued in sorted(events)
+        }
+        restoration = Restoration(
+            export_id=f"x{export}",
+            last_event=MOVED_EVENTS,
+            runs=tuple(dumps),
+            events=tuple(kept.values()),
+            is_last=is_last,
+        )
+        self._both(lambda store: store.restore(restoration))
+
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
         self.clock.advance(length)
@@ -610,6 +649,17 @@ class StoreMachine(RuleBasedStateMachine):
         return replace(wait, names=names, after=after, deadline=deadline)
 
 
+def _moved(dump: Dump, run_id: str, key: str | None) -> Dump:
+    """A dump as if it were of another run."""
+    audit = tuple(replace(fact, run_id=run_id) for fact in dump.audit)
+    return replace(dump, run=replace(dump.run, id=run_id, key=key), audit=audit)
+
+
+def _still(dumps: Sequence[Dump]) -> list[Dump]:
+    """Waits are a set."""
+    return [replace(dump, waits=tuple(sorted(dump.waits, key=lambda wait: wait.location))) for dump in dumps]
+
+
 def _some(parts: Plan, name: str) -> Sequence[Any]:
     return [parts[name]] if name in parts else []
 
@@ -655,6 +705,8 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "get": details and _seen([details]),
         "history": [tuple(one) for one in await asyncio.gather(*map(store.history, some))],
         "audit": [tuple(one) for one in await asyncio.gather(*map(store.audit, some))],
+        "dumps": _still(await store.dump(some)),
+        "kept events": list(await store.kept_events(0, MANY)),
         "keys": await asyncio.gather(*map(store.find, KEYS)),
         "counts": await store.counts(),
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),

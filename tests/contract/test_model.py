@@ -94,7 +94,7 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
         nonlocal last
         yield b"select setval('holdfast.events_number_seq', %s, %s)", (max(1, last), last > 0)
         told = yield from attempt(calls, wishes, watched, at)
-        last = max([last, *(event.number for working in seen for kept in working.events.values() for event in kept)])
+        last = max([last, *(working.event_count for working in seen)])
         return told
 
     monkeypatch.setattr(deciding, "_attempt", without_gaps)

@@ -5,6 +5,7 @@ A store notes each in the transaction that makes it true.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Fork, Pause, Resume, Wake
@@ -18,6 +19,14 @@ ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 
 REQUEST = "request"
 """Where a fact names the request that it goes back to."""
+
+
+def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
+    """The facts without those that are too many: a store may not have cleared them away yet."""
+    told = tuple(facts)
+    routine = [fact for fact in told if fact.event in ROUTINE]
+    old = set(map(id, routine[:-KEPT]))
+    return tuple(fact for fact in told if id(fact) not in old)
 
 
 def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:

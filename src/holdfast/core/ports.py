@@ -54,6 +54,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 PAGE_LIMIT = 1_000
 
@@ -260,6 +261,18 @@ class Reader(Protocol):
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        """Those of the runs that are at rest, each with all that belongs to it as it is at one instant."""
+        ...
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        """The events that are kept for whoever waits or takes them, beyond a number and in the order of theirs."""
+        ...
+
+    async def last_event(self) -> int:
+        """A number that no event is above, and every event to come is."""
+        ...
+
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]: ...
 
     async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
@@ -415,6 +428,18 @@ class Store(Reader, Protocol):
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         """Forget dead letters; how many there were."""
+        ...
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        """Write what comes from another store as it was there, each run or not at all.
+
+        Events to come get higher numbers than any that its runs know. A run that is not at rest is refused with
+        `InvalidRequest`, and with it the whole restoration. What was restored before is left alone.
+        """
+        ...
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        """Have schedules go on here as they stood in another store, unless there are such; how many were not."""
         ...
 
     async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import Micros, instant, micros, moment
+from holdfast.core.clock import Micros, instant, moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -26,7 +26,6 @@ from holdfast.core.intent import (
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
-from holdfast.core.ports import PAGE_LIMIT, Query
 from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
@@ -35,7 +34,9 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.queries import Filter, pages, query_of
 from holdfast.engine.schedules import Schedules
+from holdfast.engine.transfers import Transfers
 from holdfast.engine.types import Types
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
@@ -82,7 +83,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Types, Schedules, OwnTransactions):
+class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -386,34 +387,12 @@ class Engine(Controls, Delivery, Types, Schedules, OwnTransactions):
 
         Runs that were deleted are listed only if `deleted` is set, and then no others.
         """
+        chosen = Filter(state=state, type=type, key=key, tags=tags, parent_id=parent_id, since=since, until=until)
         await self.opened()
-        created_from = await self._since(since)
-        left = limit
-        query = Query(
-            states=_states(state),
-            type=type,
-            key=key,
-            tags=dict(tags or {}),
-            parent_id=parent_id,
-            created_from=created_from,
-            created_until=None if until is None else instant(until),
-            is_deleted=deleted,
-        )
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.list(replace(query, limit=size))
+        query = replace(await query_of(self.store, chosen), is_deleted=deleted)
+        async for page in pages(self.store, query, limit):
             for details in page:
                 yield RunInfo.of(details)
-            if len(page) < size:
-                return
-            last = page[-1].run
-            query = replace(query, before=(last.created_at, last.id))
-            left = None if left is None else left - size
-
-    async def _since(self, since: datetime | timedelta | None) -> Micros | None:
-        if isinstance(since, timedelta):
-            return await self.store.now() - micros(since)
-        return None if since is None else instant(since)
 
     async def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
         """Replay every live run against the code that is registered here, newest first, without doing anything.
@@ -438,16 +417,6 @@ class Engine(Controls, Delivery, Types, Schedules, OwnTransactions):
 
 
 _ANY: Codec[Any] = Codec(Any)
-
-
-def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
-    if state is None:
-        return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
-    try:
-        return frozenset(RunState(name) for name in names)
-    except ValueError as error:
-        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:

@@ -58,6 +58,7 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 _FROZEN_SECONDS = 10.0
 
@@ -286,6 +287,21 @@ class FaultyStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self.inner.dead_letters(query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self.inner.dump(run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self.inner.kept_events(after, limit)
+
+    async def last_event(self) -> int:
+        return await self.inner.last_event()
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self.inner.restore(restoration)
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        return await self.inner.restore_schedules(schedules)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self.inner.schedules(query)

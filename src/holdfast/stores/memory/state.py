@@ -28,6 +28,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.ports import Details
 from holdfast.core.topics import EventState
+from holdfast.core.transfer import Origin
 
 
 @dataclass
@@ -133,6 +134,7 @@ class State:
     letter_count: int = 0
     schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)

@@ -48,7 +48,20 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts, types
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.stores.memory import (
+    arrivals,
+    claims,
+    controls,
+    leases,
+    letters,
+    pruning,
+    reads,
+    schedules,
+    starts,
+    transfers,
+    types,
+)
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -150,6 +163,14 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
+    def restore(self, restoration: Restoration) -> Restored:
+        return transfers.restore(self._state, restoration, self._clock.now())
+
+    @_atomic
+    def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return schedules.restore(self._state, wanted)
+
+    @_atomic
     def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
         return schedules.put(self._state, wanted, self._clock.now())
 
@@ -217,6 +238,16 @@ class MemoryStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        with self._lock:
+            return transfers.dump(self._state, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return transfers.kept_events(self._state, after, limit)
+
+    async def last_event(self) -> int:
+        return self._state.event_count
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return schedules.list_schedules(self._state, query)

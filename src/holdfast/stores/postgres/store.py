@@ -51,6 +51,7 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters, types
 from holdfast.stores.postgres import (
     backlogs,
@@ -63,6 +64,7 @@ from holdfast.stores.postgres import (
     requests,
     schedules,
     schema,
+    transfers,
 )
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
@@ -296,6 +298,14 @@ class PostgresStore:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
 
+    async def restore(self, restoration: Restoration) -> Restored:
+        at = self._at
+        return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        at = self._at
+        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
+
     async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
         return await self._write_many(wanted, schedules.put)
 
@@ -406,6 +416,15 @@ class PostgresStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._read(transfers.dump, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._read(transfers.kept_events, after, limit)
+
+    async def last_event(self) -> int:
+        return await self._read(transfers.last_event)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self._read(schedules.list_schedules, query)

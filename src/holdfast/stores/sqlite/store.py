@@ -48,6 +48,7 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
     arrivals,
     backlogs,
@@ -65,6 +66,7 @@ from holdfast.stores.sqlite import (
     schedules,
     schema,
     starts,
+    transfers,
 )
 from holdfast.stores.sqlite import topics as topic_rules
 from holdfast.stores.sqlite import types as type_rules
@@ -185,6 +187,12 @@ class SqliteStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
 
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return await self._writer.run(lambda desk: schedules.restore(desk, wanted))
+
     async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
         return await self._writer.run(lambda desk: schedules.put(desk, wanted))
 
@@ -250,6 +258,15 @@ class SqliteStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._readers.run(lambda connection: transfers.dump(connection, run_ids))
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._readers.run(transfers.last_event)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))

@@ -35,6 +35,7 @@ _PARTS = (
     "letter",
     "limit",
     "message",
+    "moved_event",
     "pause",
     "queue",
     "rate",
@@ -48,6 +49,7 @@ _PARTS = (
     "schedule",
     "slot",
     "start",
+    "transfer",
     "type",
 )
 
@@ -69,6 +71,7 @@ from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
 from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.moved_event import MovedEventContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
 from holdfast.testing.contract.rate import RateContract  # noqa: E402
@@ -82,6 +85,7 @@ from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
 from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
 from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
@@ -101,6 +105,7 @@ __all__ = [
     "LetterContract",
     "LimitContract",
     "MessageContract",
+    "MovedEventContract",
     "PauseContract",
     "QueueContract",
     "RateContract",
@@ -116,6 +121,7 @@ __all__ = [
     "SlotContract",
     "StartContract",
     "StoreContract",
+    "TransferContract",
     "TypeContract",
 ]
 
@@ -139,6 +145,8 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    TransferContract,
+    MovedEventContract,
     ScheduleContract,
     TypeContract,
     LimitContract,
