@@ -33,7 +33,7 @@ from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -94,6 +94,7 @@ __all__ = [
     "Task",
     "TaskContext",
     "TopicInfo",
+    "TypeInfo",
     "UnknownWorkflow",
     "WaitInfo",
     "WaitTimeout",

@@ -13,7 +13,7 @@ from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, 
 from holdfast.core.states import RunState
 
 KEPT = 100
-ROUTINE = ("claimed", "suspended", "woken", "heartbeat")
+ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
 
 TRIM_EVERY = 50
@@ -108,6 +108,11 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
 def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
     """A suspended run made ready by something that reached it."""
     return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
+
+
+def of_parking(run: Run, limit: str, now: Micros) -> AuditFact:
+    """A run that was due and could not begin, because of a limit of its type."""
+    return AuditFact(run_id=run.id, event="parked", at=now, data={"limit": limit})
 
 
 def of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:

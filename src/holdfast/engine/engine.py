@@ -19,6 +19,7 @@ from holdfast.core.intent import (
     check_delay,
     check_id,
     check_key,
+    check_length,
     check_priority,
     check_tags,
     described,
@@ -34,6 +35,7 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.types import Types
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -48,7 +50,8 @@ class StartOptions(TypedDict, total=False):
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
     255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
     whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
-    what becomes of messages it never received: `discard`, or `dead_letter`.
+    what becomes of messages it never received: `discard`, or `dead_letter`. `retention` is how long the run is kept
+    after its end, if not as long as others of its type.
     """
 
     key: str | None
@@ -61,6 +64,7 @@ class StartOptions(TypedDict, total=False):
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
     undelivered: Undelivered
+    retention: float | timedelta | None
 
 
 class Neighbour(Protocol):
@@ -77,7 +81,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, OwnTransactions):
+class Engine(Controls, Delivery, Types, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -347,6 +351,7 @@ class Engine(Controls, Delivery, OwnTransactions):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
+            retention=check_length(options.get("retention"), "retention"),
             options=lasting,
         )
         return intent, codec
@@ -369,9 +374,13 @@ class Engine(Controls, Delivery, OwnTransactions):
         parent_id: str | None = None,
         since: datetime | timedelta | None = None,
         until: datetime | None = None,
+        deleted: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
+        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago.
+
+        Runs that were deleted are listed only if `deleted` is set, and then no others.
+        """
         await self.opened()
         created_from = await self._since(since)
         left = limit
@@ -383,6 +392,7 @@ class Engine(Controls, Delivery, OwnTransactions):
             parent_id=parent_id,
             created_from=created_from,
             created_until=None if until is None else instant(until),
+            is_deleted=deleted,
         )
         while left is None or left > 0:
             size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)

@@ -28,6 +28,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -41,9 +44,11 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts
+from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts, types
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -129,6 +134,14 @@ class MemoryStore:
         self._state.topics |= {topic.name: topic for topic in topics}
 
     @_atomic
+    def change_types(self, changes: Sequence[TypeChange]) -> None:
+        types.change(self._state, changes, self._clock.now())
+
+    @_atomic
+    def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        types.offer(self._state, worker, offers, self._clock.now())
+
+    @_atomic
     def replay_letters(self, numbers: Sequence[int]) -> int:
         return letters.replay(self._state, numbers, self._clock.now())
 
@@ -157,8 +170,8 @@ class MemoryStore:
         return schedules.fire(self._state, firings, self._clock.now())
 
     @_atomic
-    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+    def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:
@@ -194,6 +207,13 @@ class MemoryStore:
 
     async def topics(self) -> Sequence[Topic]:
         return reads.topics(self._state)
+
+    async def types(self) -> Sequence[TypeRule]:
+        return sorted(self._state.types.values(), key=lambda rule: rule.name)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        with self._lock:
+            return reads.slots(self._state, type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)

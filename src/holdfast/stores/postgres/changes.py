@@ -16,7 +16,7 @@ encode = msgspec.json.encode
 Changes = dict[str, list[Any]]
 
 
-def with_fields(value: msgspec.Struct, **fields: str | int) -> msgspec.Raw:
+def with_fields(value: msgspec.Struct, **fields: str | int | msgspec.Struct | None) -> msgspec.Raw:
     """A value as JSON, with some fields more. It has at least one of its own."""
     return msgspec.Raw(encode(fields)[:-1] + b"," + encode(value)[1:])
 
@@ -31,6 +31,7 @@ def changes_of(working: WorkingSet) -> Changes:
             _new_record(changes, record)
     changes["events"], changes["forgotten"] = working.changed_events()
     changes["letters"], changes["purged"] = working.changed_letters()
+    changes["types"] = [with_fields(rule, rate_window=window) for rule, window in working.changed_types()]
     changes["facts"] = working.facts
     return {name: change for name, change in changes.items() if change}
 
@@ -48,6 +49,8 @@ def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
     run, before = record.run, record.origin
     if run is not before.run and run != before.run:
         changes["runs"].append(replace(run, payload="", tags={}))  # which never change
+        changes["freed"] += [{"name": s, "run_id": run.id} for s in before.run.slots if s not in run.slots]
+        changes["taken"] += [{"name": s, "run_id": run.id} for s in run.slots if s not in before.run.slots]
     if record.waits is not before.waits and record.waits != before.waits:
         changes["waits"].append({"run_id": run.id, "waits": record.waits})
     _changes_of_history(changes, record)
