@@ -33,8 +33,19 @@ from holdfast.core.retry import Retry
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
+from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, ScheduleInfo, TopicInfo, WaitInfo
+from holdfast.engine.importing import ImportReport, RefusedRun
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -57,19 +68,23 @@ __all__ = [
     "DeadLetterInfo",
     "EntryInfo",
     "ErrorRecord",
+    "Export",
     "Fatal",
     "Fit",
     "HistoryDiverged",
     "Holdfast",
     "HoldfastError",
+    "ImportReport",
     "InvalidRequest",
     "JoinFailed",
     "KeyConflict",
     "LeaseLost",
+    "LeftRun",
     "Message",
     "NotSerializable",
     "PayloadTooLarge",
     "RaceFailed",
+    "RefusedRun",
     "Registry",
     "Retry",
     "Rollback",
@@ -97,6 +112,7 @@ __all__ = [
     "Task",
     "TaskContext",
     "TopicInfo",
+    "TypeInfo",
     "UnknownWorkflow",
     "WaitInfo",
     "WaitTimeout",

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Entry, Lease, Message, Run
+from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule
 from holdfast.core.ports import Sent, Store
-from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, moves, queues
+from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, limits, moves, queues
 from holdfast.stores.memory.state import Record, State
 from holdfast.stores.postgres import PostgresStore, deciding
 from holdfast.stores.postgres.calls import Calls
@@ -94,7 +94,7 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
         nonlocal last
         yield b"select setval('holdfast.events_number_seq', %s, %s)", (max(1, last), last > 0)
         told = yield from attempt(calls, wishes, watched, at)
-        last = max([last, *(event.number for working in seen for kept in working.events.values() for event in kept)])
+        last = max([last, *(working.event_count for working in seen)])
         return told
 
     monkeypatch.setattr(deciding, "_attempt", without_gaps)
@@ -183,6 +183,19 @@ def keeps_what_it_was_handed(right: Callable[..., None], state: State, record: R
     """Not to give anything back."""
 
 
+def hands_nothing_on(right: Callable[..., None], state: State, record: Record, now: Micros) -> None:
+    """Not to give back a slot, nor to leave a queue."""
+
+
+def lets_everybody_in(right: Callable[..., bool], state: State, record: Record, now: Micros) -> bool:
+    right(state, record, now)
+    return True
+
+
+def forgets_who_is_held(right: Callable[..., None], state: State, rule: TypeRule, now: Micros) -> None:
+    """Not to count those who are worked on already."""
+
+
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     writes_without_fence: (checkpoints, "_write_one"),
     parks_without_looking: (checkpoints, "_write_one"),
@@ -195,6 +208,9 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     keeps_what_a_rewind_waited_for: (controls, "_revise"),
     pauses_without_asking: (controls, "_change"),
     keeps_what_it_was_handed: (queues, "give_back"),
+    hands_nothing_on: (limits, "leave"),
+    lets_everybody_in: (limits, "admit"),
+    forgets_who_is_held: (limits, "apply"),
 }
 
 

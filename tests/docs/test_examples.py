@@ -20,6 +20,7 @@ LAST_WORDS = {
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",
     "export": "attempt 2 wrote the other 150 of 300 rows",
+    "limits": "24 mails, at most 3 at once and 2 for one customer, 10 a second",
     "newsletter": "1995 sent, returned: gone-7@example.org, ",
     "nightly_report": "  publish          done    1 attempts",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",

@@ -48,7 +48,7 @@ def load_application(target: str, url: str | None = None, directory: Path | None
         sys.path.insert(0, here)
     if url is not None:
         os.environ["HOLDFAST_URL"] = url  # what `Holdfast()` in the application looks at
-    found = _application(_imported(module_name), attribute)
+    found = _application(_imported(module_name, here), attribute)
     if url is not None and found.url != url:
         raise Refusal(
             f"{target} is made for {scrubbed(found.url)}, but --url says {scrubbed(url)}; "
@@ -57,13 +57,13 @@ def load_application(target: str, url: str | None = None, directory: Path | None
     return found
 
 
-def _imported(name: str) -> ModuleType:
+def _imported(name: str, here: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Refusal(
-                f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; "
+                f"there is no module {error.name!r} in {here} or among the installed packages; "
                 "is this the right directory?"
             ) from error
         raise Refusal(f"importing {name!r} failed: {error}", ExitCode.FAILED) from error

@@ -67,12 +67,18 @@ def _workers(
 
 
 async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list[Finding]:
-    """Types nobody handles: of some runs are due, of others there are only such as sleep or wait."""
+    """Types that are switched off or nobody handles: of some runs are due, of others only such as sleep or wait."""
     due = {backlog.type: backlog for backlog in await unhandled(hf.store, now)}
+    off = {rule.name for rule in await hf.store.types() if not rule.is_enabled}
     found = []
     for type, states in (await hf.store.counts()).items():
         live = sum(count for state, count in states.items() if not state.is_end)
-        if not live or is_handled(type, alive):
+        if not live:
+            continue
+        if type in off:
+            text = f"{type} is switched off, and {_many(live, 'run')} of it {_have(live)} not ended"
+            found.append(Finding.warning("types", f"{text}; `holdfast types enable {type}` switches it on"))
+        if is_handled(type, alive):
             continue
         text = f"no worker handles {type}, of which {_many(live, 'run')} {_have(live)} not ended"
         if type in due:

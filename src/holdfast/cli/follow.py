@@ -10,7 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.view import Snapshot
 from holdfast.core.errors import RunNotFound
 from holdfast.core.hint import Hint
-from holdfast.engine.explain import explain
+from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 _LOOK_SECONDS = 0.5
@@ -31,7 +31,7 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
         audit=(AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
         values=dict(details.values),
         workers={worker.id: worker.name for worker in workers},
-        explanation=explain(details, workers, facts, await store.now()),
+        explanation=await explanation(store, details, facts, await store.now()),
     )
 
 

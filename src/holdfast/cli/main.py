@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 from typing import Any
 
@@ -42,11 +43,15 @@ SECTIONS: dict[str, dict[str, str]] = {
         "recover": "Give runs that went wrong another chance.",
         "rewind": "Take a run back to a location, and go on from there.",
         "fork": "Make a new run with the beginning of another.",
+        "delete": "Take runs out of sight, for good.",
     },
     "Operate": {
+        "types": "Limit types of runs, switch them off and on.",
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
         "prune": "Remove what nobody needs any more.",
+        "export": "Write runs as lines of JSON, for another store.",
+        "import": "Take in the runs that were exported from another store.",
         "config": "Show the settings, and where each comes from.",
         "migrate": "Bring the store to the schema of this version.",
         "completion": "Print what lets a shell complete these commands.",
@@ -76,7 +81,8 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in SUMMARIES:
             return None
-        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{module}").command
         return command
 
     def resolve_command(

@@ -17,7 +17,16 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, ScheduleInfo, TopicInfo, WaitInfo
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 
 Json = dict[str, Any]
 
@@ -41,6 +50,7 @@ def run_json(info: RunInfo) -> Json:
         "updated_at": time_json(info.updated_at),
         "finished_at": time_json(info.finished_at),
         "ready_at": time_json(info.ready_at),
+        "deleted_at": time_json(info.deleted_at),
         "waits": [wait_json(wait) for wait in info.waits],
     }
 
@@ -150,6 +160,23 @@ def topic_json(topic: TopicInfo) -> Json:
     }
 
 
+def type_json(type: TypeInfo) -> Json:
+    return {
+        "name": type.name,
+        "runtime": type.runtime,
+        "description": type.description,
+        "enabled": type.enabled,
+        "concurrency": type.concurrency,
+        "per_key": type.per_key,
+        "rate": None if type.rate is None else {"count": type.rate[0], "seconds": type.rate[1].total_seconds()},
+        "retention_seconds": None if type.retention is None else type.retention.total_seconds(),
+        "last_worker": type.last_worker,
+        "last_seen_at": time_json(type.last_seen_at),
+        "counts": {state.value: count for state, count in type.counts.items()},
+        "parked": type.parked,
+    }
+
+
 def letter_json(letter: DeadLetterInfo) -> Json:
     return {
         "number": letter.number,
@@ -165,6 +192,7 @@ def letter_json(letter: DeadLetterInfo) -> Json:
 
 def pruned_json(pruned: Pruned) -> Json:
     return {
+        "runs": pruned.runs,
         "events": pruned.events,
         "dead_letters": pruned.dead_letters,
         "taken": pruned.taken,

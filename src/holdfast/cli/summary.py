@@ -10,6 +10,7 @@ from holdfast.cli.output import cleaned
 from holdfast.cli.table import Cell
 from holdfast.cli.times import ago, spoken
 from holdfast.core.model import WaitKind
+from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo, WaitInfo
 
@@ -71,7 +72,8 @@ def wait_words(wait: WaitInfo, now: datetime) -> str:
         case WaitKind.CHILDREN:
             what = f"waits for {wait.count} children"
         case WaitKind.SLOT:
-            what = "waits for a sibling to end"
+            is_limit = wait.location == LIMIT_LOCATION
+            what = f"parked by limit {names}" if is_limit else "waits for a sibling to end"
         case _:
             assert_never(wait.kind)
     return f"{what} (at most {_left(wait, now)} more)" if _is_ahead(wait, now) else what

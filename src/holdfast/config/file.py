@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.secret import told
 from holdfast.config.settings import SETTINGS
 
 OWN_NAME = "holdfast.toml"
@@ -58,12 +59,13 @@ def _read(path: Path) -> SettingsFile | None:
         return SettingsFile(path, "", _values(path, "", _parsed(path, content)))
     if b"holdfast" not in content:
         return None  # somebody else's, whatever state it is in
-    table = _parsed(path, content).get("tool", {}).get("holdfast")
+    tools = _parsed(path, content).get("tool")
+    table = tools.get("holdfast") if isinstance(tools, dict) else None
     if table is None:
         return None
     if isinstance(table, dict):
         return SettingsFile(path, "tool.holdfast.", _values(path, "tool.holdfast.", table))
-    raise ValueError(f"{path}: tool.holdfast = {table!r}: it is a table, written [tool.holdfast]")
+    raise ValueError(f"{path}: tool.holdfast = {told(table)}: it is a table, written [tool.holdfast]")
 
 
 def _exists(path: Path) -> bool:
@@ -91,7 +93,7 @@ def _values(path: Path, prefix: str, table: Mapping[str, object]) -> dict[str, o
         try:
             values[key] = setting.kind.rooted(setting.kind.accept(value), path.parent)
         except ValueError as error:
-            raise ValueError(f"{path}: {prefix}{key} = {value!r}: {error}") from None
+            raise ValueError(f"{path}: {prefix}{key} = {told(value)}: {error}") from None
     return values
 
 
@@ -109,7 +111,7 @@ def _advice(path: Path, key: str, value: object) -> str:
         return f"; in {path.name} settings stand at the top, without [tool.holdfast]"
     if key in _GROUPS:
         return f"; {key} is a table of settings"
-    near = difflib.get_close_matches(key, SETTINGS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, [*_GROUPS, *SETTINGS], n=1, cutoff=0.5)
     # What was put into the wrong table, or has the name of an argument: `concurrency`, `lease_seconds`.
     near = near or [known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2]]
     return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(SETTINGS)}"

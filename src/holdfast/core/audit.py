@@ -5,6 +5,7 @@ A store notes each in the transaction that makes it true.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Fork, Pause, Resume, Wake
@@ -13,11 +14,19 @@ from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, 
 from holdfast.core.states import RunState
 
 KEPT = 100
-ROUTINE = ("claimed", "suspended", "woken", "heartbeat")
+ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
 
 REQUEST = "request"
 """Where a fact names the request that it goes back to."""
+
+
+def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
+    """The facts without those that are too many: a store may not have cleared them away yet."""
+    told = tuple(facts)
+    routine = [fact for fact in told if fact.event in ROUTINE]
+    old = set(map(id, routine[:-KEPT]))
+    return tuple(fact for fact in told if id(fact) not in old)
 
 
 def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
@@ -105,6 +114,11 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
 def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
     """A suspended run made ready by something that reached it."""
     return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
+
+
+def of_parking(run: Run, limit: str, now: Micros) -> AuditFact:
+    """A run that was due and could not begin, because of a limit of its type."""
+    return AuditFact(run_id=run.id, event="parked", at=now, data={"limit": limit})
 
 
 def of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:

@@ -54,7 +54,8 @@ DEFAULT_OPTIONS = RunOptions()
 class Intent(Value, frozen=True, kw_only=True):
     """The wish that a run exist. A start, a child and a schedule all make one.
 
-    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready.
+    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready. `retention` is how
+    long the run is kept after its end, if not as long as others of its type.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Intent(Value, frozen=True, kw_only=True):
     parent_location: str | None = None
     on_close: OnClose = "abandon"
     is_parked: bool = False
+    retention: Micros | None = None
     options: RunOptions = DEFAULT_OPTIONS
 
 
@@ -79,7 +81,10 @@ class Run(Value, frozen=True, kw_only=True):
     `worker` set means *held*: only the holder of `token` may write. `ready_at` is the one queue column:
     the instant from which the run may be claimed, which for a held run is the end of its lease.
     `rollback` set means that its code is over: it undoes what it did, and ends so. `is_pausing` asks the holder
-    to let go at the next standstill. `continued` is the payload of a generation after the first.
+    to let go at the next standstill. `continued` is the payload of a generation after the first. `slots` are those it
+    has of the limits of its type, which it gives back when it neither is held nor could be claimed any more.
+    `deleted_at` set means that people no longer see it; `purge_at` is when it is removed, if not when its type says:
+    `retention` after its end, if that was asked for.
     """
 
     id: str
@@ -112,6 +117,10 @@ class Run(Value, frozen=True, kw_only=True):
     is_pausing: bool = False
     suspended_at: Micros | None = None
     continued: str | None = None
+    slots: tuple[str, ...] = ()
+    retention: Micros | None = None
+    deleted_at: Micros | None = None
+    purge_at: Micros | None = None
     options: RunOptions = DEFAULT_OPTIONS
 
     @property
@@ -207,7 +216,8 @@ class WaitKind(StrEnum):
 class Wait(Value, frozen=True, kw_only=True):
     """A named reason to be suspended. `names`: message names (none: any), the topic, the child's id, the group.
 
-    `after` is, for an event, the number of the last one of this topic the run has had. `count` is, for a group of
+    `after` is, for an event, the number of the last one of this topic the run has had; for a slot, the priority: of
+    those who wait for the same, the lowest goes first, then who has waited longest. `count` is, for a group of
     children, how many have to end before the run is woken.
     """
 
@@ -272,6 +282,78 @@ class Topic(Value, frozen=True, kw_only=True):
     mode: TopicMode = "fanout"
     retention: Micros = EVENT_RETENTION
     max_pending: int = EVENT_MAX_PENDING
+
+
+class Rate(Value, frozen=True, kw_only=True):
+    """So many in any stretch of time of this length."""
+
+    count: int
+    period: Micros
+
+
+class TypeRule(Value, frozen=True, kw_only=True):
+    """What is known and was said of a type of runs.
+
+    At most `concurrency` of its runs are worked on at once, and of those with the same value of a tag as many as
+    `per_key` says for that tag; at most so many begin as `rate` allows. `seen_by` is the worker that last offered to
+    do them, `runtime` what that is made of.
+    """
+
+    name: str
+    runtime: str = ""
+    description: str = ""
+    is_enabled: bool = True
+    concurrency: int | None = None
+    per_key: dict[str, int] = {}
+    rate: Rate | None = None
+    retention: Micros | None = None
+    seen_by: str = ""
+    seen_at: Micros | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.concurrency is not None or self.rate is not None or bool(self.per_key)
+
+    @property
+    def limits(self) -> tuple[int | None, dict[str, int], Rate | None]:
+        """What has to be the same for nobody to be concerned by a change."""
+        return self.concurrency, self.per_key, self.rate
+
+    def offered(self, offer: TypeOffer, worker: str, now: Micros) -> TypeRule:
+        """The rule after a worker has said that it is ready. What a person has said stays."""
+        return msgspec.structs.replace(
+            self,
+            runtime=offer.runtime,
+            description=self.description or offer.description,
+            seen_by=worker,
+            seen_at=now,
+        )
+
+
+class TypeChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is to be otherwise about a type; whatever is not named stays as it is."""
+
+    name: str
+    runtime: str | msgspec.UnsetType = msgspec.UNSET
+    description: str | msgspec.UnsetType = msgspec.UNSET
+    is_enabled: bool | msgspec.UnsetType = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+    per_key: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    rate: Rate | msgspec.UnsetType | None = msgspec.UNSET
+    retention: Micros | msgspec.UnsetType | None = msgspec.UNSET
+
+    def applied_to(self, rule: TypeRule) -> TypeRule:
+        """The rule with what is to be otherwise."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        return msgspec.structs.replace(rule, **{n: value for n, value in named.items() if value is not msgspec.UNSET})
+
+
+class TypeOffer(Value, frozen=True, kw_only=True):
+    """What a worker says of a type it is ready to work on."""
+
+    name: str
+    runtime: str
+    description: str = ""
 
 
 class DeadLetter(Value, frozen=True, kw_only=True):

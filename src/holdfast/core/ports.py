@@ -45,17 +45,25 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     Value,
     Wait,
     WorkerInfo,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 PAGE_LIMIT = 1_000
 
 
 class Query(Value, frozen=True, kw_only=True):
-    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before."""
+    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before.
+
+    Runs that were deleted are listed only if `is_deleted`, and then no others.
+    """
 
     states: frozenset[RunState] = frozenset()
     type: str | None = None
@@ -65,6 +73,7 @@ class Query(Value, frozen=True, kw_only=True):
     id_prefix: str | None = None
     created_from: Micros | None = None
     created_until: Micros | None = None
+    is_deleted: bool = False
     before: tuple[Micros, str] | None = None
     limit: int = 100
 
@@ -79,6 +88,7 @@ class Query(Value, frozen=True, kw_only=True):
             and (self.id_prefix is None or run.id.startswith(self.id_prefix))
             and (self.created_from is None or run.created_at >= self.created_from)
             and (self.created_until is None or run.created_at < self.created_until)
+            and self.is_deleted == (run.deleted_at is not None)
             and (self.before is None or (run.created_at, run.id) < self.before)
         )
 
@@ -96,6 +106,14 @@ class Sent(Value, frozen=True, kw_only=True):
 
     run_id: str | None
     refused: str | None = None
+
+
+class SlotUse(Value, frozen=True, kw_only=True):
+    """How many runs have a slot of this name, and how many wait in its queue. `core.limits` has the names."""
+
+    name: str
+    used: int
+    waiting: int
 
 
 class LetterQuery(Value, frozen=True, kw_only=True):
@@ -145,9 +163,11 @@ class Fired(Value, frozen=True, kw_only=True):
 class Pruned(Value, frozen=True, kw_only=True):
     """How much a pruning removed. `has_more`: there is more to be done.
 
-    `events` went because nobody may get them any more, `dead_letters` are those of a queue that were given up.
+    `runs` are counted by type. `events` went because nobody may get them any more, `dead_letters` are those of a
+    queue that were given up.
     """
 
+    runs: dict[str, int] = {}
     events: int = 0
     dead_letters: int = 0
     taken: int = 0
@@ -158,6 +178,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     def plus(self, other: Pruned) -> Pruned:
         """Both together; whether there is more is for the other to say."""
         return Pruned(
+            runs={type: self.runs.get(type, 0) + other.runs.get(type, 0) for type in sorted({*self.runs, *other.runs})},
             events=self.events + other.events,
             dead_letters=self.dead_letters + other.dead_letters,
             taken=self.taken + other.taken,
@@ -198,7 +219,9 @@ class Finding(Value, frozen=True, kw_only=True):
 class Reader(Protocol):
     """The read side. Nothing here takes a lock that a writer could wait for."""
 
-    async def get(self, run_id: str) -> Details | None: ...
+    async def get(self, run_id: str) -> Details | None:
+        """A run, unless it was deleted."""
+        ...
 
     async def find(self, key: str) -> str | None:
         """The id of the run that holds a key."""
@@ -213,7 +236,7 @@ class Reader(Protocol):
     async def audit(self, run_id: str) -> Sequence[AuditFact]: ...
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        """Those of the runs that have ended."""
+        """Those of the runs that have ended, also if they were deleted."""
         ...
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
@@ -228,7 +251,27 @@ class Reader(Protocol):
         """The rules that were set for topics, by name."""
         ...
 
+    async def types(self) -> Sequence[TypeRule]:
+        """What is known and was said of types, by name. What was neither said nor seen is not there."""
+        ...
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        """The slots that somebody has or waits for because of limits, by name; of one type, or of all."""
+        ...
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        """Those of the runs that are at rest, each with all that belongs to it as it is at one instant."""
+        ...
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        """The events that are kept for whoever waits or takes them, beyond a number and in the order of theirs."""
+        ...
+
+    async def last_event(self) -> int:
+        """A number that no event is above, and every event to come is."""
+        ...
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]: ...
 
@@ -240,7 +283,7 @@ class Reader(Protocol):
         ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
-        """How many runs there are, by type and state."""
+        """How many runs there are, by type and state, without those that were deleted."""
         ...
 
     async def backlog(self) -> Sequence[Backlog]:
@@ -368,12 +411,35 @@ class Store(Reader, Protocol):
         """Set the rules for topics. The mode counts for events emitted from now on, the limits for all."""
         ...
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        """Have types be otherwise: switched off and on, limited, described. Limits count for whatever is held already.
+
+        Claims from now on keep to it; runs that older limits kept waiting are looked at anew.
+        """
+        ...
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        """Note what a worker, by its name, is ready to work on."""
+        ...
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         """Deliver dead letters after all; how many. A message to a run that takes none stays a dead letter."""
         ...
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         """Forget dead letters; how many there were."""
+        ...
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        """Write what comes from another store as it was there, each run or not at all.
+
+        Events to come get higher numbers than any that its runs know. A run that is not at rest is refused with
+        `InvalidRequest`, and with it the whole restoration. What was restored before is left alone.
+        """
+        ...
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        """Have schedules go on here as they stood in another store, unless there are such; how many were not."""
         ...
 
     async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
@@ -396,12 +462,19 @@ class Store(Reader, Protocol):
         """Make the runs of slots and go on to the next ones, each schedule if it is still as it was."""
         ...
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be."""
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be.
+
+        `retention` is how long ended runs are kept of which neither they nor their type say so. A run that has much to
+        it takes several calls; nobody sees it any more after the first. A dry run counts all runs that would go.
+        """
         ...
 
     async def control(self, run_id: str, request: Control) -> bool:
-        """Carry out a person's wish. False if there was nothing to change; `RunNotFound` for an unknown run."""
+        """Carry out a person's wish. False if there was nothing to change.
+
+        `RunNotFound` for an unknown run, and for one that was deleted.
+        """
         ...
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:

@@ -36,6 +36,7 @@ BLOCKED_FIRST_RETRY: Micros = 5 * SECOND
 BLOCKED_LAST_RETRY: Micros = 600 * SECOND
 
 SLOT_LOCATION = "~slot"
+LIMIT_LOCATION = "~limit"
 MAX_RUN_LOCATION = "~max_run"
 MAX_SUSPEND_LOCATION = "~max_suspend"
 ROLLBACK_LOCATION = "~rollback"
@@ -44,6 +45,9 @@ CLOSING = Cancel(id="", reason="its parent ended")
 BY_PARENT = Cancel(id="", reason="cancelled by its parent")
 FORGOTTEN = Cancel(id="", reason="its parent was taken back to before it started it")
 """Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
+
+DELETION = Cancel(id="", reason="deleted", force=True)
+"""How a run ends that is deleted while it lives."""
 
 
 # Starting
@@ -67,6 +71,7 @@ def new_run(intent: Intent, now: Micros) -> Run:
         parent_id=intent.parent_id,
         parent_location=intent.parent_location,
         on_close=intent.on_close,
+        retention=intent.retention,
         options=intent.options,
     )
 
@@ -78,7 +83,7 @@ def parking(run: Run) -> Wait:
 
 def is_parked(waits: Iterable[Wait]) -> bool:
     """Whether a run waits for a slot of its group, so that nothing else makes it ready."""
-    return any(wait.kind is WaitKind.SLOT for wait in waits)
+    return any(wait.location == SLOT_LOCATION for wait in waits)
 
 
 def unparked(run: Run, now: Micros) -> Run:
@@ -245,6 +250,7 @@ def _ended(run: Run, state: RunState, now: Micros) -> Run:
         crashes=0,
         updated_at=now,
         finished_at=now,
+        purge_at=None if run.retention is None else now + run.retention,
     )
 
 
@@ -285,6 +291,16 @@ def counted_down(waits: Sequence[Wait], arrival: Arrival) -> tuple[Sequence[Wait
         else:
             is_over = True
     return after, is_over
+
+
+def is_in_race(run: Run, now: Micros) -> bool:
+    """Whether a run is worked on, or could be by whoever claims next; if not, it needs no slots."""
+    return run.is_held or is_due(run, now)
+
+
+def is_due(run: Run, now: Micros) -> bool:
+    """Whether the instant has come from which a run may be claimed; for a held one, the end of its lease."""
+    return run.ready_at is not None and run.ready_at <= now
 
 
 def delivered(run: Run, now: Micros, *, is_awaited: bool) -> Run:
@@ -399,8 +415,13 @@ def resumed(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     return replace(_let_go(run, RunState.PENDING, now, ready_at=ready_at), suspended_at=None)
 
 
-def roused(run: Run, now: Micros) -> Run | None:
-    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself."""
+def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
+    """The run, made ready because a person wishes it; None if it is held, ready, or must not go on by itself.
+
+    Nor if it is parked by a limit: it is awake, and would only be parked again.
+    """
+    if any(wait.location == LIMIT_LOCATION for wait in waits):
+        return None
     may_go_on = run.state is RunState.SUSPENDED or run.ready_at is not None
     if run.is_held or run.state.is_end or not may_go_on:
         return None
@@ -424,6 +445,7 @@ def reopened(run: Run, now: Micros, *, is_from_start: bool = False) -> Run:
         result=None,
         error=None,
         finished_at=None,
+        purge_at=None,
         suspended_at=None,
         start_at=start_at,
         first_claimed_at=None if is_from_start else run.first_claimed_at,

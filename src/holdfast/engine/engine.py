@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import Micros, instant, micros, moment
+from holdfast.core.clock import Micros, instant, moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -19,13 +19,13 @@ from holdfast.core.intent import (
     check_delay,
     check_id,
     check_key,
+    check_length,
     check_priority,
     check_tags,
     described,
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
-from holdfast.core.ports import PAGE_LIMIT, Query
 from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
@@ -34,7 +34,10 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.queries import Filter, pages, query_of
 from holdfast.engine.schedules import Schedules
+from holdfast.engine.transfers import Transfers
+from holdfast.engine.types import Types
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -49,7 +52,8 @@ class StartOptions(TypedDict, total=False):
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
     255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
     whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
-    what becomes of messages it never received: `discard`, or `dead_letter`.
+    what becomes of messages it never received: `discard`, or `dead_letter`. `retention` is how long the run is kept
+    after its end, if not as long as others of its type.
     """
 
     key: str | None
@@ -62,6 +66,7 @@ class StartOptions(TypedDict, total=False):
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
     undelivered: Undelivered
+    retention: float | timedelta | None
 
 
 class Neighbour(Protocol):
@@ -78,7 +83,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Schedules, OwnTransactions):
+class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -348,6 +353,7 @@ class Engine(Controls, Delivery, Schedules, OwnTransactions):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
+            retention=check_length(options.get("retention"), "retention"),
             options=lasting,
         )
         return intent, codec
@@ -374,36 +380,19 @@ class Engine(Controls, Delivery, Schedules, OwnTransactions):
         parent_id: str | None = None,
         since: datetime | timedelta | None = None,
         until: datetime | None = None,
+        deleted: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
+        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago.
+
+        Runs that were deleted are listed only if `deleted` is set, and then no others.
+        """
+        chosen = Filter(state=state, type=type, key=key, tags=tags, parent_id=parent_id, since=since, until=until)
         await self.opened()
-        created_from = await self._since(since)
-        left = limit
-        query = Query(
-            states=_states(state),
-            type=type,
-            key=key,
-            tags=dict(tags or {}),
-            parent_id=parent_id,
-            created_from=created_from,
-            created_until=None if until is None else instant(until),
-        )
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.list(replace(query, limit=size))
+        query = replace(await query_of(self.store, chosen), is_deleted=deleted)
+        async for page in pages(self.store, query, limit):
             for details in page:
                 yield RunInfo.of(details)
-            if len(page) < size:
-                return
-            last = page[-1].run
-            query = replace(query, before=(last.created_at, last.id))
-            left = None if left is None else left - size
-
-    async def _since(self, since: datetime | timedelta | None) -> Micros | None:
-        if isinstance(since, timedelta):
-            return await self.store.now() - micros(since)
-        return None if since is None else instant(since)
 
     async def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
         """Replay every live run against the code that is registered here, newest first, without doing anything.
@@ -428,16 +417,6 @@ class Engine(Controls, Delivery, Schedules, OwnTransactions):
 
 
 _ANY: Codec[Any] = Codec(Any)
-
-
-def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
-    if state is None:
-        return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
-    try:
-        return frozenset(RunState(name) for name in names)
-    except ValueError as error:
-        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.core import audit
-from holdfast.core.clock import Micros, moment
-from holdfast.core.model import AuditFact, Run, Wait, WaitKind, WorkerInfo
-from holdfast.core.ports import Details
+from holdfast.core import audit, limits
+from holdfast.core.clock import SECOND, Micros, moment
+from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerInfo
+from holdfast.core.ports import Details, Reader, SlotUse
 from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
@@ -21,8 +21,23 @@ _LIMITS = {
 """Where the limits of a run stand among its waits, and what they do to it."""
 
 
-def explain(details: Details, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
-    """Why the run is where it is, for a person in a hurry. `facts` is its audit."""
+async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact], now: Micros) -> str:
+    """Why the run is where it is, with all that has to be read for that. `facts` is its audit."""
+    type = details.run.type
+    rule = next((rule for rule in await store.types() if rule.name == type), None) or TypeRule(name=type)
+    slots = await store.slots(type) if limits.parked_at(details.waits) is not None else ()
+    return explain(details, await store.workers(), facts, now, rule, slots)
+
+
+def explain(  # noqa: PLR0917 - all that is to be known
+    details: Details,
+    workers: Sequence[WorkerInfo],
+    facts: Sequence[AuditFact],
+    now: Micros,
+    rule: TypeRule,
+    slots: Sequence[SlotUse] = (),
+) -> str:
+    """Why the run is where it is, for a person in a hurry. `facts` is its audit, `slots` are those of its type."""
     run = details.run
     if run.state.is_end:
         return _end(run)
@@ -30,11 +45,13 @@ def explain(details: Details, workers: Sequence[WorkerInfo], facts: Sequence[Aud
         return _held(run, workers, facts, now)
     if run.state is RunState.PAUSED:
         return _paused(run, facts)
+    undoing = _rolling_back(run)
+    if (parked := limits.parked_at(details.waits)) is not None:
+        return undoing + _parked(run, parked, rule, slots)
     if run.state is RunState.BLOCKED:
         return _blocked(run)
-    undoing = _rolling_back(run)
     if run.ready_at is not None and run.ready_at <= now:
-        return undoing + _ready(run, workers, facts, now)
+        return undoing + _ready(run, workers, facts, rule, now)
     if run.state is RunState.PENDING and run.ready_at is not None:
         return f"Starts at {_at(run.ready_at)}."
     return f"{undoing}Waiting: {'; '.join(_in_order(details.waits)) or 'for nothing that is named'}."
@@ -88,9 +105,30 @@ def _rolling_back(run: Run) -> str:
     return f"Rolling back because of {run.error}, to end as {run.rollback.value}. "
 
 
-def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
+def _parked(run: Run, wait: Wait, rule: TypeRule, slots: Sequence[SlotUse]) -> str:
+    """Which limit keeps a run waiting, and how much of it is used."""
+    (queue,) = wait.names
+    use = {slot.name: slot for slot in slots}
+    waiting = use[queue].waiting if queue in use else 1
+    line = f"{waiting} wait" if waiting > 1 else "nobody else waits"
+    off = f"; the type is switched off, `holdfast types enable {rule.name}` switches it on" * (not rule.is_enabled)
+    if queue == limits.rate_slot(rule.name) and rule.rate is not None:
+        limit = f"the rate of {rule.name}, {rule.rate.count:,} in {rule.rate.period / SECOND:g} s"
+        when = f"may begin at {_at(run.ready_at)}" if run.ready_at is not None else "begins in its turn"
+        return f"Parked by a limit since {_at(wait.since)}: {limit}; it {when}, {line}{off}."
+    counts = limits.slots_of(rule, run)
+    of_key = queue.removeprefix(f"{limits.type_slot(rule.name)} ")
+    limit = f"per_key {of_key}" if of_key != queue else "concurrency"
+    used = use[queue].used if queue in use else 0
+    of = f"{used:,} of {counts[queue]:,} in use" if queue in counts else f"{used:,} in use"
+    return f"Parked by a limit since {_at(wait.since)}: {limit} of {rule.name}, {of}, {line}{off}."
+
+
+def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], rule: TypeRule, now: Micros) -> str:
     living = alive(workers, now)
     since = f"Ready since {_at(run.ready_at)}{_by_hand(facts)}"
+    if not rule.is_enabled:
+        return f"{since}, but type {run.type} is switched off; `holdfast types enable {run.type}` switches it on."
     if is_handled(run.type, living):
         return f"{since}; waits for a worker with a free slot."
     if not living:
@@ -124,9 +162,9 @@ def _by_hand(facts: Sequence[AuditFact]) -> str:
 
 def _in_order(waits: Sequence[Wait]) -> list[str]:
     """What is waited for, and then by when it must have come."""
-    limits = [wait for wait in waits if wait.location in _LIMITS]
+    ends = [wait for wait in waits if wait.location in _LIMITS]
     others = [_wait(wait) for wait in waits if wait.location not in _LIMITS]
-    return others + [f"{_LIMITS[limit.location]} at {_at(limit.deadline)}" for limit in limits]
+    return others + [f"{_LIMITS[end.location]} at {_at(end.deadline)}" for end in ends]
 
 
 def _wait(wait: Wait) -> str:

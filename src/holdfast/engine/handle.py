@@ -15,7 +15,7 @@ from holdfast.core.model import Message
 from holdfast.core.ports import Details, Sent
 from holdfast.core.states import RunState
 from holdfast.engine.ends import End
-from holdfast.engine.explain import explain
+from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RunHandle(Generic[R]):
         """One sentence saying why the run is where it is."""
         store = self._engine.store
         details = await self._details()
-        return explain(details, await store.workers(), await store.audit(details.run.id), await store.now())
+        return await explanation(store, details, await store.audit(details.run.id), await store.now())
 
     async def cancel(self, reason: str = "", *, force: bool = False) -> bool:
         """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
@@ -135,6 +135,14 @@ class RunHandle(Generic[R]):
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
         fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id)
         return RunHandle(self._engine, fork.id, self._codec, created=fork.created)
+
+    async def delete(self, *, force: bool = False) -> bool:
+        """Take the run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Its key is free from
+        then on; whoever waits for the result of a run that lived is told that it was cancelled.
+        """
+        return await self._engine.delete(await self._resolve(), force=force)
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""

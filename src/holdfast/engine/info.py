@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,8 +25,10 @@ from holdfast.core.model import (
     Schedule,
     Topic,
     TopicMode,
+    TypeRule,
     Wait,
     WaitKind,
+    WorkerInfo,
 )
 from holdfast.core.ports import Details
 from holdfast.core.received import received_in
@@ -64,6 +67,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     finished_at: datetime | None
     ready_at: datetime | None
+    deleted_at: datetime | None
     waits: tuple[WaitInfo, ...]
 
     @classmethod
@@ -87,6 +91,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
             updated_at=moment(run.updated_at),
             finished_at=_moment(run.finished_at),
             ready_at=_moment(run.ready_at),
+            deleted_at=_moment(run.deleted_at),
             waits=tuple(_wait_info(wait) for wait in details.waits),
         )
 
@@ -156,6 +161,46 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
             mode=topic.mode,
             retention=timedelta(microseconds=topic.retention),
             max_pending=topic.max_pending,
+        )
+
+
+class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known and was said of a type of runs. None of a limit is no limit; `rate` is how many in how long.
+
+    `last_worker` is the name of the worker that was last ready to work on it, `last_seen_at` when it was last heard of;
+    `counts` are its runs by state, and `parked` are those that its limits keep waiting.
+    """
+
+    name: str
+    runtime: str
+    description: str
+    enabled: bool
+    concurrency: int | None
+    per_key: dict[str, int]
+    rate: tuple[int, timedelta] | None
+    retention: timedelta | None
+    last_worker: str | None
+    last_seen_at: datetime | None
+    counts: dict[RunState, int]
+    parked: int
+
+    @classmethod
+    def of(cls, rule: TypeRule, workers: Sequence[WorkerInfo], counts: Mapping[RunState, int], parked: int) -> TypeInfo:
+        seen = [(worker.heartbeat_at, worker.name) for worker in workers]
+        last = max([*seen, (rule.seen_at or 0, rule.seen_by)])
+        return cls(
+            name=rule.name,
+            runtime=rule.runtime,
+            description=rule.description,
+            enabled=rule.is_enabled,
+            concurrency=rule.concurrency,
+            per_key=dict(rule.per_key),
+            rate=None if rule.rate is None else (rule.rate.count, timedelta(microseconds=rule.rate.period)),
+            retention=None if rule.retention is None else timedelta(microseconds=rule.retention),
+            last_worker=last[1] or None,
+            last_seen_at=moment(last[0]) if last[0] else None,
+            counts=dict(counts),
+            parked=parked,
         )
 
 

@@ -21,6 +21,7 @@ from holdfast.core.location import check_name
 from holdfast.core.retry import TASK_RETRY, Retry
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.signature import Signature, result_codec
+from holdfast.core.types import first_line
 from holdfast.runner.context import Context
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
@@ -54,6 +55,11 @@ class Definition:
     @property
     def result(self) -> Codec[Any]:
         return self.signature.result
+
+    @property
+    def description(self) -> str:
+        """What its docstring says in its first line."""
+        return first_line(inspect.getdoc(self.function))
 
     def codec_of(self, function: Callable[..., Any]) -> Codec[Any]:
         """The codec of what a step's function returns; built once, also for a function that is made anew each time."""

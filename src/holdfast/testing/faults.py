@@ -34,6 +34,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -48,11 +51,14 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
     Store,
     Transacted,
     Transaction,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 _FROZEN_SECONDS = 10.0
 
@@ -216,6 +222,12 @@ class FaultyStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self.inner.put_topics(topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self.inner.change_types(changes)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self.inner.offer_types(worker, offers)
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.replay_letters(numbers)
 
@@ -234,8 +246,8 @@ class FaultyStore:
     async def trigger_schedule(self, name: str, run_id: str) -> bool:
         return await self.inner.trigger_schedule(name, run_id)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self.inner.prune(limit, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)
@@ -267,8 +279,29 @@ class FaultyStore:
     async def topics(self) -> Sequence[Topic]:
         return await self.inner.topics()
 
+    async def types(self) -> Sequence[TypeRule]:
+        return await self.inner.types()
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self.inner.slots(type)
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self.inner.dead_letters(query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self.inner.dump(run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self.inner.kept_events(after, limit)
+
+    async def last_event(self) -> int:
+        return await self.inner.last_event()
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self.inner.restore(restoration)
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        return await self.inner.restore_schedules(schedules)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self.inner.schedules(query)

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,9 +22,10 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import matches_type
-from holdfast.core.model import Holding, Lease, WorkerInfo
+from holdfast.core.intent import check_length, matches_type
+from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
@@ -57,6 +59,7 @@ class Worker:
 
     `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
     `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
+    `retention`: how long ended runs are kept of which neither they nor their type say so.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Worker:
         lease_seconds: float = settings.LEASE.default.total_seconds(),
         grace_seconds: float = settings.GRACE.default.total_seconds(),
         name: str | None = None,
+        retention: float | timedelta | None = None,
         clock: WorkerClock | None = None,
         signals: Signals | None = None,
         poll: Micros | None = POLL,
@@ -113,6 +117,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
+        self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
         self._on_start = on_start
@@ -173,6 +178,7 @@ class Worker:
             poll=self._poll,
             take=self._take_claimed,
         )
+        await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
         self._scheduler = Scheduler(
             self._store, self.clock, poll=self._poll, told=self.clock.told, looked=self._looked_at_schedules
         )
@@ -182,7 +188,7 @@ class Worker:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
-            self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
+            self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()
@@ -305,6 +311,10 @@ class Worker:
             self._counted = count
             self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
         return self._types
+
+    def _offer_of(self, type: str) -> TypeOffer:
+        definition = self._registry.get(type)
+        return TypeOffer(name=type, runtime="python", description=definition.description if definition else "")
 
     def _is_mine(self, type: str) -> bool:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)

@@ -195,6 +195,9 @@ def test_a_directory_that_is_gone_has_no_file(tmp_path: Path, monkeypatch: pytes
         ("worker.concurency = 5", "there is no setting worker.concurency; did you mean worker.concurrency?"),
         ("concurrency = 5", "there is no setting concurrency; did you mean worker.concurrency?"),
         ("worker.lease_seconds = 5", "there is no setting worker.lease_seconds; did you mean worker.lease?"),
+        ("[workers]\nthreads = 5", "there is no setting workers; did you mean worker?"),
+        ("url = ['postgresql://ann:secret@host/db']", "url = ['postgresql://ann:***@host/db']: it is a text"),
+        (f"output = '{'x' * 1000}'", f"output = '{'x' * 79}…: it is one of"),
         ("xyzzy = 5", "there is no setting xyzzy; there are url, application, "),
         ("worker = 5", "there is no setting worker; worker is a table of settings"),
         ("[tool.holdfast]\nurl = 'x'", "in holdfast.toml settings stand at the top, without [tool.holdfast]"),
@@ -232,8 +235,11 @@ def test_a_mistake_in_the_file_of_the_project_names_its_key_in_full(tmp_path: Pa
 
     with pytest.raises(InvalidRequest, match=r"setting tool\.holdfast\.worker\.thread; did you mean worker\.threads\?"):
         configured(tmp_path)[settings.THREADS]
+    write(tmp_path / "none", "tool = 5  # not holdfast", "pyproject.toml")
     with pytest.raises(InvalidRequest, match=r"tool\.holdfast = 5: it is a table, written \[tool\.holdfast\]"):
         configured(tmp_path / "odd")[settings.THREADS]
+    with pytest.raises(InvalidRequest, match=r"did you mean worker\.threads"):  # of the next one upwards
+        configured(tmp_path / "none")[settings.THREADS]
 
 
 def test_a_file_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

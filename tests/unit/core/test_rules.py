@@ -70,7 +70,7 @@ def test_only_a_paused_run_is_resumed(state: RunState) -> None:
     ids=lambda value: f"{value.state}-{value.ready_at}" if isinstance(value, Run) else "",
 )
 def test_a_wake_readies_what_would_go_on_later(run: Run, ready_at: int | None) -> None:
-    after = rules.roused(run, NOW)
+    after = rules.roused(run, (), NOW)
     assert (after and after.ready_at) == ready_at
 
 

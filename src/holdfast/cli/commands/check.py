@@ -94,7 +94,7 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
             found = []
             async for one in hf.check(type=type, limit=limit):
                 found.append(one)
-                count()
+                count(1)
         declared = {schedule.name for schedule in hf.registry.schedules()}
         known = [schedule async for schedule in hf.schedules(type=type) if schedule.is_declared]
         # Those of other types may stand in the code of another application.

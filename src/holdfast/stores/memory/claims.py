@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.clock import Micros
-from holdfast.core.model import Lease
+from holdfast.core.limits import PARKED_AT_ONCE
+from holdfast.core.model import Lease, TypeRule
+from holdfast.stores.memory import limits
 from holdfast.stores.memory.state import Record, State
 
 
 def claim(state: State, request: ClaimRequest, now: Micros) -> Claimed:
     """Give a worker the runs that are due, as many as it asks for."""
-    types = frozenset(request.types)
-    queued = [r for r in state.records.values() if r.run.ready_at is not None and r.run.type in types]
-    if request.is_repeat:
-        won = [r for r in queued if r.run.claim_id == request.id and r.run.worker == request.worker]
-        if won:
-            return Claimed(leases=tuple(_lease_of(r) for r in won), next_ready_at=now, now=now)
-    due = [r for r in queued if (r.run.ready_at or 0) <= now]
-    leases = tuple(lease(state, record, request, now) for record in _chosen(due, request))
-    others = [r for r in queued if r.run.worker != request.worker]
-    next_ready_at = min((r.run.ready_at or 0 for r in others), default=None)
-    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now)
+    if request.is_repeat and (won := _won_before(state, request)):
+        return Claimed(leases=tuple(_lease_of(r) for r in won), next_ready_at=now, now=now)
+    chosen, has_more = choose(state, request, now)
+    leases = tuple(lease(state, record, request, now) for record in chosen)
+    others = [r.run.ready_at for r in _queued(state, request) if r.run.worker != request.worker]
+    next_ready_at = min((at for at in others if at is not None), default=None)
+    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
+
+
+def _won_before(state: State, request: ClaimRequest) -> list[Record]:
+    """What this very claim has won already, as its answer got lost."""
+    asked = [record for record in state.records.values() if record.run.type in request.types]
+    return [r for r in asked if r.run.claim_id == request.id and r.run.worker == request.worker]
+
+
+def _queued(state: State, request: ClaimRequest) -> list[Record]:
+    """Runs of types that are not switched off, which may be claimed now or at some other time."""
+    rules = [state.types.get(type) or TypeRule(name=type) for type in request.types]
+    types = {rule.name for rule in rules if rule.is_enabled}
+    return [r for r in state.records.values() if r.run.ready_at is not None and r.run.type in types]
 
 
 def lease(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
-    """Give a run to a worker."""
-    before = record.run
-    record.run = rules.claimed(before, by, now)
-    state.note(record, audit.of_claim(before, record.run, now))
+    """Give a run to a worker, with all it needs to continue it."""
+    hold(state, record, by, now)
     return _lease_of(record)
 
 
-def _chosen(due: Sequence[Record], request: ClaimRequest) -> list[Record]:
-    """As many as were asked for, and of the suspects at most one."""
+def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> None:
+    """Have a worker hold a run."""
+    before = record.run
+    record.run = rules.claimed(before, by, now)
+    state.note(record, audit.of_claim(before, record.run, now))
+
+
+def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:
+    """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
+
+    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
+    """
     chosen: list[Record] = []
+    parked = 0
     may_suspect = request.may_suspect
-    for record in sorted(due, key=_claim_order):
-        if len(chosen) == request.limit:
+    due = [r for r in _queued(state, request) if rules.is_due(r.run, now)]
+    for record in sorted(due, key=claim_order):
+        if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
             break
-        if rules.is_suspect(record.run):
-            if not may_suspect:
-                continue
-            may_suspect = False
-        chosen.append(record)
-    return chosen
+        is_suspect = rules.is_suspect(record.run)
+        if is_suspect and not may_suspect:
+            continue
+        if limits.admit(state, record, now):
+            may_suspect = may_suspect and not is_suspect
+            chosen.append(record)
+        else:
+            parked += 1
+    return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
 
 
-def _claim_order(record: Record) -> tuple[int, Micros, str]:
+def claim_order(record: Record) -> tuple[int, Micros, str]:
     return record.run.priority, record.run.ready_at or 0, record.run.id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival
 from holdfast.core.states import RunState
@@ -17,8 +17,10 @@ def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None
     record.inbox[arrival.number] = arrival
     is_awaited = False
     if before.state is RunState.SUSPENDED and not before.is_held:
-        waits, is_awaited = rules.counted_down(record.waits, arrival)
+        waits, is_over = rules.counted_down(record.waits, arrival)
         record.waits = tuple(waits)
+        # One that is awake and waits for a slot of its type finds it when it has got one.
+        is_awaited = is_over and limits.parked_at(waits) is None
     record.run = rules.delivered(before, now, is_awaited=is_awaited)
     if record.run.is_held:
         state.news.arrived.add(record.run.id)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-
 from msgspec.structs import replace
 
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
 from holdfast.core.model import AuditFact, Run
-from holdfast.stores.memory import inboxes, letters, queues
+from holdfast.stores.memory import inboxes, letters, limits, queues
 from holdfast.stores.memory.state import Record, State
 
 
@@ -24,7 +22,9 @@ def move(state: State, record: Record, after: Run, now: Micros, fact: AuditFact 
         _begin_anew(state, record, now)
     elif after.rollback is not None and before.rollback is None:
         _close(state, record, now)
-    if not after.is_held and after.ready_at is not None and after.ready_at <= now:
+    if not rules.is_in_race(after, now):
+        limits.leave(state, record, now)
+    elif not after.is_held:
         state.news.ready.add(after.type)
 
 
@@ -96,13 +96,9 @@ def _begin_anew(state: State, record: Record, now: Micros) -> None:
 
 
 def hand_on_slot(state: State, run: Run, now: Micros) -> None:
-    """Let the next one go, by id, of those that wait until fewer of their siblings run."""
-    waiting = state.parked.get(run.group) if run.group is not None else None
-    while waiting:
-        record = state.records[heapq.heappop(waiting)]
-        if rules.is_parked(record.waits):
-            _give_slot(state, record, now)
-            return
+    """Let the next one go of those that wait until fewer of their siblings run."""
+    if run.group is not None and (record := limits.first_parked(state, run.group, rules.SLOT_LOCATION)) is not None:
+        _give_slot(state, record, now)
 
 
 def _give_slot(state: State, record: Record, now: Micros) -> None:

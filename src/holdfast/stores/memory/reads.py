@@ -6,17 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
-from holdfast.core import rules
+from holdfast.core import limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Query
+from holdfast.core.ports import Details, Query, SlotUse
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
 
 
 def get(state: State, run_id: str) -> Details | None:
     record = state.records.get(run_id)
-    return record.details() if record else None
+    return record.details() if record and record.run.deleted_at is None else None
 
 
 def find(state: State, key: str) -> str | None:
@@ -57,10 +57,19 @@ def topics(state: State) -> list[Topic]:
     return sorted(state.topics.values(), key=lambda topic: topic.name)
 
 
+def slots(state: State, type: str | None) -> list[SlotUse]:
+    """Who has slots and who waits for them, by their names."""
+    used = Counter({name: len(runs) for name, runs in state.slots.items() if runs})
+    parked = (limits.parked_at(record.waits) for record in list(state.records.values()))
+    waiting = Counter(wait.names[0] for wait in parked if wait is not None)
+    names = sorted(name for name in {*used, *waiting} if type is None or limits.is_of(name, type))
+    return [SlotUse(name=name, used=used[name], waiting=waiting[name]) for name in names]
+
+
 def counts(state: State) -> dict[str, dict[RunState, int]]:
     """How many runs of each type are in each state."""
     counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
-    for record in list(state.records.values()):
+    for record in [record for record in state.records.values() if record.run.deleted_at is None]:
         counted[record.run.type][record.run.state] += 1
     return {type: dict(states) for type, states in sorted(counted.items())}
 

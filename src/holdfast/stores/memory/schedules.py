@@ -19,6 +19,14 @@ def put(state: State, wanted: Sequence[Schedule], now: Micros) -> list[Schedule]
     return [state.schedules[schedule.name] for schedule in wanted]
 
 
+def restore(state: State, wanted: Sequence[Schedule]) -> int:
+    """Keep schedules as they stood elsewhere, unless there are such; how many were not there."""
+    unknown = [schedule for schedule in wanted if schedule.name not in state.schedules]
+    for schedule in unknown:
+        _keep(state, schedule)
+    return len(unknown)
+
+
 def pause(state: State, names: Sequence[str], now: Micros, *, is_paused: bool) -> list[bool]:
     """Have schedules fire no more, or again; of each, whether that changed anything."""
     change = rules.paused if is_paused else rules.resumed

@@ -77,12 +77,18 @@ def _add(state: State, intent: Intent, lease: LeaseRequest | None, now: Micros) 
     if run.parent_id is not None:
         state.children[run.parent_id].append(run.id)
     if intent.is_parked:
-        record.waits = (rules.parking(run),)
-        heapq.heappush(state.parked[run.group or ""], run.id)
-    if lease is None or run.ready_at is None or run.ready_at > now:
+        record.waits = (wait := rules.parking(run),)
+        heapq.heappush(state.parked[run.group or ""], (wait.after, wait.since, run.id))
+    if lease is None or run.ready_at is None or run.ready_at > now or not _is_free(state, run.type):
         state.news.ready.add(run.type)
         return CreatedRun(run_id=run.id, created=True)
     return CreatedRun(run_id=run.id, created=True, lease=claims.lease(state, record, lease, now))
+
+
+def _is_free(state: State, type: str) -> bool:
+    """Whether nothing is to be looked at before a run of this type is leased."""
+    rule = state.types.get(type)
+    return rule is None or (rule.is_enabled and not rule.is_limited)
 
 
 def _take_key(state: State, key: str, run_id: str) -> None:

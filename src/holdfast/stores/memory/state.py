@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
+from holdfast.core.limits import Window
 from holdfast.core.location import is_within
 from holdfast.core.model import (
     RECEIPT_RETENTION,
@@ -19,12 +21,14 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeRule,
     Wait,
     WaitKind,
     WorkerInfo,
 )
 from holdfast.core.ports import Details
 from holdfast.core.topics import EventState
+from holdfast.core.transfer import Origin
 
 
 @dataclass
@@ -105,14 +109,24 @@ class Published:
         return rules.event_arrival(self.number, event.topic, event.payload, self.at, run, is_exclusive=is_exclusive)
 
 
+Place = tuple[int, Micros, str]
+"""A place in the order of those who wait for a slot, and whose it is."""
+
+
 @dataclass
 class State:
-    """Runs by id, ids by key, parent and group, events by topic, topics, dead letters, schedules, workers, and news."""
+    """All there is: runs by id, ids by key, by parent and by slot, events by topic, and the rest by name or number.
+
+    `parked` are those who wait for a slot, or have waited: their waits tell. `slots` are those who have one.
+    """
 
     records: dict[str, Record] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     children: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    parked: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    parked: dict[str, list[Place]] = field(default_factory=lambda: defaultdict(list))
+    slots: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    types: dict[str, TypeRule] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
     events: dict[str, list[Published]] = field(default_factory=lambda: defaultdict(list))
     event_count: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -120,12 +134,23 @@ class State:
     letter_count: int = 0
     schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
 
     def know_all_waiting(self, topic: str) -> None:
         """To be called before nobody is said to wait for an event of a queue: a store may know only the first ones."""
+
+    def counted(self, type: str) -> Iterator[Record]:
+        """The runs of a type that are worked on, or have slots."""
+        return (r for r in self.records.values() if r.run.type == type and (r.run.is_held or r.run.slots))
+
+    def key_queues(self, type: str) -> list[str]:
+        """The queues in which runs of a type wait for slots of their keys."""
+        waiting = (limits.parked_at(r.waits) for r in self.records.values() if r.run.type == type)
+        shared = (limits.type_slot(type), limits.rate_slot(type))
+        return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
     def next_event(self) -> int:
         """The number of the next event."""

@@ -28,6 +28,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -41,9 +44,24 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, schedules, starts
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.stores.memory import (
+    arrivals,
+    claims,
+    controls,
+    leases,
+    letters,
+    pruning,
+    reads,
+    schedules,
+    starts,
+    transfers,
+    types,
+)
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -129,12 +147,28 @@ class MemoryStore:
         self._state.topics |= {topic.name: topic for topic in topics}
 
     @_atomic
+    def change_types(self, changes: Sequence[TypeChange]) -> None:
+        types.change(self._state, changes, self._clock.now())
+
+    @_atomic
+    def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        types.offer(self._state, worker, offers, self._clock.now())
+
+    @_atomic
     def replay_letters(self, numbers: Sequence[int]) -> int:
         return letters.replay(self._state, numbers, self._clock.now())
 
     @_atomic
     def purge_letters(self, numbers: Sequence[int]) -> int:
         return letters.purge(self._state, numbers)
+
+    @_atomic
+    def restore(self, restoration: Restoration) -> Restored:
+        return transfers.restore(self._state, restoration, self._clock.now())
+
+    @_atomic
+    def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return schedules.restore(self._state, wanted)
 
     @_atomic
     def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
@@ -157,8 +191,8 @@ class MemoryStore:
         return schedules.fire(self._state, firings, self._clock.now())
 
     @_atomic
-    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+    def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:
@@ -195,8 +229,25 @@ class MemoryStore:
     async def topics(self) -> Sequence[Topic]:
         return reads.topics(self._state)
 
+    async def types(self) -> Sequence[TypeRule]:
+        return sorted(self._state.types.values(), key=lambda rule: rule.name)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        with self._lock:
+            return reads.slots(self._state, type)
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        with self._lock:
+            return transfers.dump(self._state, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return transfers.kept_events(self._state, after, limit)
+
+    async def last_event(self) -> int:
+        return self._state.event_count
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return schedules.list_schedules(self._state, query)

@@ -16,6 +16,10 @@ class Calls:
         self.claim = (
             f"select {schema}.claim_v1(%s, %s, array(select json_array_elements_text(%s)), %s, %s, %s, %s, %s, %s)"
         ).encode()
+        self.leased = (
+            f"select {schema}.leased_v1("
+            "array(select json_array_elements_text(%s)), array(select json_array_elements_text(%s)), %s)"
+        ).encode()
         self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
         self.checkpoint_one = (
             f"select {schema}.checkpoint_v1(array[%s], array[%s::bigint], array[%s::bigint], array[%s], %s, %s, %s)"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.clock import Micros
 from holdfast.stores.memory.state import Record
 from holdfast.stores.postgres.working import WorkingRecord, WorkingSet
 
@@ -16,7 +18,7 @@ encode = msgspec.json.encode
 Changes = dict[str, list[Any]]
 
 
-def with_fields(value: msgspec.Struct, **fields: str | int) -> msgspec.Raw:
+def with_fields(value: msgspec.Struct, **fields: str | int | msgspec.Struct | None) -> msgspec.Raw:
     """A value as JSON, with some fields more. It has at least one of its own."""
     return msgspec.Raw(encode(fields)[:-1] + b"," + encode(value)[1:])
 
@@ -31,6 +33,7 @@ def changes_of(working: WorkingSet) -> Changes:
             _new_record(changes, record)
     changes["events"], changes["forgotten"] = working.changed_events()
     changes["letters"], changes["purged"] = working.changed_letters()
+    changes["types"] = [with_fields(rule, rate_window=window) for rule, window in working.changed_types()]
     changes["facts"] = working.facts
     return {name: change for name, change in changes.items() if change}
 
@@ -42,21 +45,28 @@ def _new_record(changes: Changes, record: Record) -> None:
     changes["arrived"] += [with_fields(arrival, run_id=run_id) for arrival in record.inbox.values()]
     if record.waits:
         changes["waits"].append({"run_id": run_id, "waits": record.waits})
+    _changes_of_gains(changes, record, {})
 
 
 def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
     run, before = record.run, record.origin
     if run is not before.run and run != before.run:
         changes["runs"].append(replace(run, payload="", tags={}))  # which never change
+        changes["freed"] += [{"name": s, "run_id": run.id} for s in before.run.slots if s not in run.slots]
+        changes["taken"] += [{"name": s, "run_id": run.id} for s in run.slots if s not in before.run.slots]
     if record.waits is not before.waits and record.waits != before.waits:
         changes["waits"].append({"run_id": run.id, "waits": record.waits})
     _changes_of_history(changes, record)
     _changes_of_inbox(changes, record)
+    _changes_of_gains(changes, record, before.receipts)
+
+
+def _changes_of_gains(changes: Changes, record: Record, receipts: Mapping[str, Micros]) -> None:
+    """What a run has published, received and replied; `receipts` are those it had before."""
+    run = record.run
     changes["values"] += [{"run_id": run.id, "name": name, "value": value} for name, value in record.values.items()]
     changes["receipts"] += [
-        {"run_id": run.id, "message_id": id, "at": at}
-        for id, at in record.receipts.items()
-        if before.receipts.get(id) != at
+        {"run_id": run.id, "message_id": id, "at": at} for id, at in record.receipts.items() if receipts.get(id) != at
     ]
     changes["replies"] += [
         {"run_id": run.id, "message_id": id, "payload": payload, "at": at}

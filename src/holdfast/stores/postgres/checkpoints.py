@@ -161,11 +161,13 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     waits = held.waits(checkpoint)
     if isinstance(step, Hold):
         return Plain(checkpoint, run, run, waits) if not (checkpoint.charged and run.crashes) else None
+    if run.slots:
+        return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen:
             return None
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
-    if isinstance(step, Finish) and run.parent_location is not None:
+    if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None
     return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
 
@@ -231,6 +233,8 @@ class Writing:
             run = self._held.run(checkpoint.run_id, checkpoint.token)
             if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
                 wishes.groups[run.group] += 1
+            if run is not None and run.slots and not isinstance(checkpoint.next, Hold):
+                wishes.leave(run)
         kept: list[tuple[Run, tuple[Wait, ...]]] = []
 
         def operation(working: WorkingSet, now: Micros) -> Verdicts:

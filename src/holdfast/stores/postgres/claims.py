@@ -12,36 +12,102 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
+from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease
+from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory import starts as model
+from holdfast.stores.memory.state import Record
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet
 
 encode = msgspec.json.encode
 
+SUSPECTS = 16
+"""So many are looked at by a claim of limited types, though it wins only one: the others may be parked."""
+WAITING = 16
+"""So many of those who wait for a rate are looked at to begin with."""
+
 
 class _Claimed(msgspec.Struct):
     now: Micros
-    next_ready_at: Micros | None
     has_requests: bool
+    next_ready_at: Micros | None = None
+    limited: tuple[str, ...] = ()
+    rated: tuple[str, ...] = ()
+    leases: tuple[Lease, ...] = ()
+
+
+class _Leased(msgspec.Struct):
+    next_ready_at: Micros | None
     leases: tuple[Lease, ...]
 
 
-class _Time(msgspec.Struct):
+class _Made(msgspec.Struct):
     now: Micros
+    ruled: tuple[str, ...] = ()
 
 
 _decode_claimed = msgspec.json.Decoder(_Claimed).decode
-_decode_time = msgspec.json.Decoder(_Time).decode
+_decode_leased = msgspec.json.Decoder(_Leased).decode
+_decode_made = msgspec.json.Decoder(_Made).decode
 
 
 def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[tuple[Claimed, bool]]:
     """Lease the first due runs of the given types; and whether producers in SQL have left requests."""
     found = _decode_claimed((yield calls.claim, _arguments(request, at)))
+    if found.limited:
+        return (yield from _claim_limited(calls, request, found, at)), found.has_requests
     return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
+
+
+def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Micros | None) -> Talk[Claimed]:
+    """Lease due runs as the model says, which knows of limits."""
+    suspects = SUSPECTS if request.may_suspect else 0
+    others = tuple(type for type in request.types if type not in found.limited)
+    limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
+    wishes = Wishes(types=set(request.types), due={limited, Due(others, request.limit, suspects)})
+    for type in found.rated:
+        wishes.serve(type, WAITING)
+    enabled: list[str] = []
+
+    def operation(working: WorkingSet, now: Micros) -> Claimed:
+        rules_of = ((type, working.types.get(type)) for type in request.types)
+        enabled[:] = [type for type, rule in rules_of if rule is None or rule.is_enabled]
+        last = None if more in wishes.due else _last_in_sight(working, limited, now)
+        chosen, has_more = model_claims.choose(working, request, now)
+        is_short = len(chosen) < request.limit
+        if last is not None and not has_more and (is_short or _is_passed(last, chosen, now)):
+            raise Unknown("due", more)
+        for record in chosen:
+            model_claims.hold(working, record, request, now)
+        leases = tuple(Lease(run=record.run) for record in chosen)
+        return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
+
+    def read(claimed: Claimed) -> Talk[Claimed]:
+        ids = [lease.run.id for lease in claimed.leases]
+        text = yield calls.leased, (encode(ids).decode(), encode(enabled).decode(), request.worker)
+        leased = _decode_leased(text)
+        return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
+
+    # Whom it gave no slot has none to tell of: whoever waits for one is made ready by others.
+    claimed, _ = yield from decided(calls, wishes, operation, at, then=read)
+    return claimed
+
+
+def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Record | None:
+    """The last of those that were loaded to be claimed, if there may be others behind it."""
+    due = [record for record in working.records.values() if rules.is_due(record.run, now)]
+    candidates = [r for r in due if r.run.type in wanted.types and not rules.is_suspect(r.run)]
+    return max(candidates, key=model_claims.claim_order) if len(candidates) >= wanted.count else None
+
+
+def _is_passed(last: Record, chosen: Sequence[Record], now: Micros) -> bool:
+    """Whether a claim went on behind a run, which it has won or parked."""
+    is_won = any(record is last for record in chosen)
+    return chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
 
 
 def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
@@ -72,6 +138,8 @@ def create(
                 raise
     wishes = Wishes()
     wishes.intents(intents)
+    if lease is not None:
+        wishes.types.update(intent.type for intent in intents)
 
     def operation(working: WorkingSet, now: Micros) -> Created:
         return model.create(working, intents, lease, now)
@@ -110,16 +178,16 @@ def _create_new(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
 ) -> Talk[tuple[Created, News]]:
     text = yield calls.create, (encode(intents).decode(), encode(lease).decode() if lease else None, at)
-    return _made(intents, lease, _decode_time(text).now)
+    return _made(intents, lease, _decode_made(text))
 
 
-def _made(intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> tuple[Created, News]:
+def _made(intents: Sequence[Intent], lease: LeaseRequest | None, answer: _Made) -> tuple[Created, News]:
     """The runs as the server has made them: all of them are new."""
-    news = News()
+    news, now = News(), answer.now
     made: list[CreatedRun] = []
     for intent in intents:
         run = rules.new_run(intent, now)
-        if lease is None or run.ready_at is None or run.ready_at > now:
+        if lease is None or run.ready_at is None or run.ready_at > now or run.type in answer.ruled:
             news.ready.add(run.type)
             made.append(CreatedRun(run_id=run.id, created=True))
         else:

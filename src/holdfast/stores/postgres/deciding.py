@@ -66,12 +66,22 @@ PART = Bounds(
 
 
 def decided(
-    calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None, bounds: Bounds = TRANSACTION
+    calls: Calls,
+    wishes: Wishes,
+    operation: Operation[T],
+    at: Micros | None,
+    bounds: Bounds = TRANSACTION,
+    *,
+    then: Callable[[T], Talk[T]] | None = None,
 ) -> Talk[tuple[T, News]]:
-    """What an operation answers once all it changed is written, and what there is to tell of it."""
+    """What an operation answers once all it changed is written, and what there is to tell of it.
+
+    `then` completes the answer with what is read when all is written, in the same transaction.
+    """
     for _ in range(ROUNDS_LIMIT):
+        attempt = _attempt(calls, wishes, operation, at)
         try:
-            return (yield from bounds.around(_attempt(calls, wishes, operation, at)))
+            return (yield from bounds.around(attempt if then is None else _completed(attempt, then)))
         except Unknown as unknown:
             wishes.add(unknown)
         except psycopg.DatabaseError as error:
@@ -90,6 +100,11 @@ def _attempt(calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros |
     runs = [record.run for record in working.records.values()]
     working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}
     return told, working.news
+
+
+def _completed(attempt: Talk[tuple[T, News]], then: Callable[[T], Talk[T]]) -> Talk[tuple[T, News]]:
+    told, news = yield from attempt
+    return (yield from then(told)), news
 
 
 def _is_due(run: Run, now: Micros) -> bool:

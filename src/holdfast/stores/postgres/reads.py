@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 import psycopg
 
+from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, WorkerInfo
-from holdfast.core.ports import Details, LetterQuery
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerInfo
+from holdfast.core.ports import Details, LetterQuery, SlotUse
+from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
 from holdfast.stores.postgres.statements import qualified
@@ -50,6 +52,7 @@ _GET = f"""
     select {DETAILS}
     from {{schema}}.runs_read as run
     where run.id = %s
+      and run.deleted_at is null
 """  # noqa: S608 - of constants; by the primary key
 
 _FIND = """
@@ -139,6 +142,7 @@ _LETTERS_OF_FAMILY = """
 _COUNTS = """
     select type, state, count(*)
     from {schema}.runs
+    where deleted_at is null
     group by type, state
     order by type
 """  # reads every run
@@ -151,6 +155,28 @@ _WORKERS = """
     ) as worker
     order by id
 """  # all of them: there are few
+
+_TYPES = """
+    select row_to_json(types_read)::text
+    from {schema}.types_read
+    order by name
+"""  # all of them: there are few
+
+_SLOTS = """
+    select use.name, sum(use.used)::bigint, sum(use.waiting)::bigint
+    from (
+        select name, count(*) as used, 0 as waiting
+        from {schema}.slots
+        group by name
+        union all
+        select topic, 0, count(*)
+        from {schema}.waits
+        where kind = 'slot' and location = %s
+        group by topic
+    ) as use
+    group by use.name
+    order by use.name
+"""
 
 _ORPHANS = """
     select id
@@ -169,6 +195,7 @@ _entry = msgspec.json.Decoder(Entry)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
 _worker = msgspec.json.Decoder(WorkerInfo)
+_rule = msgspec.json.Decoder(TypeRule)
 
 
 def get(connection: psycopg.Connection[Any], schema: str, run_id: str) -> Details | None:
@@ -241,6 +268,16 @@ def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[R
 
 def workers(connection: psycopg.Connection[Any], schema: str) -> list[WorkerInfo]:
     return [_worker.decode(text) for (text,) in connection.execute(qualified(_WORKERS, schema))]
+
+
+def types(connection: psycopg.Connection[Any], schema: str) -> list[TypeRule]:
+    return [_rule.decode(text) for (text,) in connection.execute(qualified(_TYPES, schema))]
+
+
+def slots(connection: psycopg.Connection[Any], schema: str, type: str | None) -> list[SlotUse]:
+    found = connection.execute(qualified(_SLOTS, schema), (LIMIT_LOCATION,))
+    uses = (SlotUse(name=name, used=used, waiting=waiting) for name, used, waiting in found)
+    return [use for use in uses if type is None or limits.is_of(use.name, type)]
 
 
 def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[str]:

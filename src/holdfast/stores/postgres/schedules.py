@@ -79,6 +79,11 @@ def put(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tup
     return _changing(calls, names, Wishes(), lambda state, now: model.put(state, wanted, now), at)
 
 
+def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[int, News]]:
+    names = [schedule.name for schedule in wanted]
+    return _changing(calls, names, Wishes(), lambda state, _: model.restore(state, wanted), at)
+
+
 def pause(
     calls: Calls, names: Sequence[str], at: Micros | None, *, is_paused: bool
 ) -> Talk[tuple[Sequence[bool], News]]:

@@ -31,6 +31,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -44,9 +47,12 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, controls, letters
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.stores.memory import arrivals, controls, letters, types
 from holdfast.stores.postgres import (
     backlogs,
     checkup,
@@ -58,6 +64,7 @@ from holdfast.stores.postgres import (
     requests,
     schedules,
     schema,
+    transfers,
 )
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
@@ -274,6 +281,15 @@ class PostgresStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._run_in(self._writers, topic_rules.put, topics)
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
+        # Of whoever is held or waits, which may be many.
+        await self._decide(wishes, lambda working, now: types.change(working, changes, now), is_small=False)
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        wishes = Wishes(types={offer.name for offer in offers})
+        await self._decide(wishes, lambda working, now: types.offer(working, worker, offers, now))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
@@ -281,6 +297,14 @@ class PostgresStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        at = self._at
+        return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        at = self._at
+        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
 
     async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
         return await self._write_many(wanted, schedules.put)
@@ -306,8 +330,10 @@ class PostgresStore:
         at = self._at
         return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self._run_in(
+            self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
+        )
 
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()
@@ -382,8 +408,23 @@ class PostgresStore:
     async def topics(self) -> Sequence[Topic]:
         return await self._read(topic_rules.list_topics)
 
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._read(reads.types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._read(reads.slots, type)
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._read(transfers.dump, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._read(transfers.kept_events, after, limit)
+
+    async def last_event(self) -> int:
+        return await self._read(transfers.last_event)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self._read(schedules.list_schedules, query)

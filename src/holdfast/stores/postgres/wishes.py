@@ -9,8 +9,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Finish, Fork, Recover, Renew, Rewind, TurnAround
-from holdfast.core.model import Event, Intent, Message, WaitKind
+from holdfast.core import limits
+from holdfast.core.checkpoint import (
+    Cancel,
+    Checkpoint,
+    Control,
+    Delete,
+    Finish,
+    Fork,
+    Recover,
+    Renew,
+    Rewind,
+    TurnAround,
+)
+from holdfast.core.model import Event, Intent, Message, Run, WaitKind
 from holdfast.stores.postgres.topics import bucket, classid
 
 
@@ -23,12 +35,22 @@ class Unknown(Exception):
         self.what = what
 
 
+class Due(msgspec.Struct, frozen=True):
+    """The wish for runs of some types that may be claimed: how many at most, and how many of them suspects."""
+
+    types: tuple[str, ...]
+    count: int
+    suspects: int
+
+
 @dataclass
 class Wishes:
     """What to lock and to load. It only grows, so an operation that is done again with more ends at last.
 
     `emitted` are topics on which events may be published or handed on, `awaited` those somebody begins to wait for.
     `groups` and `waiting` say how many are wanted of those who wait for a slot, or for an event of a queue.
+    `types` are those whose rules and slots are asked for, `limits` those whose limits may become others;
+    `is_ruling`: whoever wants to claim something waits meanwhile.
     """
 
     runs: set[str] = field(default_factory=set)
@@ -50,6 +72,10 @@ class Wishes:
     missed: set[tuple[str, str, int]] = field(default_factory=set)
     letters: set[int] = field(default_factory=set)
     new_events: int = 0
+    types: set[str] = field(default_factory=set)
+    limits: set[str] = field(default_factory=set)
+    is_ruling: bool = False
+    due: set[Due] = field(default_factory=set)
 
     # Growing
 
@@ -58,10 +84,16 @@ class Wishes:
         match unknown.wish, unknown.what:
             case "inboxes", (run_id, seen):
                 self.inboxes[run_id] = min(seen, self.inboxes.get(run_id, seen))
-            case "groups", (group,):
-                self.groups[group] = self.groups[group] * 2 + 8
+            case "groups", queues:
+                # A change of limits may let go whoever waits, in as many queues as there are keys.
+                for queue in {*self.groups, *queues} if self.is_ruling else queues:
+                    self.groups[queue] = self.groups[queue] * 2 + 8
             case "waiting", (topic,):
                 self.waiting[topic] = self.waiting[topic] * 4 + 32
+            case "types", (type, *runs):
+                self.types.add(type)
+                for run in runs:
+                    self.leave(run)
             case "new_events", ():
                 self.new_events = self.new_events * 2 + 4
             case wish, (one,):
@@ -94,7 +126,7 @@ class Wishes:
         self.runs.add(run_id)
         self.audits.add(run_id)
         match request:
-            case Cancel():
+            case Cancel() | Delete():
                 self.endings.add(run_id)
             case Rewind() | Recover():
                 self.histories.add(run_id)
@@ -104,6 +136,16 @@ class Wishes:
                 self.histories.add(run_id)
             case _:
                 pass
+
+    def leave(self, run: Run) -> None:
+        """A run may give back its slots: each goes to the next who waits, and then the one after that is looked at."""
+        self.types.add(run.type)
+        self.serve(run.type, 1, run.slots)
+
+    def serve(self, type: str, count: int, slots: Iterable[str] = ()) -> None:
+        """So many of those may go who wait for slots of a type, and as many for those of its keys."""
+        for queue in {limits.type_slot(type), limits.rate_slot(type), *slots}:
+            self.groups[queue] = max(1, self.groups[queue]) + count
 
     def checkpoint(self, checkpoint: Checkpoint) -> None:
         run_id = checkpoint.run_id
@@ -156,6 +198,10 @@ class Wishes:
             "topics": [{"name": topic, "count": pending[topic] + 1} for topic in topics],
             "letters": sorted(self.letters),
             "new_events": self.new_events,
+            "types": sorted(self.types),
+            "limits": sorted(self.limits),
+            "is_ruling": self.is_ruling,
+            "due": list(self.due),
         }
         return msgspec.json.encode({name: wish for name, wish in wanted.items() if wish}).decode()
 

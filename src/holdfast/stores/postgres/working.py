@@ -6,17 +6,19 @@ is `Unknown`; nothing is written then, and the operation is done again with more
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import msgspec
 
+from holdfast.core import limits
 from holdfast.core.clock import Micros
+from holdfast.core.limits import Window
 from holdfast.core.location import is_within
-from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, Wait
+from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, TypeRule, Wait
 from holdfast.core.topics import EventState
-from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.memory.state import Place, Published, Record, State
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 
 K = TypeVar("K")
@@ -67,7 +69,7 @@ class Loaded(msgspec.Struct, frozen=True):
     keys: list[tuple[str, str]] = []
     crowded: frozenset[str] = frozenset()
     children: list[tuple[str, str]] = []
-    parked: list[tuple[str, str]] = []
+    parked: list[tuple[str, Place]] = []
     entries: list[tuple[str, Entry]] = []
     histories: list[tuple[str, list[Entry]]] = []
     undo: list[tuple[str, bool, int]] = []
@@ -77,18 +79,21 @@ class Loaded(msgspec.Struct, frozen=True):
     events: list[EventRow] = []
     event_numbers: list[int] = []
     letters: list[DeadLetter] = []
+    types: list[tuple[TypeRule, Window | None]] = []
+    slots: list[tuple[str, int]] = []
+    queues: list[str] = []
 
 
 decode_loaded = msgspec.json.Decoder(Loaded).decode
 
 
 class MoreParked(str):
-    """Stands after the last id of a list of which only the first were loaded: whoever comes to it wants more."""
+    """Stands after the last one of a list of which only the first were loaded: whoever comes to it wants more."""
 
     __slots__ = ("group",)
 
-    def __new__(cls, group: str) -> Self:
-        more = super().__new__(cls, "\U0010ffff")
+    def __new__(cls, group: str, last: str) -> Self:
+        more = super().__new__(cls, last + "\0")  # next to it, and before whoever is added
         more.group = group
         return more
 
@@ -121,16 +126,60 @@ class Known(dict[K, V]):
         return False
 
 
-class KnownLists(Known[str, list[str]]):
+class KnownLists(Known[str, list[V]]):
     """Lists by a name. Those not asked for may be added to, but not be looked at."""
 
-    def __missing__(self, key: str) -> list[str]:
-        found = self[key] = []
+    def __missing__(self, key: str) -> list[V]:
+        found: list[V] = []
+        self[key] = found
         return found
 
     def __contains__(self, key: object) -> bool:
         self._check(key)
         return dict.__contains__(self, key)
+
+
+class Holders(set[str]):
+    """Those who have a slot. Of most it is only known how many they are; `discard` is for those who do have one."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._others = count
+
+    def __len__(self) -> int:
+        return self._others + super().__len__()
+
+    def discard(self, run_id: object) -> None:
+        if run_id in self:
+            super().discard(run_id)
+        else:
+            self._others -= 1
+
+
+class KnownSlots(dict[str, set[str]]):
+    """Who has which slots. Nobody has one that was not found, if its type was asked for."""
+
+    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
+        super().__init__((name, Holders(count)) for name, count in loaded.slots)
+        self._types = wishes.types
+
+    def __missing__(self, name: str) -> set[str]:
+        assert any(limits.is_of(name, type) for type in self._types)
+        found = self[name] = Holders(0)
+        return found
+
+
+class KnownRules(Known[str, TypeRule]):
+    """The rules of types. Whoever asks for one does so for a run that needs slots no more, and others may go then."""
+
+    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
+        super().__init__("types", wishes.types, ((rule.name, rule) for rule, _ in loaded.types))
+        self._runs = loaded.runs
+
+    def _check(self, key: object) -> bool:
+        if key not in self.asked:
+            raise Unknown("types", key, *(run for run in self._runs if run.type == key))
+        return False
 
 
 @dataclass
@@ -262,22 +311,28 @@ class WorkingSet(State):
         self.facts: list[AuditFact] = []
         self._audited = wishes.audits
         self._crowded = loaded.crowded
+        self._rules = {rule.name: (rule, window) for rule, window in loaded.types}
+        self._limited, self._queues, self._groups = wishes.limits, loaded.queues, {*wishes.groups}
         super().__init__(
             records=Known("runs", wishes.runs, _records_of(loaded, wishes).items()),
             keys=Known("keys", wishes.keys, loaded.keys),
             children=KnownLists("endings", [*loaded.closing, *wishes.renewals]),
             parked=KnownLists("groups", wishes.groups),
+            slots=KnownSlots(loaded, wishes),
+            types=KnownRules(loaded, wishes),
+            windows=Known("types", wishes.types, ((rule.name, window) for rule, window in loaded.types if window)),
             events=Known("emitted", topics, [(topic, []) for topic in topics]),
             topics={topic.name: topic for topic in loaded.topics},
             letters=dict(self._letters),
         )
         for parent_id, child_id in loaded.children:
             self.children[parent_id].append(child_id)
-        for group, run_id in loaded.parked:
-            self.parked[group].append(run_id)
+        for group, place in loaded.parked:
+            self.parked[group].append(place)
         for group, count in wishes.groups.items():
             if len(self.parked[group]) == count:
-                self.parked[group].append(MoreParked(group))
+                after, since, last = self.parked[group][-1]
+                self.parked[group].append((after, since, MoreParked(group, last)))
         for row in self._events.values():
             self.events[row.topic].append(row.published())
 
@@ -285,6 +340,7 @@ class WorkingSet(State):
         number = next(self._numbers, None)
         if number is None:
             raise Unknown("new_events")
+        self.event_count = max(self.event_count, number)
         return number
 
     def next_letter(self) -> int:
@@ -306,7 +362,23 @@ class WorkingSet(State):
         if topic in self._crowded:
             raise Unknown("waiting", topic)
 
+    def counted(self, type: str) -> Iterator[Record]:
+        if type not in self._limited:
+            raise Unknown("limits", type)
+        return super().counted(type)
+
+    def key_queues(self, type: str) -> list[str]:
+        queues = {*super().key_queues(type), *(queue for queue in self._queues if limits.is_of(queue, type))}
+        if unknown := queues - self._groups:
+            raise Unknown("groups", *unknown)
+        return sorted(queues)
+
     # Changes
+
+    def changed_types(self) -> list[tuple[TypeRule, Window | None]]:
+        """The types that are new or otherwise than they were, with what their rates have to remember."""
+        rules = ((rule, dict.get(self.windows, name)) for name, rule in self.types.items())
+        return [(rule, window) for rule, window in rules if self._rules.get(rule.name) != (rule, window)]
 
     def changed_letters(self) -> tuple[list[DeadLetter], list[int]]:
         """The dead letters there are now and were not, and the numbers of those that are no more."""

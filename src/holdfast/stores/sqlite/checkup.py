@@ -10,7 +10,7 @@ import apsw
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ports import Finding
-from holdfast.stores.sqlite import reads, schema
+from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
 from holdfast.stores.sqlite.liveness import is_free, lock_path
 
@@ -35,6 +35,7 @@ def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Fin
         _wal(files),
         _schema(connection, files),
         _side_directory(files),
+        _slots(connection),
         *_workers(connection, files, now),
     ]
 
@@ -95,6 +96,15 @@ def _schema(connection: apsw.Connection, files: Files) -> Finding:
             "schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`"
         )
     return Finding.ok("schema", f"version {found.current}")
+
+
+def _slots(connection: apsw.Connection) -> Finding:
+    if count := limits.stray(connection):
+        return Finding.problem(
+            "slots",
+            f"{count:,} slots do not agree with the runs that have them; this is a bug of holdfast, please report it",
+        )
+    return Finding.ok("slots", "whoever has a slot of a limit is a run that has it")
 
 
 def _side_directory(files: Files) -> Finding:

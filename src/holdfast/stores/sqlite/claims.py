@@ -8,7 +8,7 @@ to lane and reads each from its head; expired leases come from `run_held`. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from heapq import merge
@@ -17,8 +17,10 @@ from operator import attrgetter
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Lease, Run
-from holdfast.stores.sqlite import rows
+from holdfast.stores.limits import admit
+from holdfast.stores.sqlite import limits, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
@@ -133,18 +135,26 @@ def claim(desk: Desk, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
     """Lease the first due runs of the given types. A repeated claim gets what it got."""
     now = desk.now()
     desk.flush()
-    types = sorted(set(request.types))
+    types, ruled = sorted(set(request.types)), desk.ruled_types()
     if request.is_repeat and (won := _won_before(desk, request, types)):
         return Claimed(leases=tuple(_lease_of(desk, run) for run in won), next_ready_at=now, now=now)
+    types = [type for type in types if type not in ruled or ruled[type].is_enabled]
     lanes = [lane for type in types for lane in _lanes(desk, type)]
     holders = _holders(desk)
     for dead in locks.find_dead(lambda: {*holders, *(worker_id for (worker_id,) in desk.all(REGISTERED))}):
         _free_runs_of(desk, locks, dead, now)
-    chosen = _chosen(_due(desk, lanes, _expired(desk, holders, types, now), now), request)
+    limited = {type for type in types if type in ruled}
+    # Read before anybody is parked or let go, which changes what is read.
+    ahead = {lane: [*_enough(desk, lane, request, now)] for lane in lanes if lane.type in limited}
+    due = _due(desk, lanes, ahead, _expired(desk, holders, types, now), now)
+    chosen, has_more = _chosen(desk, due, request, limited, now)
     leases = tuple(_lease(desk, run, request, now) for run in chosen)
     desk.flush()
-    next_ready_at = min((*_lane_heads(desk, lanes), *_expiries(desk, locks, request, holders, now)), default=None)
-    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now)
+    if limited:
+        lanes = [lane for type in types for lane in _lanes(desk, type)]
+    others = [holder for holder in holders if holder != request.worker]
+    heads = (*_lane_heads(desk, lanes), *_expiries(desk, locks, types, others, now))
+    return Claimed(leases=leases, next_ready_at=min(heads, default=None), now=now, has_more=has_more)
 
 
 # Candidates
@@ -181,13 +191,29 @@ def _expired(desk: Desk, holders: Sequence[str], types: Sequence[str], now: Micr
     )
 
 
-def _due(desk: Desk, lanes: Sequence[_Lane], expired: Sequence[tuple[int, Micros, str]], now: Micros) -> Iterator[Run]:
-    """Every run that may be claimed now, in claim order, read only as far as it is asked for."""
+def _due(
+    desk: Desk,
+    lanes: Sequence[_Lane],
+    ahead: Mapping[_Lane, Sequence[Run]],
+    expired: Sequence[tuple[int, Micros, str]],
+    now: Micros,
+) -> Iterator[Run]:
+    """Every run that may be claimed now, in claim order, read only as far as it is asked for; some were read ahead."""
     due = [lane for lane in lanes if lane.ready_at <= now]
     for priority in sorted({lane.priority for lane in due} | {priority for priority, _, _ in expired}):
-        heads = [_read_lane(desk, lane, now) for lane in due if lane.priority == priority]
+        heads = [ahead.get(lane) or _read_lane(desk, lane, now) for lane in due if lane.priority == priority]
         lost = (_by_id(desk, run_id) for at, _, run_id in expired if at == priority)
         yield from merge(*heads, lost, key=attrgetter("ready_at", "id"))
+
+
+def _enough(desk: Desk, lane: _Lane, request: ClaimRequest, now: Micros) -> Iterator[Run]:
+    """As many of a lane as a claim may have to look at. Suspects may be passed over, so they do not count."""
+    count = request.limit + PARKED_AT_ONCE
+    for run in _read_lane(desk, lane, now):
+        yield run
+        count -= not rules.is_suspect(run)
+        if not count:
+            break
 
 
 def _read_lane(desk: Desk, lane: _Lane, now: Micros) -> Iterator[Run]:
@@ -202,26 +228,37 @@ def _by_id(desk: Desk, run_id: str) -> Run:
     return rows.whole_run_of(row)
 
 
-def _chosen(due: Iterator[Run], request: ClaimRequest) -> list[Run]:
-    """As many as were asked for, and of the suspects at most one."""
+def _chosen(
+    desk: Desk, due: Iterator[Run], request: ClaimRequest, limited: Collection[str], now: Micros
+) -> tuple[list[Run], bool]:
+    """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
+
+    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
+    """
+    book = limits.DeskBook(desk)
     chosen: list[Run] = []
+    parked = 0
     may_suspect = request.may_suspect
     for run in due:
-        if len(chosen) == request.limit:
+        if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
             break
-        if rules.is_suspect(run):
-            if not may_suspect:
-                continue
-            may_suspect = False
-        chosen.append(run)
-    return chosen
+        is_suspect = rules.is_suspect(run)
+        if is_suspect and not may_suspect:
+            continue
+        whole = desk.completed(run)
+        admitted = admit(book, whole, now) if run.type in limited else whole
+        if admitted is None:
+            parked += 1
+            continue
+        may_suspect = may_suspect and not is_suspect
+        chosen.append(admitted)
+    return chosen, parked == PARKED_AT_ONCE or book.has_let_go
 
 
 # Leases
 
 
 def _lease(desk: Desk, run: Run, request: ClaimRequest, now: Micros) -> Lease:
-    desk.loaded(run)
     after = rules.claimed(run, request, now)
     desk.put(after)
     desk.note_often(audit.of_claim(run, after, now), after.token)
@@ -244,14 +281,12 @@ def _lane_heads(desk: Desk, lanes: Sequence[_Lane]) -> list[Micros]:
 
 
 def _expiries(
-    desk: Desk, locks: WorkerLocks, request: ClaimRequest, holders: Sequence[str], now: Micros
+    desk: Desk, locks: WorkerLocks, types: Sequence[str], holders: Sequence[str], now: Micros
 ) -> list[Micros]:
     """When the leases of others run out, or when to look again whether those of other processes live."""
     expiries: list[Micros] = []
     for holder in holders:
-        if holder == request.worker:
-            continue
-        found = [desk.one(NEXT_EXPIRY, holder, type) for type in set(request.types)]
+        found = [desk.one(NEXT_EXPIRY, holder, type) for type in types]
         held_until = [expiry[0] for expiry in found if expiry is not None]
         expiries += held_until
         if held_until and locks.is_elsewhere(holder):

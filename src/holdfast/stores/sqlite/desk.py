@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.core import audit
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, AuditFact, Entry, Run, Topic, Wait
+from holdfast.core.model import Arrival, AuditFact, Entry, Run, Topic, TypeRule, Wait
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
@@ -51,7 +52,8 @@ _UPDATE_RUN = """
     update run
     set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
         generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
-        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?
+        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?, slots = ?, deleted_at = ?,
+        purge_at = ?
     where id = ?
 """  # by the primary key
 
@@ -156,6 +158,15 @@ _LAST_POSITION = """
     where run_id = ?
 """  # by the primary key
 
+_RULED = f"""
+    select {rows.TYPE_COLUMNS}
+    from type
+    where is_enabled = 0
+       or concurrency is not null
+       or per_key is not null
+       or rate is not null
+"""  # reads all of them: there are few
+
 _NEWER = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox
@@ -173,6 +184,7 @@ class Desk:
         self.now = clock.now
         self.news = News()
         self.topics: dict[str, Topic] | None = None
+        self.types: dict[str, TypeRule] | None = None  # as `ruled_types` has read them
         self.after_commit: list[Callable[[], None]] = []
         self.closing: list[str] = []  # while a run is being closed: who is cancelled with it, and with them
         self._runs: dict[str, Run] = {}
@@ -204,6 +216,17 @@ class Desk:
         """Keep a run that another statement has read."""
         self._runs[run.id] = self._stored[run.id] = run
         return run
+
+    def completed(self, run: Run) -> Run:
+        """A run that another statement has read whole, as this transaction has it."""
+        known = self._runs.get(run.id)
+        if known is None:
+            return self.loaded(run)
+        whole = replace(known, payload=run.payload, tags=run.tags, options=run.options, continued=run.continued)
+        if known is self._stored[run.id]:
+            return self.loaded(whole)
+        self.put(whole)
+        return whole
 
     def fence(self, run_id: str) -> Run | None:
         """A run of which only id, token, worker, arrivals and is_pausing are true: enough for a plain checkpoint."""
@@ -238,6 +261,12 @@ class Desk:
         if run.arrivals <= seen:
             return ()
         return tuple(map(rows.arrival_of, self.connection.execute(_NEWER, (run.id, seen))))
+
+    def ruled_types(self) -> dict[str, TypeRule]:
+        """The types that are switched off or limited, read once in a transaction. With all others anything goes."""
+        if self.types is None:
+            self.types = {rule.name: rule for rule in map(rows.type_of, self.all(_RULED))}
+        return self.types
 
     def settled(self, run_id: str, location: str) -> Entry | None:
         """What is recorded at a location for good."""
@@ -387,6 +416,9 @@ def _is_only_counted(before: Run, after: Run) -> bool:
         and before.updated_at == after.updated_at
         and before.is_pausing == after.is_pausing
         and before.parent_location == after.parent_location
+        and before.slots == after.slots
+        and before.deleted_at == after.deleted_at
+        and before.purge_at == after.purge_at
     )
 
 
@@ -412,5 +444,8 @@ def _moved_row(run: Run) -> Row:
         run.suspended_at,
         run.parent_location,
         run.start_at,
+        rows.slots_text(run.slots),
+        run.deleted_at,
+        run.purge_at,
         run.id,
     )

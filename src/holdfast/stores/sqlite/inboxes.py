@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Run, Wait
 from holdfast.core.states import RunState
@@ -44,7 +44,9 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
     is_awaited = False
     if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
         before = desk.waits(run.id)
-        waits, is_awaited = rules.counted_down(before, arrival)
+        waits, is_over = rules.counted_down(before, arrival)
+        # One that is awake and waits for a slot of its type finds it when it has got one.
+        is_awaited = is_over and limits.parked_at(waits) is None
         if waits is not before:
             desk.wait(run.id, waits)
     after = rules.delivered(run, now, is_awaited=is_awaited)

@@ -6,7 +6,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
 from holdfast.core.model import AuditFact, Run
-from holdfast.stores.sqlite import inboxes, letters, queues
+from holdfast.stores.sqlite import inboxes, letters, limits, queues
 from holdfast.stores.sqlite.desk import Desk
 
 _OPEN_CHILDREN = """
@@ -30,9 +30,10 @@ _NEXT_PARKED = """
     from wait
     where topic = ?
       and kind = 'slot'
-    order by run_id
+      and location = ?
+    order by after, since, run_id
     limit 1
-"""  # wait_topic
+"""  # wait_slot
 
 _PARKED_CHILDREN = """
     select run.id
@@ -40,7 +41,7 @@ _PARKED_CHILDREN = """
     join wait on wait.run_id = run.id
     where run.parent_id = ?
       and run.finished_at is null
-      and wait.kind = 'slot'
+      and wait.location = ?
     order by run.created_at, run.id
 """  # run_parent, in its order; wait by the primary key
 
@@ -69,7 +70,9 @@ def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | Non
         _begin_anew(desk, after, now)
     elif after.rollback is not None and before.rollback is None:
         _close(desk, after, now)
-    if not after.is_held and after.ready_at is not None and after.ready_at <= now:
+    if not rules.is_in_race(after, now):
+        limits.leave(desk, desk.run(after.id) or after, now)
+    elif not after.is_held:
         desk.news.ready.add(after.type)
 
 
@@ -131,14 +134,14 @@ def _begin_anew(desk: Desk, run: Run, now: Micros) -> None:
     desk.connection.execute(_KEEP_MESSAGES, (run.id,))
     # Their siblings no longer know that they belong together, so none would hand its slot on.
     desk.flush()
-    for (child_id,) in desk.all(_PARKED_CHILDREN, run.id):
+    for (child_id,) in desk.all(_PARKED_CHILDREN, run.id, rules.SLOT_LOCATION):
         _give_slot(desk, child_id, now)
 
 
 def hand_on_slot(desk: Desk, run: Run, now: Micros) -> None:
     """Let the next one go of those that wait until fewer of their siblings run."""
     desk.flush_waits()
-    found = desk.one(_NEXT_PARKED, run.group)
+    found = desk.one(_NEXT_PARKED, run.group, rules.SLOT_LOCATION)
     if found is not None:
         _give_slot(desk, found[0], now)
 

@@ -69,6 +69,16 @@ def put(desk: Desk, wanted: Sequence[Schedule]) -> list[Schedule]:
     return [book.known[schedule.name] for schedule in wanted]
 
 
+def restore(desk: Desk, wanted: Sequence[Schedule]) -> int:
+    """Keep schedules as they stood elsewhere, unless there are such; how many were not there."""
+    book = _Book(desk)
+    unknown = [schedule for schedule in wanted if book.get(schedule.name) is None]
+    for schedule in unknown:
+        book.change(schedule)
+    book.write(is_rescheduled=True)
+    return len(unknown)
+
+
 def pause(desk: Desk, names: Sequence[str], *, is_paused: bool) -> list[bool]:
     """Have schedules fire no more, or again; of each, whether that changed anything."""
     now, book = desk.now(), _Book(desk)

@@ -78,7 +78,7 @@ def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: 
             keyed[run.key] = run.id
         if intent.is_parked:
             desk.wait(run.id, (rules.parking(run),))
-        if lease is None or run.ready_at is None or run.ready_at > now:
+        if lease is None or run.ready_at is None or run.ready_at > now or run.type in desk.ruled_types():
             desk.news.ready.add(run.type)
         else:
             before, run = run, rules.claimed(run, lease, now)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
@@ -27,6 +28,9 @@ from holdfast.core.model import (
     Run,
     Schedule,
     Topic,
+    TypeChange,
+    TypeOffer,
+    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
@@ -40,8 +44,11 @@ from holdfast.core.ports import (
     ScheduleQuery,
     SchemaStatus,
     Sent,
+    SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
     arrivals,
     backlogs,
@@ -51,14 +58,18 @@ from holdfast.stores.sqlite import (
     histories,
     leases,
     letters,
+    limits,
     listing,
     pruning,
+    purging,
     reads,
     schedules,
     schema,
     starts,
+    transfers,
 )
 from holdfast.stores.sqlite import topics as topic_rules
+from holdfast.stores.sqlite import types as type_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
@@ -164,11 +175,23 @@ class SqliteStore:
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._writer.run(lambda desk: topic_rules.put(desk, topics))
 
+    async def change_types(self, changes: Sequence[TypeChange]) -> None:
+        await self._writer.run(lambda desk: type_rules.change(desk, changes))
+
+    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
+        await self._writer.run(lambda desk: type_rules.offer(desk, worker, offers))
+
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.replay(desk, numbers))
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return await self._writer.run(lambda desk: schedules.restore(desk, wanted))
 
     async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
         return await self._writer.run(lambda desk: schedules.put(desk, wanted))
@@ -185,8 +208,13 @@ class SqliteStore:
     async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
         return await self._writer.run(lambda desk: schedules.fire(desk, firings))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        if not is_dry_run:
+            return await self._writer.run(lambda desk: pruning.prune(desk, limit, retention))
+        now = self._clock.now()
+        pruned = await self._writer.run(lambda desk: pruning.rehearse(desk, limit))
+        runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
+        return replace(pruned, runs=runs)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
@@ -222,8 +250,23 @@ class SqliteStore:
     async def topics(self) -> Sequence[Topic]:
         return await self._readers.run(topic_rules.list_topics)
 
+    async def types(self) -> Sequence[TypeRule]:
+        return await self._readers.run(type_rules.list_types)
+
+    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
+        return await self._readers.run(lambda connection: limits.uses(connection, type))
+
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._readers.run(lambda connection: transfers.dump(connection, run_ids))
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._readers.run(transfers.last_event)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))

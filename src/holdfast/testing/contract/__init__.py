@@ -26,23 +26,31 @@ _PARTS = (
     "claim",
     "control",
     "database",
+    "delete",
     "event",
     "fork",
     "generation",
     "group",
     "hint",
     "letter",
+    "limit",
     "message",
+    "moved_event",
     "pause",
     "queue",
+    "rate",
     "read",
     "recover",
     "renew",
     "repeat",
+    "retention",
     "rewind",
     "rollback",
     "schedule",
+    "slot",
     "start",
+    "transfer",
+    "type",
 )
 
 # Before they are imported, so that a failed assertion of theirs shows its values.
@@ -54,23 +62,31 @@ from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
+from holdfast.testing.contract.delete import DeleteContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
 from holdfast.testing.contract.group import GroupContract  # noqa: E402
 from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
+from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.moved_event import MovedEventContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
+from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.retention import RetentionContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
+from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
+from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
@@ -80,25 +96,33 @@ __all__ = [
     "ClaimContract",
     "ControlContract",
     "DatabaseContract",
+    "DeleteContract",
     "EventContract",
     "ForkContract",
     "GenerationContract",
     "GroupContract",
     "HintContract",
     "LetterContract",
+    "LimitContract",
     "MessageContract",
+    "MovedEventContract",
     "PauseContract",
     "QueueContract",
+    "RateContract",
     "ReadContract",
     "RecoverContract",
     "RenewContract",
     "RepeatContract",
+    "RetentionContract",
     "RewindContract",
     "RollbackContract",
     "ScheduleContract",
     "SettableClock",
+    "SlotContract",
     "StartContract",
     "StoreContract",
+    "TransferContract",
+    "TypeContract",
 ]
 
 
@@ -121,7 +145,15 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    TransferContract,
+    MovedEventContract,
     ScheduleContract,
+    TypeContract,
+    LimitContract,
+    SlotContract,
+    RateContract,
+    DeleteContract,
+    RetentionContract,
     ReadContract,
     HintContract,
 ):

@@ -61,7 +61,13 @@ IN_ONE_STATEMENT = {
     "seen bigint;": "seen bigint; histories json;",
     "(select count(*) from candidates)": "(select count(*) from candidates), json_object_agg(l.id, history_v1(l.id))",
     "\n            from leased as l;": ", histories from leased as l;",
-    "else history_v1(r.id)": "else histories -> r.id",
+    "leases_v1(claimed)": """(
+        select json_agg(json_build_object(
+            'run', row_to_json(r), 'entries', coalesce(histories -> r.id, '[]'), 'arrivals', '[]'::json
+        ) order by c.place)
+        from unnest(claimed) with ordinality as c (id, place)
+        join runs_read as r on r.id = c.id
+    )""",
 }
 """What makes of our claim one that reads histories in the statement that leases, with the snapshot of that."""
 

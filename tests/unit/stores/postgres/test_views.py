@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tests.unit.stores.postgres.database import Place
 
-VIEWS = {"run", "entry", "message", "event", "wait", "audit", "worker", "intent", "schedule"}
+VIEWS = {"run", "entry", "message", "event", "wait", "audit", "worker", "intent", "type", "slot", "schedule"}
 INSTANT = datetime(2024, 2, 29, 12, 30, 0, 123457, tzinfo=UTC)
 MICROS = round((INSTANT - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
 
@@ -105,6 +105,13 @@ def test_the_other_views_show_what_is_kept(place: Place) -> None:
     place.execute("insert into {schema}.audits (run_id, event, at) values ('r', 'woken', %s)", MICROS)
     place.execute("insert into {schema}.workers values ('w', 'n', 'h', 1, '[\"shop\"]', 5, %s, %s)", MICROS, MICROS)
 
+    place.execute(
+        "insert into {schema}.types (name, per_key, rate, retention, seen_at)"
+        " values ('shop', '{\"tenant\": 2}', '{\"count\": 5, \"period\": 60000000}', 1500000, %s)",
+        MICROS,
+    )
+    place.execute("insert into {schema}.slots values ('type:shop tenant=a', 'r')")
+
     assert row(place, "select location, attempts, result, started_at, finished_at from {schema}.entry") == {
         "location": "charge",
         "attempts": 2,
@@ -118,3 +125,9 @@ def test_the_other_views_show_what_is_kept(place: Place) -> None:
     assert place.all("select kind, names, since, deadline from {schema}.wait") == [("message", ["go"], INSTANT, None)]
     assert place.all("select run_id, event, data, at from {schema}.audit") == [("r", "woken", {}, INSTANT)]
     assert place.all("select types, heartbeat_at from {schema}.worker") == [(["shop"], INSTANT)]
+    assert place.all(
+        "select name, is_enabled, concurrency, per_key, rate_count, rate_period, retention, seen_at from {schema}.type"
+    ) == [
+        ("shop", True, None, {"tenant": 2}, 5, timedelta(minutes=1), timedelta(seconds=1.5), INSTANT),
+    ]
+    assert place.all("select name, run_id from {schema}.slot") == [("type:shop tenant=a", "r")]

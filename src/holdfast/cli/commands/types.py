@@ -1,0 +1,246 @@
+"""`holdfast types`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.group import group
+from holdfast.cli.lookup import store_now
+from holdfast.cli.output import Output, cleaned
+from holdfast.cli.render import type_json
+from holdfast.cli.session import in_session
+from holdfast.cli.table import Column, Table
+from holdfast.cli.times import ago, spoken
+from holdfast.core.intent import matches_type
+from holdfast.core.length import parse_length
+from holdfast.engine.info import TypeInfo
+
+NONE = "none"
+"""What takes back a limit."""
+
+
+@group("types")
+def command() -> None:
+    """The types of runs: their limits, who works on them, and whether they are switched on."""
+
+
+@holdfast_command("ls", "holdfast types ls", "holdfast types ls 'billing.*' --json")
+@click.argument("pattern", required=False)
+@pass_output
+def ls(out: Output, pattern: str | None) -> None:
+    """List the types that were spoken of, have runs, or have a worker."""
+
+    async def work(hf: Holdfast) -> None:
+        types = [one for one in await hf.types() if pattern is None or matches_type(one.name, pattern)]
+        if out.is_json:
+            out.items([type_json(one) for one in types])
+        else:
+            out.table(_table(types, await store_now(hf)))
+            if not types:
+                out.talk("there are none yet; a worker brings its types along when it starts")
+
+    in_session(out.settings, work)
+
+
+@holdfast_command("enable", "holdfast types enable billing.invoice.v1", "holdfast types enable 'billing.*'")
+@click.argument("names", nargs=-1, required=True, metavar="TYPE...")
+@pass_output
+def enable(out: Output, names: Sequence[str]) -> ExitCode:
+    """Have workers take runs of these types again. TYPE may be a family such as 'billing.*'."""
+    return _switch(out, names, enabled=True)
+
+
+@holdfast_command("disable", "holdfast types disable billing.invoice.v1", "holdfast types disable 'billing.*'")
+@click.argument("names", nargs=-1, required=True, metavar="TYPE...")
+@pass_output
+def disable(out: Output, names: Sequence[str]) -> ExitCode:
+    """Keep all workers from taking runs of these types. What they work on right now goes on; starts are accepted.
+
+    TYPE may be a family such as 'billing.*', which stands for all types of it that are known now.
+    """
+    return _switch(out, names, enabled=False)
+
+
+@holdfast_command(
+    "set",
+    "holdfast types set billing.invoice.v1 --concurrency 5 --per-key tenant=2",
+    "holdfast types set notify.email.v1 --rate 100/60s --retention 7d",
+    "holdfast types set notify.email.v1 --rate none",
+)
+@click.argument("name", metavar="TYPE")
+@click.option("--concurrency", metavar="N|none", help="So many runs are worked on at once.")
+@click.option(
+    "--per-key", multiple=True, metavar="TAG=N|none", help="So many with the same value of a tag; may be repeated."
+)
+@click.option("--rate", metavar="N/TIME|none", help="So many begin in any such time: 100/60s, 5000/1h.")
+@click.option("--retention", metavar="TIME|none", help="How long runs are kept after their end, such as 30d.")
+@click.option("--description", help="What it is for.")
+@click.option("--runtime", help="What works on it: python, go, …")
+@pass_output
+def set_rules(out: Output, name: str, **said: Any) -> None:
+    """Limit or describe a type, for all workers and at once; what is not said stays as it is, `none` lifts a limit.
+
+    With --per-key all limits by tags are set anew. Runs beyond a limit are parked, and go on in their order.
+    """
+    change = _change(**said)
+    if not change:
+        raise Refusal("say what to set: --concurrency, --per-key, --rate, --retention, --description or --runtime")
+
+    async def work(hf: Holdfast) -> None:
+        await hf.type(name, **change)
+        (known,) = [one for one in await hf.types() if one.name == name]
+        if out.is_json:
+            out.item(type_json(known))
+        else:
+            out.line(f"{cleaned(name)}: {_limits(known) or 'no limits'}{_kept(known)}")
+            _say_if_unseen(out, known)
+
+    in_session(out.settings, work, may_create=True)
+
+
+for one in (ls, enable, disable, set_rules):
+    command.add_command(one)
+
+
+def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
+    async def work(hf: Holdfast) -> ExitCode:
+        known = {one.name: one for one in await hf.types()}
+        chosen: dict[str, None] = {}
+        for name in names:
+            found = [one for one in known if matches_type(one, name)] if name.endswith(".*") else [name]
+            if not found:
+                raise Refusal(f"no known type is one of {name}; `holdfast types ls` lists them", ExitCode.NOT_FOUND)
+            chosen |= dict.fromkeys(found)
+        for name in chosen:
+            await hf.type(name, enabled=enabled)
+        after = [one for one in await hf.types() if one.name in chosen]
+        if out.is_json:
+            out.items([type_json(one) for one in after])
+            return ExitCode.OK
+        for one in after:
+            waiting = sum(count for state, count in one.counts.items() if not state.is_end)
+            live = f"; {waiting:,} of its runs have not ended" if waiting and not enabled else ""
+            out.line(f"{cleaned(one.name)} is switched {'on' if enabled else 'off'}{live}")
+            _say_if_unseen(out, one)
+        return ExitCode.OK
+
+    return in_session(out.settings, work, may_create=True)
+
+
+def _say_if_unseen(out: Output, known: TypeInfo) -> None:
+    """A name that nobody knows may be a typing mistake, or of a worker to come."""
+    if known.last_seen_at is None and not known.counts:
+        out.talk(f"nobody has seen type {cleaned(known.name)} so far: no run, no worker")
+
+
+# What was said
+
+
+def _change(
+    *,
+    concurrency: str | None,
+    per_key: Sequence[str],
+    rate: str | None,
+    retention: str | None,
+    description: str | None,
+    runtime: str | None,
+) -> dict[str, Any]:
+    """What is to be set, as the engine wants it."""
+    change: dict[str, Any] = {}
+    if concurrency is not None:
+        change["concurrency"] = _number(concurrency, "--concurrency")
+    if per_key:
+        change["per_key"] = None if tuple(per_key) == (NONE,) else dict(map(_of_tag, per_key))
+    if rate is not None:
+        change["rate"] = _rate(rate)
+    if retention is not None:
+        change["retention"] = None if retention == NONE else _length(retention, "--retention")
+    if description is not None:
+        change["description"] = description
+    if runtime is not None:
+        change["runtime"] = runtime
+    return change
+
+
+def _number(text: str, option: str) -> int | None:
+    if text == NONE:
+        return None
+    if not text.isdecimal():
+        raise Refusal(f"{option} {text!r}: write a whole number, or {NONE}")
+    return int(text)
+
+
+def _of_tag(text: str) -> tuple[str, int]:
+    tag, mark, number = text.rpartition("=")
+    if not mark or not number.isdecimal():
+        raise Refusal(f"--per-key {text!r}: write TAG=N, such as tenant=2, or {NONE}")
+    return tag, int(number)
+
+
+def _rate(text: str) -> tuple[int, timedelta] | None:
+    if text == NONE:
+        return None
+    count, mark, period = text.partition("/")
+    if not mark or not count.strip().isdecimal():
+        raise Refusal(f"--rate {text!r}: write N/TIME, such as 100/60s, or {NONE}")
+    return int(count), _length(period, "--rate")
+
+
+def _length(text: str, option: str) -> timedelta:
+    try:
+        return parse_length(text)
+    except ValueError as error:
+        raise Refusal(f"{option}: {error}") from None
+
+
+# What is shown
+
+
+def _limits(known: TypeInfo) -> str:
+    """The limits of a type in a few words."""
+    words = [] if known.concurrency is None else [f"{known.concurrency:,} at once"]
+    words += [f"{count:,} per {cleaned(tag)}" for tag, count in sorted(known.per_key.items())]
+    if known.rate is not None:
+        count, period = known.rate
+        words.append(f"{count:,} in {spoken(period)}")
+    return ", ".join(words)
+
+
+def _kept(known: TypeInfo) -> str:
+    return "" if known.retention is None else f"; kept for {spoken(known.retention)} after the end"
+
+
+def _table(types: Sequence[TypeInfo], now: datetime) -> Table:
+    columns = (
+        Column("type"),
+        Column("state"),
+        Column("runtime"),
+        Column("live", is_number=True),
+        Column("parked", is_number=True),
+        Column("limits"),
+        Column("seen"),
+        Column("description", may_be_cut=True),
+    )
+    table = Table(columns)
+    for one in types:
+        table.rows.append(
+            {
+                "type": cleaned(one.name),
+                "state": ("on", "good") if one.enabled else ("off", "bad"),
+                "runtime": cleaned(one.runtime),
+                "live": f"{sum(count for state, count in one.counts.items() if not state.is_end):,}",
+                "parked": (f"{one.parked:,}", "wait" if one.parked else ""),
+                "limits": _limits(one),
+                "seen": (ago(one.last_seen_at, now) if one.last_seen_at is not None else "never", "dim"),
+                "description": cleaned(one.description),
+            }
+        )
+    return table

@@ -1,0 +1,239 @@
+"""Limits: who gets a slot, who waits for one, and to whom it goes on. The same for every store.
+
+A store gives a `Book` to look things up and write them down in. All that concerns one type is decided by one
+transaction at a time, and whatever makes a slot free hands it on in the same transaction: so nobody waits while there
+is a free slot. Only those of a rate become free by themselves, so the first who waits for one is ready at that
+instant, and whoever claims then sees to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from holdfast.core import audit, limits
+from holdfast.core.clock import Micros
+from holdfast.core.limits import Window
+from holdfast.core.model import AuditFact, Run, TypeRule, Wait
+
+
+class Book(Protocol):
+    """Who has slots and who waits for them, as a store keeps it. Runs come with their tags."""
+
+    def rule(self, type: str) -> TypeRule | None:
+        """What was said of a type; nothing if it has no limits."""
+        ...
+
+    def window(self, type: str) -> Window: ...
+
+    def keep_window(self, type: str, window: Window) -> None: ...
+
+    def taken(self, slot: str) -> int:
+        """How many have a slot of this name."""
+        ...
+
+    def counted(self, type: str) -> Sequence[Run]:
+        """The runs of a type that are held, or have slots."""
+        ...
+
+    def key_queues(self, type: str) -> Sequence[str]:
+        """The queues for slots of a type's keys in which somebody waits."""
+        ...
+
+    def first(self, queue: str) -> Run | None:
+        """Whoever waits in a queue and comes before the others: by priority, since when, and id."""
+        ...
+
+    def run(self, run_id: str) -> Run:
+        """A run as it is now."""
+        ...
+
+    def waits(self, run_id: str) -> Sequence[Wait]: ...
+
+    def put(self, run: Run) -> None:
+        """Give a run its next value. Who has slots follows from it."""
+        ...
+
+    def wait(self, run_id: str, waits: Sequence[Wait]) -> None:
+        """Replace what a run waits for."""
+        ...
+
+    def note(self, fact: AuditFact) -> None: ...
+
+    def tell_ready(self, type: str) -> None:
+        """Say that a run of a type may be claimed."""
+        ...
+
+
+def admit(book: Book, run: Run, now: Micros) -> Run | None:
+    """A run that is due, as it is when it may be claimed; if not it is parked, and the answer is None."""
+    rule = book.rule(run.type)
+    if rule is None or run.is_held:
+        return run
+    if run.slots or not limits.slots_of(rule, run):
+        return _begun(book, rule, run, now)
+    queue = _lacking(book, rule, run, now) or _overtakes(book, rule, run, now)
+    given = _given(book, rule, run) if queue is None else _parked(book, rule, run, queue, now)
+    return None if given is None else _begun(book, rule, given, now)
+
+
+def leave(book: Book, run: Run, now: Micros) -> None:
+    """A run is neither held, nor could it be claimed: it needs no slots, and waits for none."""
+    is_parked = limits.parked_at(waits := book.waits(run.id)) is not None
+    # One that has not begun may have been the first of those who wait for a rate.
+    if not (run.slots or is_parked or run.first_claimed_at is None) or (rule := book.rule(run.type)) is None:
+        return
+    if is_parked:
+        book.wait(run.id, limits.without(waits))
+    if run.slots:
+        book.put(replace(run, slots=()))
+    for slot in run.slots:
+        if slot not in _shared(rule):
+            _serve(book, rule, [slot], now)
+    _serve(book, rule, _shared(rule), now)
+
+
+def apply(book: Book, rule: TypeRule, now: Micros) -> None:
+    """Have the limits of a type be those of a rule. Whoever is held counts, even if there are too many then."""
+    counted = sorted(book.counted(rule.name), key=lambda run: (not run.is_held, _claim_order(run)))
+    for run in counted:
+        book.put(replace(run, slots=_lasting(rule, run) if run.is_held else ()))
+    for run in (book.run(run.id) for run in counted if not run.is_held):
+        if (queue := _lacking(book, rule, run, now)) is None:
+            _given(book, rule, run)
+        else:
+            _queue(book, run, queue, now)
+            book.note(audit.of_parking(run, queue, now))
+    for queue in book.key_queues(rule.name):
+        _serve(book, rule, [queue], now)
+    _serve(book, rule, _shared(rule), now)
+    if rule.rate is None:
+        book.keep_window(rule.name, Window())
+
+
+# Having
+
+
+def _lacking(book: Book, rule: TypeRule, run: Run, now: Micros) -> str | None:
+    """Where a run has to wait, because there is no slot for it; None if there is one of each kind that it needs."""
+    for slot, count in limits.slots_of(rule, run).items():
+        taken = book.taken(slot)
+        if rule.rate is not None and slot == limits.rate_slot(rule.name):
+            taken += limits.begun(book.window(rule.name), rule.rate, now)
+        if taken >= count:
+            return limits.queue_for(rule, run, slot)
+    return None
+
+
+def _overtakes(book: Book, rule: TypeRule, run: Run, now: Micros) -> str | None:
+    """The queue of a rate, if somebody waits there who comes before a run; time may have made slots free for both."""
+    if rule.rate is None or not limits.is_new(run):
+        return None
+    queue = limits.rate_slot(rule.name)
+    first = book.first(queue)
+    return queue if first is not None and _place(book, first, now) < _place(book, run, now) else None
+
+
+def _given(book: Book, rule: TypeRule, run: Run) -> Run:
+    """Give a run every slot it needs. It waits for none any more."""
+    given = replace(run, slots=tuple(limits.slots_of(rule, run)))
+    book.wait(run.id, limits.without(book.waits(run.id)))
+    book.put(given)
+    return given
+
+
+def _begun(book: Book, rule: TypeRule, run: Run, now: Micros) -> Run:
+    """A run is claimed: what it had of a rate is used up, and counts from this instant on."""
+    slot = limits.rate_slot(rule.name)
+    if rule.rate is None or slot not in run.slots:
+        return run
+    book.keep_window(rule.name, limits.with_one_more(book.window(rule.name), rule.rate, now))
+    begun = replace(run, slots=_lasting(rule, run))
+    book.put(begun)
+    if book.first(slot) is not None:
+        _serve(book, rule, _shared(rule), now)
+    return begun
+
+
+def _lasting(rule: TypeRule, run: Run) -> tuple[str, ...]:
+    """The slots that a run keeps while it is held."""
+    return tuple(slot for slot in limits.slots_of(rule, run) if slot != limits.rate_slot(rule.name))
+
+
+# Waiting
+
+
+def _parked(book: Book, rule: TypeRule, run: Run, queue: str, now: Micros) -> Run | None:
+    """Have a run wait. Of those who wait for a rate some may go by now; the run, if it is one of them."""
+    was_parked = limits.parked_at(book.waits(run.id)) is not None
+    _queue(book, run, queue, now)
+    if rule.rate is not None and limits.is_new(run):
+        _serve(book, rule, _shared(rule), now)
+        if (served := book.run(run.id)).slots:
+            return served
+    if not was_parked:
+        book.note(audit.of_parking(run, queue, now))
+    return None
+
+
+def _queue(book: Book, run: Run, queue: str, now: Micros) -> None:
+    """Have a run wait in a queue, in the place it has."""
+    _, since, _ = _place(book, run, now)
+    waits = limits.without(book.waits(run.id))
+    book.wait(run.id, (*waits, limits.parking(run, queue, since)))
+    if run.ready_at is not None:
+        book.put(replace(run, ready_at=None, updated_at=now))
+
+
+def _place(book: Book, run: Run, now: Micros) -> tuple[int, Micros, str]:
+    """The place of a run among those who wait, or the one it would have."""
+    known = limits.parked_at(book.waits(run.id))
+    since = known.since if known is not None else min(now, run.ready_at or now)
+    return run.priority, since, run.id
+
+
+# Handing on
+
+
+def _shared(rule: TypeRule) -> list[str]:
+    """The queues for what all runs of a type share."""
+    return [limits.type_slot(rule.name), limits.rate_slot(rule.name)]
+
+
+def _serve(book: Book, rule: TypeRule, queues: Iterable[str], now: Micros) -> None:
+    """Let those go who wait in some queues, in their order, for as long as there are slots for them."""
+    open = list(queues)
+    while open:
+        waiting = [(_place(book, run, now), queue, run) for queue in open if (run := book.first(queue)) is not None]
+        if not waiting:
+            break
+        (_, since, _), queue, run = min(waiting, key=lambda one: one[0])
+        lacking = _lacking(book, rule, run, now)
+        if lacking is None:
+            given = _given(book, rule, run)
+            book.put(replace(given, ready_at=min(since, now), updated_at=now))
+            book.tell_ready(run.type)
+        elif lacking == queue:
+            open.remove(queue)
+        else:
+            _queue(book, run, lacking, now)
+    if rule.rate is not None:
+        _set_timer(book, rule, now)
+
+
+def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:
+    """Have the first who waits for a rate be looked at as soon as there may be a slot for it."""
+    slot = limits.rate_slot(rule.name)
+    if rule.rate is None or (first := book.first(slot)) is None:
+        return
+    at = limits.next_at(book.window(rule.name), rule.rate, book.taken(slot), now)
+    if rule.concurrency is not None and book.taken(limits.type_slot(rule.name)) >= rule.concurrency:
+        at = None  # whoever gives one back sees to it
+    if first.ready_at != at:
+        book.put(replace(first, ready_at=at))
+
+
+def _claim_order(run: Run) -> tuple[int, Micros, str]:
+    return run.priority, run.ready_at or 0, run.id

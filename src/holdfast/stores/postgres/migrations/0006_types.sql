@@ -1,0 +1,222 @@
+-- What daily operations need: types with their rules and limits, slots, and runs that are removed some time after
+-- their end. The functions that these concern follow in the next files, each in place of an older one.
+
+alter table runs
+    add column slots text,
+    add column retention bigint,
+    add column deleted_at bigint,
+    add column purge_at bigint;
+
+-- What goes when its type says so, and what goes at an instant of its own.
+create index runs_ended on runs (type, finished_at, id)
+    where finished_at is not null and purge_at is null;
+
+create index runs_purge on runs (purge_at, id)
+    where purge_at is not null;
+
+-- Those that people no longer see, newest first.
+create index runs_deleted on runs (created_at, id)
+    where deleted_at is not null;
+
+-- `rate_window` is what the rate has to remember.
+create table types (
+    name text collate "C" primary key,
+    runtime text not null default '',
+    description text not null default '',
+    is_enabled boolean not null default true,
+    concurrency bigint,
+    per_key text,
+    rate text,
+    rate_window text,
+    retention bigint,
+    seen_by text not null default '',
+    seen_at bigint,
+    is_limited boolean generated always as (concurrency is not null or per_key is not null or rate is not null) stored
+);
+
+-- Who has a slot of which limit.
+create table slots (
+    name text collate "C" not null,
+    run_id text collate "C" not null,
+    primary key (name, run_id)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+-- Who waits for a slot, in the order in which they get one: by priority, which `after` has, and how long they wait.
+create index waits_slot on waits (topic, after, since, run_id)
+    where kind = 'slot';
+
+create or replace view runs_read as
+    select id, type, state, payload, created_at,
+        coalesce(start_at, micros(ready_at), created_at) as start_at,
+        updated_at, priority,
+        micros(ready_at) as ready_at,
+        key,
+        coalesce(tags::json, '{}') as tags,
+        worker, token, claim_id, first_claimed_at, finished_at, python, attempt, generation, crashes, arrivals,
+        parent_id, parent_location, on_close, result,
+        error::json as error,
+        rollback, is_pausing, suspended_at, continued,
+        coalesce(options, '{}')::json as options,
+        coalesce(slots, '[]')::json as slots,
+        retention, deleted_at, purge_at
+    from runs;
+
+create view types_read as
+    select name, runtime, description, is_enabled, concurrency,
+        coalesce(per_key, '{}')::json as per_key,
+        rate::json as rate,
+        retention, seen_by, seen_at
+    from types;
+
+create view type as
+    select name, runtime, description, is_enabled, concurrency,
+        coalesce(per_key, '{}')::json as per_key,
+        (rate::json ->> 'count')::bigint as rate_count,
+        (rate::json ->> 'period')::bigint * interval '1 microsecond' as rate_period,
+        retention * interval '1 microsecond' as retention,
+        seen_by,
+        instant(seen_at) as seen_at
+    from types;
+
+comment on view type is 'Types of runs: what workers and people have said of them.';
+comment on column type.name is 'Its name, as in run.type.';
+comment on column type.runtime is 'What the workers are made of that offer to do its runs: python, go, …';
+comment on column type.description is 'What it is for.';
+comment on column type.is_enabled is 'Whether its runs are claimed; if not, they wait until it is switched on again.';
+comment on column type.concurrency is 'How many of its runs are worked on at once at most; null: as many as there are.';
+comment on column type.per_key is
+    'Names of tags: of runs with the same value of one, so many are worked on at once at most.';
+comment on column type.rate_count is 'How many of its runs begin within rate_period at most; null: as many as there are.';
+comment on column type.rate_period is 'In how much time.';
+comment on column type.retention is 'How long its runs are kept after their end; null: as long as others.';
+comment on column type.seen_by is 'The worker that last offered to do its runs.';
+comment on column type.seen_at is 'When it did.';
+
+create view slot as
+    select name, run_id
+    from slots;
+
+comment on view slot is 'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
+comment on column slot.name is
+    'The limit: type:NAME, type:NAME TAG=VALUE for the runs with this tag, rate:NAME for those that may begin.';
+comment on column slot.run_id is 'The run that has it.';
+
+comment on table types is 'holdfast''s own; read the view type.';
+comment on table slots is 'holdfast''s own; read the view slot.';
+
+-- What people see and use, in place of what `0005_people.sql` has: without what was deleted.
+
+create or replace view run as
+    select id, type, state, priority, key,
+        coalesce(tags, '{}') as tags,
+        coalesce(continued, payload)::json as payload,
+        result::json as result,
+        error::json as error,
+        worker, token, attempt, generation, crashes, parent_id,
+        instant(created_at) as created_at,
+        coalesce(instant(start_at), ready_at, instant(created_at)) as start_at,
+        ready_at,
+        instant(first_claimed_at) as first_claimed_at,
+        instant(suspended_at) as suspended_at,
+        instant(updated_at) as updated_at,
+        instant(finished_at) as finished_at
+    from runs
+    where deleted_at is null;
+
+-- A run that nobody has ever claimed ends here: it has done nothing, and nothing has reached it. What becomes of any
+-- other is for a worker to decide, by the rules.
+create or replace function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
+    language plpgsql security definer
+    set search_path from current
+    as $$
+declare
+    request constant text := new_id();
+    now constant bigint := micros(clock_timestamp());
+    why constant text := coalesce(reason, '');
+    current record;
+begin
+    perform check_payload_v1('reason', to_json(why)::text, false);
+    update runs as r
+    set state = 'cancelled',
+        token = 1,
+        start_at = coalesce(r.start_at, micros(r.ready_at)),
+        ready_at = null,
+        claim_id = null,
+        crashes = 0,
+        error = json_build_object('type', 'Cancelled', 'message', why)::text,
+        updated_at = now,
+        finished_at = now,
+        purge_at = now + r.retention
+    where r.id = cancel.run_id
+      and r.state = 'pending'
+      and r.token = 0
+      and r.arrivals = 0
+      and r.parent_id is null
+    returning r.id, r.type, r.state
+    into current;
+    if found then
+        insert into audits (run_id, event, at, data)
+        values (current.id, 'cancelled', now, json_build_object('reason', why, 'request', request)::text);
+        perform notify();
+        return true;
+    end if;
+    select r.id, r.type, r.state
+    from runs as r
+    where r.id = cancel.run_id
+      and r.deleted_at is null
+    into current;
+    if not found then
+        raise exception 'there is no run %', coalesce(quote_literal(cancel.run_id), 'null')
+            using errcode = 'no_data_found';
+    end if;
+    if current.state in ('succeeded', 'failed', 'cancelled') then
+        return false;
+    end if;
+    insert into requests (body)
+    values (json_build_object(
+        'kind', 'cancel',
+        'run_id', current.id,
+        'request', json_build_object('id', request, 'reason', why)
+    )::text);
+    perform notify(current.type);
+    return true;
+end
+$$;
+
+create or replace function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
+    language plpgsql security definer
+    set search_path from current
+    as $$
+declare
+    current record;
+begin
+    perform check_text_v1('name', send.name);
+    perform check_text_v1('id', send.id);
+    perform check_payload_v1('payload', send.payload::text, false);
+    select r.id, r.type, r.state
+    from runs as r
+    where r.id = send.run_id
+      and r.deleted_at is null
+    into current;
+    if not found then
+        raise exception 'there is no run %', coalesce(quote_literal(send.run_id), 'null')
+            using errcode = 'no_data_found';
+    end if;
+    if current.state in ('succeeded', 'failed', 'cancelled') then
+        raise exception 'run % has ended (%) and takes no more messages', quote_literal(current.id), current.state
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    insert into requests (body)
+    values (json_build_object(
+        'kind', 'send',
+        'message', json_build_object(
+            'id', send.id,
+            'name', send.name,
+            'payload', coalesce(send.payload::text, 'null'),
+            'run_id', current.id
+        )
+    )::text);
+    perform notify(current.type);
+    return send.id;
+end
+$$;

@@ -1,0 +1,358 @@
+"""Slots: they are handed on by whoever stops, whatever makes it stop, and kept by whoever goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint import (
+    Block,
+    Cancel,
+    Control,
+    Finish,
+    Fork,
+    Next,
+    Pause,
+    Recover,
+    Release,
+    Renew,
+    Resume,
+    Rewind,
+    Suspend,
+    Wake,
+)
+from holdfast.core.clock import SECOND
+from holdfast.core.ports import Store
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    LEASE,
+    OTHER_WORKER,
+    TYPE,
+    Listening,
+    a_message,
+    a_step,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim,
+    claim_one,
+    claimed_ids,
+    facts_of,
+    fail,
+    for_message,
+    for_time,
+    held,
+    holding_of,
+    name_of,
+    picture_of,
+    renew,
+    start,
+    succeed,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+from holdfast.testing.contract.limit import SLOT, is_next, limit, occupied, parked_at, starting
+
+
+class SlotContract(Contract):
+    """Whoever gives a slot back readies the next one in the same transaction."""
+
+    # Handing on
+
+    @pytest.mark.parametrize(
+        "next",
+        [
+            succeed(),
+            fail(),
+            Finish(state=RunState.CANCELLED),
+            Suspend(),
+            block(),
+            Block(error=fail().error, retry_at=START + SECOND),  # type: ignore[arg-type]
+        ],
+        ids=name_of,
+    )
+    async def test_whoever_stops_hands_its_slot_on_in_the_same_transaction(self, store: Store, next: Next) -> None:
+        """SEMANTICS, limits: whoever gives a slot back readies the next one in the same transaction."""
+        lease = await occupied(store)
+        listening = Listening(store)
+
+        await write(store, checkpoint_for(lease, next, waits=(for_message("go"),)))
+
+        await listening.until("ready", TYPE)
+        listening.stop()
+        assert (await the_run(store)).slots == ()
+        assert await is_next(store)
+
+    async def test_whoever_pauses_hands_its_slot_on(self, store: Store) -> None:
+        lease = await occupied(store)
+        await store.control(an_id(1), Pause(id="p"))
+        assert await parked_at(store, 2) == SLOT  # it is still held, until its next standstill
+
+        await write(store, checkpoint_for(lease, Release()))
+
+        assert (await the_run(store)).state is RunState.PAUSED
+        assert await is_next(store)
+
+    @pytest.mark.parametrize("force", [True, False])
+    async def test_whoever_is_cancelled_hands_its_slot_on(self, store: Store, force: bool) -> None:  # noqa: FBT001
+        await occupied(store)
+
+        await store.control(an_id(1), Cancel(id="c", force=force))
+
+        assert await is_next(store)
+
+    async def test_a_run_that_has_something_to_undo_keeps_its_slot_for_that(self, store: Store) -> None:
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),)))
+
+        await store.control(an_id(1), Cancel(id="c"))
+
+        assert await claimed_ids(store) == [an_id(1)]
+        assert await parked_at(store, 2) == SLOT
+
+    @pytest.mark.parametrize("next", [Release(), Renew(payload="{}")], ids=name_of)
+    async def test_whoever_goes_on_at_once_keeps_its_slot(self, store: Store, next: Next) -> None:
+        lease = await occupied(store)
+
+        await write(store, checkpoint_for(lease, next))
+
+        assert (await the_run(store)).slots == (SLOT,)
+        assert await claimed_ids(store) == [an_id(1)]
+        assert await parked_at(store, 2) == SLOT
+
+    async def test_a_wait_that_is_over_already_keeps_the_slot(self, store: Store) -> None:
+        lease = await occupied(store)
+
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START),)))
+
+        assert await claimed_ids(store) == [an_id(1)]
+
+    @pytest.mark.parametrize("how", ["pause", "cancel"])
+    async def test_a_slot_that_was_handed_on_and_not_claimed_yet_is_handed_on_again(
+        self, store: Store, how: str
+    ) -> None:
+        lease = await occupied(store)
+        await starting(store, 3)
+        await claim(store)
+        await write(store, checkpoint_for(lease, succeed()))
+
+        await store.control(an_id(2), Pause(id="p") if how == "pause" else Cancel(id="c"))
+
+        assert (await the_run(store, 2)).slots == ()
+        assert await is_next(store, 3)
+
+    async def test_a_batch_hands_on_as_many_as_it_gives_back(self, store: Store) -> None:
+        await limit(store, 2)
+        await starting(store, 1, 2, 3, 4, 5)
+        leases = (await claim(store)).leases
+
+        await store.checkpoint([checkpoint_for(lease, succeed()) for lease in leases])
+
+        assert await claimed_ids(store) == [an_id(3), an_id(4)]
+
+    async def test_children_that_end_with_their_parent_hand_their_slots_on(self, store: Store) -> None:
+        parent = await held(store, 1, type="parent")
+        await limit(store)
+        await start(store, an_intent(2, parent_id=an_id(1), on_close="cancel"), an_intent(3))
+        assert await claimed_ids(store) == [an_id(2)]
+
+        await write(store, checkpoint_for(parent, succeed()))
+
+        assert (await the_run(store, 2)).state is RunState.CANCELLED
+        assert await is_next(store, 3)
+
+    # Leases
+
+    async def test_a_lost_worker_keeps_the_slot_until_somebody_claims_its_run(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """I9: bodies of a worker that is not dead after all count, so their slot is not given away."""
+        await occupied(store)
+        clock.advance(LEASE)
+
+        claimed = await claim(store, worker=OTHER_WORKER)
+
+        assert [(lease.run.id, lease.run.crashes, lease.run.slots) for lease in claimed.leases] == [
+            (an_id(1), 1, (SLOT,))
+        ]
+        assert await parked_at(store, 2) == SLOT
+
+    async def test_a_renewal_keeps_the_slot(self, store: Store, clock: SettableClock) -> None:
+        lease = await occupied(store)
+        clock.advance(LEASE)
+
+        await renew(store, holding_of(lease))
+
+        assert await claimed_ids(store, worker=OTHER_WORKER) == []
+        assert (await the_run(store)).slots == (SLOT,)
+
+    # Repeats
+
+    async def test_a_repeated_claim_gets_the_same_leases_and_takes_no_more_slots(self, store: Store) -> None:
+        """S6, T8."""
+        await limit(store, 2)
+        await starting(store, 1, 2, 3)
+        first = await claim(store, id="claim-1", limit=1)
+
+        again = await claim(store, id="claim-1", limit=1, is_repeat=True)
+
+        assert again.leases == first.leases
+        assert [(one.used, one.waiting) for one in await store.slots()] == [(1, 0)]
+        assert await claimed_ids(store) == [an_id(2)]
+
+    async def test_a_claim_that_won_nothing_is_repeated_and_parks_nobody_twice(self, store: Store) -> None:
+        await occupied(store)
+        await starting(store, 3)
+        await claim(store, id="claim-2", worker=OTHER_WORKER)
+        before = await picture_of(store, 1, 2, 3)
+
+        again = await claim(store, id="claim-2", worker=OTHER_WORKER, is_repeat=True)
+
+        assert again.leases == ()
+        assert await picture_of(store, 1, 2, 3) == before
+
+    async def test_a_repeated_checkpoint_hands_nothing_on_twice(self, store: Store) -> None:
+        """S6: the answer to the first got lost."""
+        lease = await occupied(store)
+        await starting(store, 3)
+        await claim(store)
+        checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
+        await write(store, checkpoint)
+        before = await picture_of(store, 1, 2, 3)
+
+        await write(store, checkpoint)
+
+        assert await picture_of(store, 1, 2, 3) == before
+        assert await claimed_ids(store) == [an_id(2)]
+
+    # Coming back
+
+    async def test_a_run_that_is_woken_needs_a_slot_again(self, store: Store) -> None:
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
+        other = await claim_one(store)
+        assert other.run.id == an_id(2)
+
+        await store.send([a_message()])
+
+        assert await claimed_ids(store) == []
+        assert await parked_at(store, 1) == SLOT
+        await write(store, checkpoint_for(other, succeed()))
+        again = await claim_one(store)
+        assert (again.run.id, [arrival.ref for arrival in again.arrivals]) == (an_id(1), ["m1"])
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert details.waits == (for_message("go"),)
+
+    async def test_what_arrives_does_not_wake_a_parked_run_but_is_there_when_it_goes_on(self, store: Store) -> None:
+        """PROMISES 5: nothing is missed because of timing."""
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
+        other = await claim_one(store)
+        await store.send([a_message()])
+        await claim(store)
+
+        await store.send([a_message(id="m2")])
+
+        assert (await the_run(store)).ready_at is None
+        assert await facts_of(store) == ["claimed", "suspended", "woken", "parked"]
+        await write(store, checkpoint_for(other, succeed()))
+        assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1", "m2"]
+
+    # By hand
+
+    async def test_a_parked_run_is_not_woken(self, store: Store) -> None:
+        """It is awake: it would only be parked again."""
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
+        await claim_one(store)
+        await store.control(an_id(1), Wake(id="w1"))
+        await claim(store)
+        await starting(store, 3)
+        await claim(store)
+        before = await picture_of(store, 1, 3)
+
+        assert not await store.control(an_id(1), Wake(id="w2"))
+        assert not await store.control(an_id(3), Wake(id="w3"))
+
+        assert await picture_of(store, 1, 3) == before
+
+    async def test_a_parked_run_that_is_paused_waits_for_no_slot(self, store: Store) -> None:
+        lease = await occupied(store)
+        await starting(store, 3)
+        await claim(store)
+
+        await store.control(an_id(2), Pause(id="p"))
+        await write(store, checkpoint_for(lease, succeed()))
+
+        assert (await parked_at(store, 2), (await the_run(store, 2)).state) == (None, RunState.PAUSED)
+        assert await is_next(store, 3)
+
+    async def test_a_parked_run_that_was_paused_queues_again_when_it_is_resumed(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        lease = await occupied(store)
+        await store.control(an_id(2), Pause(id="p"))
+        clock.advance(SECOND)
+
+        await store.control(an_id(2), Resume(id="r"))
+
+        assert await claimed_ids(store) == []
+        assert await parked_at(store, 2) == SLOT
+        await write(store, checkpoint_for(lease, succeed()))
+        assert await is_next(store)
+
+    async def test_a_parked_run_that_is_cancelled_leaves_the_queue(self, store: Store) -> None:
+        lease = await occupied(store)
+        await starting(store, 3)
+        await claim(store)
+
+        await store.control(an_id(2), Cancel(id="c"))
+        await write(store, checkpoint_for(lease, succeed()))
+
+        assert await parked_at(store, 2) is None
+        assert await is_next(store, 3)
+
+    async def test_a_run_that_is_rewound_keeps_its_slot(self, store: Store) -> None:
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, entries=(a_step(),)))
+
+        await store.control(an_id(1), Rewind(id="r", location="charge", force=True))
+
+        assert await claimed_ids(store) == [an_id(1)]
+        assert await parked_at(store, 2) == SLOT
+
+    @pytest.mark.parametrize("how", ["rewind", "recover", "fork"])
+    async def test_a_run_that_is_reopened_or_forked_needs_a_slot(self, store: Store, how: str) -> None:
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, fail(), entries=(a_step(),)))
+        other = await claim_one(store)
+
+        requests: dict[str, Control] = {
+            "rewind": Rewind(id="x", location="charge"),
+            "recover": Recover(id="x"),
+            "fork": Fork(id="x", run_id=an_id(3), location="charge"),
+        }
+        await store.control(an_id(1), requests[how])
+
+        number = 3 if how == "fork" else 1
+        assert await claimed_ids(store) == []
+        assert (await parked_at(store, number), (await the_run(store, number)).slots) == (SLOT, ())
+        await write(store, checkpoint_for(other, succeed()))
+        assert await is_next(store, number)
+
+    async def test_a_parked_run_that_is_rewound_queues_again(self, store: Store) -> None:
+        lease = await occupied(store)
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),), entries=(a_step(),)))
+        other = await claim_one(store)
+        await store.send([a_message()])
+        await claim(store)
+        assert await parked_at(store, 1) == SLOT
+
+        await store.control(an_id(1), Rewind(id="r", location="charge"))
+
+        assert await claimed_ids(store) == []
+        await write(store, checkpoint_for(other, succeed()))
+        assert await is_next(store, 1)

@@ -1,0 +1,225 @@
+"""Types: what is known and was said of them, and that a type that is switched off is left alone."""
+
+from __future__ import annotations
+
+from holdfast.core.checkpoint import LeaseRequest
+from holdfast.core.clock import DAY, SECOND
+from holdfast.core.model import Rate, TypeChange, TypeOffer, TypeRule
+from holdfast.core.ports import Store
+from holdfast.testing.contract.arrange import (
+    HOSTILE,
+    LEASE,
+    OTHER_WORKER,
+    PYTHON,
+    TYPE,
+    WORKER,
+    Listening,
+    an_id,
+    an_intent,
+    checkpoint_for,
+    claim,
+    claim_one,
+    claimed_ids,
+    held,
+    start,
+    succeed,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+OTHER_TYPE = "contract.other.v1"
+
+
+async def switch(store: Store, *, on: bool, type: str = TYPE) -> None:
+    await store.change_types([TypeChange(name=type, is_enabled=on)])
+
+
+class TypeContract(Contract):
+    """What people say of a type stays, and a type that is switched off is not claimed."""
+
+    # What is known
+
+    async def test_nothing_is_known_of_a_type_that_nobody_has_spoken_of(self, store: Store) -> None:
+        await start(store, an_intent(1))
+
+        assert await store.types() == []
+
+    async def test_a_change_leaves_what_it_does_not_name(self, store: Store) -> None:
+        rate = Rate(count=5, period=SECOND)
+        await store.change_types([TypeChange(name=TYPE, concurrency=3, per_key={"tenant": 2}, rate=rate)])
+        await store.change_types([TypeChange(name=TYPE, description="bills", retention=DAY, runtime="go")])
+        await store.change_types([TypeChange(name=TYPE, concurrency=None, is_enabled=False)])
+
+        assert await store.types() == [
+            TypeRule(
+                name=TYPE,
+                runtime="go",
+                description="bills",
+                is_enabled=False,
+                per_key={"tenant": 2},
+                rate=rate,
+                retention=DAY,
+            )
+        ]
+
+    async def test_everything_that_was_said_can_be_taken_back(self, store: Store) -> None:
+        said = TypeChange(
+            name=TYPE,
+            concurrency=3,
+            per_key={"a": 1},
+            rate=Rate(count=1, period=1),
+            retention=DAY,
+            is_enabled=False,
+            description="x",
+            runtime="go",
+        )
+        unsaid = TypeChange(
+            name=TYPE,
+            concurrency=None,
+            per_key={},
+            rate=None,
+            retention=None,
+            is_enabled=True,
+            description="",
+            runtime="",
+        )
+
+        await store.change_types([said])
+        await store.change_types([unsaid])
+
+        assert await store.types() == [TypeRule(name=TYPE)]
+
+    async def test_several_changes_of_one_call_are_made_in_their_order(self, store: Store) -> None:
+        await store.change_types(
+            [
+                TypeChange(name="b", concurrency=1),
+                TypeChange(name="a", concurrency=2),
+                TypeChange(name="b", concurrency=3),
+            ]
+        )
+
+        assert [(rule.name, rule.concurrency) for rule in await store.types()] == [("a", 2), ("b", 3)]
+
+    async def test_a_change_may_be_repeated(self, store: Store) -> None:
+        """S6: a lost answer is safe."""
+        change = TypeChange(name=TYPE, concurrency=1, rate=Rate(count=1, period=SECOND), is_enabled=False)
+        await store.change_types([change])
+        before = await store.types()
+
+        await store.change_types([change])
+
+        assert await store.types() == before
+
+    async def test_names_are_taken_literally(self, store: Store) -> None:
+        await store.change_types([TypeChange(name=name, description=name) for name in HOSTILE])
+
+        assert {rule.name: rule.description for rule in await store.types()} == {name: name for name in HOSTILE}
+
+    async def test_an_offer_tells_who_was_there_last_and_when(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, routing: the registry records type, runtime and the worker last seen."""
+        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python", description="bills")])
+        clock.advance(SECOND)
+        await store.offer_types("two", [TypeOffer(name=TYPE, runtime="python"), TypeOffer(name="z", runtime="go")])
+
+        assert await store.types() == [
+            TypeRule(name=TYPE, runtime="python", description="bills", seen_by="two", seen_at=START + SECOND),
+            TypeRule(name="z", runtime="go", seen_by="two", seen_at=START + SECOND),
+        ]
+
+    async def test_an_offer_changes_nothing_that_a_person_has_said(self, store: Store) -> None:
+        await store.change_types([TypeChange(name=TYPE, is_enabled=False, concurrency=2, description="mine")])
+
+        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python", description="its own")])
+
+        assert await store.types() == [
+            TypeRule(
+                name=TYPE,
+                runtime="python",
+                description="mine",
+                is_enabled=False,
+                concurrency=2,
+                seen_by="one",
+                seen_at=START,
+            )
+        ]
+
+    async def test_a_change_keeps_who_was_seen(self, store: Store) -> None:
+        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python")])
+        await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+
+        (rule,) = await store.types()
+        assert (rule.seen_by, rule.seen_at, rule.concurrency) == ("one", START, 1)
+
+    # Switched off
+
+    async def test_a_type_that_is_switched_off_is_not_claimed(self, store: Store) -> None:
+        """SEMANTICS, routing: a disabled type is not claimed."""
+        await start(store, an_intent(1), an_intent(2, type=OTHER_TYPE))
+        await switch(store, on=False)
+
+        claimed = await claim(store, types=[TYPE, OTHER_TYPE])
+
+        assert [lease.run.id for lease in claimed.leases] == [an_id(2)]
+        assert (await claim(store)).next_ready_at is None
+
+    async def test_a_type_that_is_switched_on_again_is_claimed_and_workers_are_told(self, store: Store) -> None:
+        await switch(store, on=False)
+        await start(store, an_intent(1))
+        listening = Listening(store)
+
+        await switch(store, on=True)
+
+        await listening.until("ready", TYPE)
+        listening.stop()
+        assert await claimed_ids(store) == [an_id(1)]
+
+    async def test_runs_of_a_type_that_is_switched_off_are_accepted(self, store: Store) -> None:
+        """PROMISES 1: accepted means durable; no worker need exist."""
+        await switch(store, on=False)
+
+        await start(store, an_intent(1))
+
+        assert (await the_run(store)).ready_at == START
+        assert await store.orphans(10) == []
+
+    async def test_a_start_leases_no_run_of_a_type_that_is_switched_off(self, store: Store) -> None:
+        await switch(store, on=False)
+        request = LeaseRequest(worker=WORKER, claim_id="c", lease=LEASE, python=PYTHON)
+
+        created = await store.create([an_intent(1), an_intent(2, type=OTHER_TYPE)], request)
+
+        assert [run.lease is not None for run in created.runs] == [False, True]
+        assert not (await the_run(store)).is_held
+
+    async def test_whoever_has_a_run_of_a_type_that_is_switched_off_goes_on(self, store: Store) -> None:
+        lease = await held(store)
+
+        await switch(store, on=False)
+
+        assert (await write(store, checkpoint_for(lease))).is_held
+        assert not (await write(store, checkpoint_for(lease, succeed()))).is_lost
+
+    async def test_an_expired_lease_of_a_type_that_is_switched_off_is_not_taken(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        await held(store)
+        await switch(store, on=False)
+        clock.advance(LEASE)
+
+        claimed = await claim(store, worker=OTHER_WORKER)
+
+        assert (claimed.leases, claimed.next_ready_at) == ((), None)
+        await switch(store, on=True)
+        assert (await claim_one(store, worker=OTHER_WORKER)).run.crashes == 1
+
+    async def test_a_claim_that_was_won_is_repeated_though_its_type_was_switched_off_since(self, store: Store) -> None:
+        """T8: a repeated claim with the same claim id gets the same leases."""
+        await start(store, an_intent(1))
+        first = await claim(store, id="claim-1")
+        await switch(store, on=False)
+
+        again = await claim(store, id="claim-1", is_repeat=True)
+
+        assert again.leases == first.leases

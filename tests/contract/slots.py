@@ -1,0 +1,55 @@
+"""Slots, as they have to be whatever was done: what is checked after each step of walks and of the machine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from holdfast.core import limits, rules
+from holdfast.core.clock import Micros
+from holdfast.core.model import Run, TypeRule, Wait
+from holdfast.core.states import RunState
+from holdfast.stores.memory.limits import StateBook
+from holdfast.stores.memory.state import State
+
+
+def check_slots(state: State, now: Micros) -> None:
+    """I8: no orphan state. I9: nobody has a slot more than it needs, and nobody waits while there is a free one."""
+    had: dict[str, set[str]] = defaultdict(set)
+    for run_id, record in state.records.items():
+        run, rule = record.run, state.types.get(record.run.type) or TypeRule(name=record.run.type)
+        _check_had(run, rule, now)
+        for slot in run.slots:
+            had[slot].add(run_id)
+        if (wait := limits.parked_at(record.waits)) is not None:
+            _check_parked(StateBook(state), run, rule, wait, now)
+    assert {slot: runs for slot, runs in state.slots.items() if runs} == dict(had)
+
+
+def _check_had(run: Run, rule: TypeRule, now: Micros) -> None:
+    """Whoever is held has what it needs; so has whoever has anything, and that one can be claimed."""
+    wanted = set(limits.slots_of(rule, run))
+    if run.is_held:
+        assert set(run.slots) == wanted - {limits.rate_slot(rule.name)}
+    elif run.slots:
+        assert set(run.slots) == wanted
+        assert rules.is_due(run, now)
+
+
+def _check_parked(book: StateBook, run: Run, rule: TypeRule, wait: Wait, now: Micros) -> None:
+    """Whoever waits cannot go on; or it is only time that has made it free, and then the first one is due."""
+    assert run.state in (RunState.PENDING, RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK)
+    assert not run.is_held
+    assert not run.slots
+    (queue,) = wait.names
+    first = book.first(queue)
+    assert first is not None
+    of_type = limits.type_slot(run.type)
+    is_full = rule.concurrency is not None and book.taken(of_type) >= rule.concurrency
+    if queue == limits.rate_slot(run.type):
+        assert rule.rate is not None
+        is_used_up = book.taken(queue) + limits.begun(book.window(run.type), rule.rate, now) >= rule.rate.count
+        assert is_full or is_used_up or rules.is_due(first, now)
+        assert is_full or first.ready_at is not None or book.taken(queue) >= rule.rate.count
+        return
+    assert is_full if queue == of_type else book.taken(queue) >= limits.slots_of(rule, run)[queue]
+    assert run.ready_at is None

@@ -1,0 +1,219 @@
+"""Long random walks of the model: nobody gets more than there is, and nobody waits while there is a free slot.
+
+`HOLDFAST_MODEL_EXAMPLES=2000 pytest tests/contract/test_limits_walk.py` walks longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from contextlib import suppress
+
+import pytest
+
+from holdfast.core import limits
+from holdfast.core.checkpoint import (
+    Cancel,
+    ClaimRequest,
+    Control,
+    Fork,
+    LeaseRequest,
+    Next,
+    Pause,
+    Recover,
+    Release,
+    Renew,
+    Resume,
+    Rewind,
+    Suspend,
+    Wake,
+)
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import InvalidRequest, RunBusy
+from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.state import State
+from holdfast.testing.contract import SettableClock
+from holdfast.testing.contract.arrange import (
+    LEASE,
+    PYTHON,
+    a_step,
+    a_worker,
+    an_id,
+    block,
+    checkpoint_for,
+    fail,
+    for_message,
+    for_time,
+    succeed,
+)
+from tests.contract.slots import check_slots
+
+TYPES = ("a", "b")
+TENANTS = ("x", "y")
+WALKS = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
+STEPS = 300
+
+
+class Walker:
+    """Does one thing after the other to a store, and looks after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = SettableClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.leases: list[Lease] = []
+        self.number = 0
+        self.begins: dict[str, list[Micros]] = defaultdict(list)
+
+    async def step(self) -> None:
+        await getattr(self, self.random.choice(ACTIONS))()
+        check_slots(self.state, self.clock.now())
+        assert await self.store.orphans(1) == []
+
+    @property
+    def state(self) -> State:
+        return self.store._state
+
+    def rule(self, type: str) -> TypeRule:
+        return self.state.types.get(type) or TypeRule(name=type)
+
+    def new_id(self, kind: str) -> str:
+        self.number += 1
+        return f"{kind}{self.number}"
+
+    # Doing
+
+    async def create(self) -> None:
+        id = self.new_id("c")
+        intent = Intent(
+            id=an_id(self.number),
+            type=self.random.choice(TYPES),
+            payload="{}",
+            priority=self.random.choice([100, 100, 50]),
+            delay=self.random.choice([0, 0, SECOND]),
+            tags=self.random.choice([{}, *({"tenant": one} for one in TENANTS)]),
+        )
+        request = LeaseRequest(worker="w1", claim_id=id, lease=LEASE, python=PYTHON)
+        created = await self.store.create([intent], self.random.choice([None, request]))
+        self.leases += [one.lease for one in created.runs if one.lease is not None]
+
+    async def claim(self) -> None:
+        counted = {slot: len(runs) for slot, runs in self.state.slots.items()}
+        before = {run_id: record.run for run_id, record in self.state.records.items()}
+        request = ClaimRequest(
+            id=self.new_id("c"),
+            worker=self.random.choice(["w1", "w2"]),
+            types=TYPES,
+            limit=self.random.choice([1, 3]),
+            lease=LEASE,
+            python=PYTHON,
+        )
+        claimed = await self.store.claim(request)
+        for lease in claimed.leases:
+            assert self.rule(lease.run.type).is_enabled
+            if not before[lease.run.id].is_held:
+                self.check_claim(before[lease.run.id], counted)
+        self.leases += claimed.leases
+
+    def check_claim(self, before: Run, counted: dict[str, int]) -> None:
+        """That there was a slot of each kind for a run that was claimed, when so many had one."""
+        rule, now = self.rule(before.type), self.clock.now()
+        for slot, count in limits.slots_of(rule, before).items():
+            assert slot in before.slots or counted.get(slot, 0) < count
+            assert len(self.state.slots[slot]) <= max(count, counted.get(slot, 0))
+        if rule.rate is not None and before.token == 0:
+            self.begins[rule.name].append(now)
+            recent = [at for at in self.begins[rule.name] if at > now - rule.rate.period]
+            assert len(recent) <= rule.rate.count
+
+    def held(self) -> list[Lease]:
+        runs = {run_id: record.run for run_id, record in self.state.records.items()}
+        self.leases = [one for one in self.leases if runs[one.run.id].token == one.run.token]
+        return [one for one in self.leases if runs[one.run.id].is_held]
+
+    async def write(self) -> None:
+        if not (held := self.held()):
+            return
+        lease, now = self.random.choice(held), self.clock.now()
+        plans: list[tuple[Next, tuple[Wait, ...] | None]] = [
+            *[(succeed(), None)] * 2,
+            (fail(), None),
+            (Suspend(), (for_message("go"),)),
+            *((Suspend(), (for_time(at),)) for at in (now, now + SECOND)),
+            (Release(), None),
+            (Renew(payload="{}"), None),
+            (block(), None),
+            (block(now + SECOND), None),
+        ]
+        next, waits = self.random.choice(plans)
+        entries = (a_step("a", 1, has_undo=self.random.random() < 0.2),) if self.random.random() < 0.3 else ()
+        if self.state.records[lease.run.id].run.rollback is not None:
+            next, waits, entries = fail(), None, ()
+        checkpoint = checkpoint_for(lease, next, waits=waits, seen=1_000, entries=entries)
+        await self.store.checkpoint([checkpoint] * self.random.choice([1, 2]))
+
+    async def send(self) -> None:
+        if self.state.records:
+            run_id = self.random.choice(list(self.state.records))
+            await self.store.send([Message(id=self.new_id("m"), name="go", payload="1", run_id=run_id)])
+
+    async def control(self) -> None:
+        if not self.state.records:
+            return
+        run_id = self.random.choice(list(self.state.records))
+        id, force = self.new_id("r"), self.random.random() < 0.5
+        requests: list[Control] = [
+            Cancel(id=id, force=force),
+            *[Pause(id=id)] * 2,
+            *[Resume(id=id)] * 2,
+            Wake(id=id),
+            Rewind(id=id, location="a", force=force),
+            Recover(id=id, force=force),
+            Fork(id=id, run_id=an_id(self.number), location="a", force=force),
+        ]
+        with suppress(InvalidRequest, RunBusy):
+            await self.store.control(run_id, self.random.choice(requests))
+
+    async def renew(self) -> None:
+        holdings = [Holding(run_id=one.run.id, token=one.run.token) for one in self.held()]
+        self.store.renew(a_worker("w1"), holdings, LEASE)
+
+    async def change(self) -> None:
+        type = self.random.choice(TYPES)
+        rates = [None, Rate(count=1, period=SECOND), Rate(count=3, period=SECOND)]
+        change = self.random.choice(
+            [
+                TypeChange(name=type, concurrency=self.random.choice([None, 1, 2, 4])),
+                TypeChange(name=type, per_key=self.random.choice([{}, {"tenant": 1}, {"tenant": 2}])),
+                TypeChange(name=type, rate=self.random.choice(rates)),
+                TypeChange(name=type, is_enabled=self.random.random() < 0.8),
+            ]
+        )
+        if self.rule(type).rate is None:
+            self.begins[type].clear()
+        await self.store.change_types([change])
+
+    async def advance(self) -> None:
+        self.clock.advance(self.random.choice([1, SECOND // 4, SECOND // 2, SECOND, SECOND, LEASE]))
+
+
+ACTIONS = (
+    *["create"] * 4,
+    *["claim"] * 5,
+    *["write"] * 5,
+    "send",
+    *["control"] * 2,
+    "renew",
+    "change",
+    *["advance"] * 2,
+)
+
+
+@pytest.mark.timeout(60 + WALKS)
+async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> None:
+    for seed in range(WALKS):
+        walker = Walker(seed)
+        for _ in range(STEPS):
+            await walker.step()
