@@ -6,6 +6,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -147,11 +148,13 @@ class Holdfast(Engine):
         lease_seconds: float | None = None,
         grace_seconds: float | None = None,
         name: str | None = None,
+        retention: float | timedelta | None = None,
     ) -> Worker:
         """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`.
 
         What is not given is as configured: by default all types, 200 runs, 1000 step bodies and 32 threads at once,
-        leases of 30 seconds and a grace of 10.
+        leases of 30 seconds and a grace of 10. `retention` is how long it lets ended runs be kept of which neither they
+        nor their type say so: 30 days.
         """
         configured = self.configuration
         return self._hire(
@@ -162,6 +165,7 @@ class Holdfast(Engine):
             lease_seconds=configured[settings.LEASE].total_seconds() if lease_seconds is None else lease_seconds,
             grace_seconds=configured[settings.GRACE].total_seconds() if grace_seconds is None else grace_seconds,
             name=configured.chosen(settings.NAME, name),
+            retention=configured[settings.RETENTION] if retention is None else retention,
         )
 
     def _hire(self, **options: Any) -> Worker:

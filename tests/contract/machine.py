@@ -52,6 +52,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.ports import Details, LetterQuery, Query, Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration
 from holdfast.stores.memory import MemoryStore
@@ -108,6 +109,7 @@ LIMITS: tuple[Plan, ...] = (
 CHANGES = tuple(TypeChange(name=name, **change) for name in TYPES for change in LIMITS)
 MANY = 1_000
 LOOK_EVERY = 10
+RETENTIONS: tuple[Micros, ...] = (SECOND, DAY, RUN_RETENTION, RUN_RETENTION)
 
 
 def often(usual: Any, rare: Sequence[Any]) -> st.SearchStrategy[Any]:
@@ -135,6 +137,8 @@ INTENTS = st.tuples(
         {"delay": SECOND},
         *({"tags": {"it's": value}} for value in ("%", "x")),
         {"options": RunOptions(undelivered="dead_letter")},
+        {"retention": 1},
+        {"retention": SECOND},
         *({"parent": number, "on_close": "cancel"} for number in range(3)),
         *({"parent": number} for number in range(3)),
     ),
@@ -217,6 +221,7 @@ QUERIES = some_of(
     {"id_prefix": an_id(0)[:10]},
     {"id_prefix": an_id(1)},
     *({"limit": limit} for limit in range(1, 4)),
+    *({"is_deleted": True} for _ in range(3)),
 )
 
 
@@ -316,7 +321,8 @@ class StoreMachine(RuleBasedStateMachine):
         event = self._event(topic)
         self._both(lambda store: store.emit([event]), list)
         if leases:
-            self._write([checkpoint_for(leases[0], self._next(next, leases[0].run.id), seen=MANY, waits=())])
+            next = self._next(next, leases[0].run.id)
+            self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
 
     @rule(index=st.integers(0, 3))
     def repeat_checkpoints(self, index: int) -> None:
@@ -394,14 +400,22 @@ class StoreMachine(RuleBasedStateMachine):
         offer = TypeOffer(name=name, runtime="python", description="%")
         self._both(lambda store: store.offer_types(worker, [offer]))
 
-    @rule(kind=st.sampled_from(["prune", "dry run", "replay", "purge"]), number=st.integers(0, 2))
-    def tidy(self, kind: str, number: int) -> None:
+    @rule(
+        kind=st.sampled_from(["prune", "prune one", "dry run", "replay", "purge"]),
+        number=st.integers(0, 2),
+        retention=st.sampled_from(RETENTIONS),
+    )
+    def tidy(self, kind: str, number: int, retention: Micros) -> None:
         letters = [*self.model._state.letters, 99][number:][:2]
         match kind:
             case "prune":
-                self._both(lambda store: store.prune(MANY))
+                self._both(lambda store: store.prune(MANY, retention=retention))
+            case "prune one" if self._has_only_runs():
+                self._both(lambda store: store.prune(1, retention=retention))
+            case "prune one":
+                return  # of several that are as old as each other, stores may choose any
             case "dry run":
-                self._both(lambda store: store.prune(MANY, is_dry_run=True))
+                self._both(lambda store: store.prune(MANY, retention=retention, is_dry_run=True))
             case "replay":
                 self._both(lambda store: store.replay_letters(letters))
             case _:
@@ -441,6 +455,10 @@ class StoreMachine(RuleBasedStateMachine):
             is_last=is_last,
         )
         self._both(lambda store: store.restore(restoration))
+
+    def _has_only_runs(self) -> bool:
+        state = self.model._state
+        return not any(state.events.values()) and not any(r.receipts or r.replies for r in state.records.values())
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
@@ -559,7 +577,8 @@ class StoreMachine(RuleBasedStateMachine):
         ]
 
     def _checkpoint(self, plan: Plan) -> Checkpoint | None:
-        leases = [lease for lease in self.leases if plan["right"] != "current" or self._is_current(lease)]
+        there = [lease for lease in self.leases if lease.run.id in self.model._state.records]
+        leases = [lease for lease in there if plan["right"] != "current" or self._is_current(lease)]
         if not leases:
             return None
         run = leases[-1 - plan["lease"] % len(leases)].run
@@ -611,8 +630,8 @@ class StoreMachine(RuleBasedStateMachine):
         return next
 
     def _is_current(self, lease: Lease) -> bool:
-        run = self.model._state.records[lease.run.id].run
-        return run.is_held and run.token == lease.run.token
+        record = self.model._state.records.get(lease.run.id)
+        return record is not None and record.run.is_held and record.run.token == lease.run.token
 
     def _entry(self, plan: tuple[str, int]) -> Entry:
         """Settled if the number of attempts is 0."""
@@ -682,6 +701,7 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
     details = await store.get(some[0])
     return {
         "list": _seen(await store.list(Query(limit=RUNS))),
+        "deleted": _seen(await store.list(Query(is_deleted=True, limit=RUNS))),
         "get": details and _seen([details]),
         "history": [tuple(one) for one in await asyncio.gather(*map(store.history, some))],
         "audit": [tuple(one) for one in await asyncio.gather(*map(store.audit, some))],

@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "recover": "Give runs that went wrong another chance.",
         "rewind": "Take a run back to a location, and go on from there.",
         "fork": "Make a new run with the beginning of another.",
+        "delete": "Take runs out of sight, for good.",
     },
     "Operate": {
         "types": "Limit types of runs, switch them off and on.",

@@ -41,6 +41,7 @@ def run_json(info: RunInfo) -> Json:
         "updated_at": time_json(info.updated_at),
         "finished_at": time_json(info.finished_at),
         "ready_at": time_json(info.ready_at),
+        "deleted_at": time_json(info.deleted_at),
         "waits": [wait_json(wait) for wait in info.waits],
     }
 
@@ -157,6 +158,7 @@ def letter_json(letter: DeadLetterInfo) -> Json:
 
 def pruned_json(pruned: Pruned) -> Json:
     return {
+        "runs": pruned.runs,
         "events": pruned.events,
         "dead_letters": pruned.dead_letters,
         "taken": pruned.taken,

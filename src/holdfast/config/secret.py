@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_HIDDEN = "***"
+HIDDEN = "***"
 _TOLD = 80
 
 # From the first colon to the last @, so that nothing is left of a password that should have been quoted.
@@ -14,7 +14,7 @@ _OPTION = re.compile(r"([?&][^=&#]*(?:password|passwd|secret|token)[^=&#]*=)[^&#
 
 def scrubbed(url: str) -> str:
     """A URL without its password, and without those among its options."""
-    return _OPTION.sub(rf"\g<1>{_HIDDEN}", _PASSWORD.sub(rf"\g<1>:{_HIDDEN}@", url))
+    return _OPTION.sub(rf"\g<1>{HIDDEN}", _PASSWORD.sub(rf"\g<1>:{HIDDEN}@", url))
 
 
 def told(value: object) -> str:

@@ -213,4 +213,11 @@ class Fork(Value, frozen=True, kw_only=True, tag=True):
     force: bool = False
 
 
-Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork
+class Delete(Value, frozen=True, kw_only=True, tag=True):
+    """Take the run out of sight, for good; one that lives is cancelled, nothing undone. `force` as in `Rewind`."""
+
+    id: str
+    force: bool = False
+
+
+Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete

@@ -52,6 +52,7 @@ from holdfast.core.model import (
     Wait,
     WorkerInfo,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
@@ -59,7 +60,10 @@ PAGE_LIMIT = 1_000
 
 
 class Query(Value, frozen=True, kw_only=True):
-    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before."""
+    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before.
+
+    Runs that were deleted are listed only if `is_deleted`, and then no others.
+    """
 
     states: frozenset[RunState] = frozenset()
     type: str | None = None
@@ -69,6 +73,7 @@ class Query(Value, frozen=True, kw_only=True):
     id_prefix: str | None = None
     created_from: Micros | None = None
     created_until: Micros | None = None
+    is_deleted: bool = False
     before: tuple[Micros, str] | None = None
     limit: int = 100
 
@@ -83,6 +88,7 @@ class Query(Value, frozen=True, kw_only=True):
             and (self.id_prefix is None or run.id.startswith(self.id_prefix))
             and (self.created_from is None or run.created_at >= self.created_from)
             and (self.created_until is None or run.created_at < self.created_until)
+            and self.is_deleted == (run.deleted_at is not None)
             and (self.before is None or (run.created_at, run.id) < self.before)
         )
 
@@ -157,9 +163,11 @@ class Fired(Value, frozen=True, kw_only=True):
 class Pruned(Value, frozen=True, kw_only=True):
     """How much a pruning removed. `has_more`: there is more to be done.
 
-    `events` went because nobody may get them any more, `dead_letters` are those of a queue that were given up.
+    `runs` are counted by type. `events` went because nobody may get them any more, `dead_letters` are those of a
+    queue that were given up.
     """
 
+    runs: dict[str, int] = {}
     events: int = 0
     dead_letters: int = 0
     taken: int = 0
@@ -170,6 +178,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     def plus(self, other: Pruned) -> Pruned:
         """Both together; whether there is more is for the other to say."""
         return Pruned(
+            runs={type: self.runs.get(type, 0) + other.runs.get(type, 0) for type in sorted({*self.runs, *other.runs})},
             events=self.events + other.events,
             dead_letters=self.dead_letters + other.dead_letters,
             taken=self.taken + other.taken,
@@ -210,7 +219,9 @@ class Finding(Value, frozen=True, kw_only=True):
 class Reader(Protocol):
     """The read side. Nothing here takes a lock that a writer could wait for."""
 
-    async def get(self, run_id: str) -> Details | None: ...
+    async def get(self, run_id: str) -> Details | None:
+        """A run, unless it was deleted."""
+        ...
 
     async def find(self, key: str) -> str | None:
         """The id of the run that holds a key."""
@@ -225,7 +236,7 @@ class Reader(Protocol):
     async def audit(self, run_id: str) -> Sequence[AuditFact]: ...
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        """Those of the runs that have ended."""
+        """Those of the runs that have ended, also if they were deleted."""
         ...
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
@@ -272,7 +283,7 @@ class Reader(Protocol):
         ...
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
-        """How many runs there are, by type and state."""
+        """How many runs there are, by type and state, without those that were deleted."""
         ...
 
     async def backlog(self) -> Sequence[Backlog]:
@@ -451,12 +462,19 @@ class Store(Reader, Protocol):
         """Make the runs of slots and go on to the next ones, each schedule if it is still as it was."""
         ...
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be."""
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be.
+
+        `retention` is how long ended runs are kept of which neither they nor their type say so. A run that has much to
+        it takes several calls; nobody sees it any more after the first. A dry run counts all runs that would go.
+        """
         ...
 
     async def control(self, run_id: str, request: Control) -> bool:
-        """Carry out a person's wish. False if there was nothing to change; `RunNotFound` for an unknown run."""
+        """Carry out a person's wish. False if there was nothing to change.
+
+        `RunNotFound` for an unknown run, and for one that was deleted.
+        """
         ...
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:

@@ -46,6 +46,9 @@ BY_PARENT = Cancel(id="", reason="cancelled by its parent")
 FORGOTTEN = Cancel(id="", reason="its parent was taken back to before it started it")
 """Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
 
+DELETION = Cancel(id="", reason="deleted", force=True)
+"""How a run ends that is deleted while it lives."""
+
 
 # Starting
 

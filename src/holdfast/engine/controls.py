@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.audit import REQUEST
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
 from holdfast.core.errors import StoreUnavailable
@@ -71,6 +71,13 @@ class Controls(Door):
         handle = self.run(made)
         handle.created = is_created
         return handle
+
+    async def delete(self, run_id: str, *, force: bool = False) -> bool:
+        """Take a run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. True, or `RunNotFound`.
+        """
+        return await self._control(run_id, Delete(id=new_id(), force=force))
 
     async def _reopen(self, run_id: str, request: Rewind | Recover) -> bool:
         await self.opened()

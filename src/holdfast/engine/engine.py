@@ -19,6 +19,7 @@ from holdfast.core.intent import (
     check_delay,
     check_id,
     check_key,
+    check_length,
     check_priority,
     check_tags,
     described,
@@ -50,7 +51,8 @@ class StartOptions(TypedDict, total=False):
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
     255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
     whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
-    what becomes of messages it never received: `discard`, or `dead_letter`.
+    what becomes of messages it never received: `discard`, or `dead_letter`. `retention` is how long the run is kept
+    after its end, if not as long as others of its type.
     """
 
     key: str | None
@@ -63,6 +65,7 @@ class StartOptions(TypedDict, total=False):
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
     undelivered: Undelivered
+    retention: float | timedelta | None
 
 
 class Neighbour(Protocol):
@@ -349,6 +352,7 @@ class Engine(Controls, Delivery, Types, Transfers, OwnTransactions):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
+            retention=check_length(options.get("retention"), "retention"),
             options=lasting,
         )
         return intent, codec
@@ -371,10 +375,23 @@ class Engine(Controls, Delivery, Types, Transfers, OwnTransactions):
         parent_id: str | None = None,
         since: datetime | timedelta | None = None,
         until: datetime | None = None,
+        deleted: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
-        chosen = Filter(state=state, type=type, key=key, tags=tags, parent_id=parent_id, since=since, until=until)
+        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago.
+
+        Runs that were deleted are listed only if `deleted` is set, and then no others.
+        """
+        chosen = Filter(
+            state=state,
+            type=type,
+            key=key,
+            tags=tags,
+            parent_id=parent_id,
+            since=since,
+            until=until,
+            deleted=deleted,
+        )
         await self.opened()
         async for page in pages(self.store, await query_of(self.store, chosen), limit):
             for details in page:

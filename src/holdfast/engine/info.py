@@ -62,6 +62,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     finished_at: datetime | None
     ready_at: datetime | None
+    deleted_at: datetime | None
     waits: tuple[WaitInfo, ...]
 
     @classmethod
@@ -85,6 +86,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
             updated_at=moment(run.updated_at),
             finished_at=_moment(run.finished_at),
             ready_at=_moment(run.ready_at),
+            deleted_at=_moment(run.deleted_at),
             waits=tuple(_wait_info(wait) for wait in details.waits),
         )
 

@@ -56,6 +56,7 @@ from holdfast.core.ports import (
     Transacted,
     Transaction,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
@@ -245,8 +246,8 @@ class FaultyStore:
     async def trigger_schedule(self, name: str, run_id: str) -> bool:
         return await self.inner.trigger_schedule(name, run_id)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self.inner.prune(limit, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)

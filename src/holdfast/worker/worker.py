@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,9 +22,10 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import matches_type
+from holdfast.core.intent import check_length, matches_type
 from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
 from holdfast.core.ports import Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
@@ -56,6 +58,7 @@ class Worker:
 
     `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
     `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
+    `retention`: how long ended runs are kept of which neither they nor their type say so.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Worker:
         lease_seconds: float = settings.LEASE.default.total_seconds(),
         grace_seconds: float = settings.GRACE.default.total_seconds(),
         name: str | None = None,
+        retention: float | timedelta | None = None,
         clock: WorkerClock | None = None,
         signals: Signals | None = None,
         poll: Micros | None = POLL,
@@ -112,6 +116,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
+        self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
         self._on_start = on_start
@@ -177,7 +182,7 @@ class Worker:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
-            self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
+            self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()

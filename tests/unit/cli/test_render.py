@@ -29,6 +29,7 @@ RUN_KEYS = [
     "updated_at",
     "finished_at",
     "ready_at",
+    "deleted_at",
     "waits",
 ]
 ENTRY_KEYS = [

@@ -90,7 +90,7 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
             found = []
             async for one in hf.check(type=type, limit=limit):
                 found.append(one)
-                count()
+                count(1)
             return found
 
 

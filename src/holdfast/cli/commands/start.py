@@ -38,6 +38,7 @@ from holdfast.engine.routing import alive, is_handled
 @click.option("--delay", type=LENGTH, help="Start after this time, such as 30s or 2h.")
 @click.option("--at", type=MOMENT, help="Start at this moment, such as 2030-01-31T09:00 (local time) or …Z.")
 @click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="To search for; may be repeated.")
+@click.option("--retention", type=LENGTH, help="Keep the run for this long after its end, such as 7d.")
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; the exit code follows it.")
 @click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time (exit code 12).")
 @pass_output
@@ -51,6 +52,7 @@ def command(
     delay: timedelta | None,
     at: datetime | None,
     tags: Sequence[str],
+    retention: timedelta | None,
     wait: bool,
     timeout: timedelta | None,
 ) -> ExitCode:
@@ -70,6 +72,7 @@ def command(
         "delay": delay or timedelta(0),
         "ready_at": at,
         "tags": dict(parse_pair(tag, "--tag") for tag in tags),
+        "retention": retention,
     }
 
     async def work(hf: Holdfast) -> ExitCode:

@@ -16,7 +16,7 @@ from holdfast.stores.memory.state import State
 
 def get(state: State, run_id: str) -> Details | None:
     record = state.records.get(run_id)
-    return record.details() if record else None
+    return record.details() if record and record.run.deleted_at is None else None
 
 
 def find(state: State, key: str) -> str | None:
@@ -69,7 +69,7 @@ def slots(state: State, type: str | None) -> list[SlotUse]:
 def counts(state: State) -> dict[str, dict[RunState, int]]:
     """How many runs of each type are in each state."""
     counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
-    for record in list(state.records.values()):
+    for record in [record for record in state.records.values() if record.run.deleted_at is None]:
         counted[record.run.type][record.run.state] += 1
     return {type: dict(states) for type, states in sorted(counted.items())}
 

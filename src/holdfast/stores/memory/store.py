@@ -46,6 +46,7 @@ from holdfast.core.ports import (
     Sent,
     SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import (
@@ -190,8 +191,8 @@ class MemoryStore:
         return schedules.fire(self._state, firings, self._clock.now())
 
     @_atomic
-    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+    def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:

@@ -49,6 +49,7 @@ from holdfast.core.ports import (
     Sent,
     SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters, types
@@ -329,8 +330,10 @@ class PostgresStore:
         at = self._at
         return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self._run_in(
+            self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
+        )
 
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()

@@ -25,6 +25,7 @@ _GET = f"""
     from run
     join intent on intent.run_id = run.id
     where run.id = ?
+      and run.deleted_at is null
 """  # by the primary keys
 
 _FIND = """
@@ -71,6 +72,7 @@ _REPLIES = """
 _COUNTS = """
     select type, state, count(*)
     from run not indexed
+    where deleted_at is null
     group by type, state
     order by type
 """  # reads every run

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
@@ -45,6 +46,7 @@ from holdfast.core.ports import (
     Sent,
     SlotUse,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
@@ -59,6 +61,7 @@ from holdfast.stores.sqlite import (
     limits,
     listing,
     pruning,
+    purging,
     reads,
     schedules,
     schema,
@@ -205,8 +208,13 @@ class SqliteStore:
     async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
         return await self._writer.run(lambda desk: schedules.fire(desk, firings))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        if not is_dry_run:
+            return await self._writer.run(lambda desk: pruning.prune(desk, limit, retention))
+        now = self._clock.now()
+        pruned = await self._writer.run(lambda desk: pruning.rehearse(desk, limit))
+        runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
+        return replace(pruned, runs=runs)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))

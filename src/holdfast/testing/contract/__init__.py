@@ -26,6 +26,7 @@ _PARTS = (
     "claim",
     "control",
     "database",
+    "delete",
     "event",
     "fork",
     "generation",
@@ -42,6 +43,7 @@ _PARTS = (
     "recover",
     "renew",
     "repeat",
+    "retention",
     "rewind",
     "rollback",
     "schedule",
@@ -60,6 +62,7 @@ from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
+from holdfast.testing.contract.delete import DeleteContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
@@ -76,6 +79,7 @@ from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.retention import RetentionContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
@@ -92,6 +96,7 @@ __all__ = [
     "ClaimContract",
     "ControlContract",
     "DatabaseContract",
+    "DeleteContract",
     "EventContract",
     "ForkContract",
     "GenerationContract",
@@ -108,6 +113,7 @@ __all__ = [
     "RecoverContract",
     "RenewContract",
     "RepeatContract",
+    "RetentionContract",
     "RewindContract",
     "RollbackContract",
     "ScheduleContract",
@@ -146,6 +152,8 @@ class StoreContract(
     LimitContract,
     SlotContract,
     RateContract,
+    DeleteContract,
+    RetentionContract,
     ReadContract,
     HintContract,
 ):
