@@ -25,6 +25,7 @@ LAST_WORDS = {
     "nightly_report": "  publish          done    1 attempts",
     "outbox": "orders: [('cups', 1), ('tea', 1)]",
     "polling": "job-cats.mp4 after 7 rounds",
+    "reminders": "ada, your tea is ready! (asked for by hand)",
     "subscription": "the customer paid ",
     "sync_workflow": "order 1: 1999 from visa, by ada, parcel-1",
     "trip": "in the books: flight to Lisbon, hotel in Lisbon, car in Lisbon",

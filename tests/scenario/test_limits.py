@@ -257,6 +257,20 @@ async def test_nonsense_is_refused_before_anything_is_stored(stage: Stage) -> No
         assert known.enabled
 
 
+async def test_a_run_that_calls_its_own_type_leaves_its_slot_to_its_child(stage: Stage) -> None:
+    """PROMISES 8: no silent stop."""
+    families = Registry()
+
+    @families.workflow("self.v1")
+    async def descend(ctx: Context, depth: int) -> int:
+        return 1 + await ctx.call("self.v1", {"depth": depth - 1}) if depth else 0
+
+    async with stage.harness(families) as h:
+        await h.type("self.v1", concurrency=1)
+
+        assert await h.execute(descend, 5) == 5
+
+
 async def test_children_are_limited_like_any_other_run(stage: Stage) -> None:
     families = Registry()
 

@@ -182,6 +182,8 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
         await h.settle()
         await run.recover()
         await fork.cancel(force=True)
+        await fork.delete()
+        await run.delete()
 
         changes = [one.name for one in signals if one.name not in ("run.claimed", "run.suspended")]
         assert changes == [
@@ -195,6 +197,9 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
             "run.cancelled",
             "run.recovered",
             "run.cancelled",
+            "run.deleted",
+            "run.cancelled",
+            "run.deleted",
         ]
         assert [one.run_id for one in signals if one.name == "run.started"] == [fork.id]
         assert {one.type for one in signals} == {"undoing.v1"}

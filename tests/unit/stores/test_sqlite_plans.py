@@ -74,7 +74,7 @@ READS_EVERYTHING = {
     "REGISTERED",
 }
 
-STATEMENTS = {
+STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
     for module in MODULES
     for name, text in vars(module).items()

@@ -120,6 +120,7 @@ _STRAY = """
                 join json_each(run.slots) as had
                 where run.id = slot.run_id
                   and had.value = slot.name
+                  and (run.worker is not null or run.ready_at is not null)
             )
         ) + (
             select count(*)
@@ -151,7 +152,7 @@ def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
 
 
 def stray(connection: apsw.Connection) -> int:
-    """How many slots are taken by nobody, or had without being taken: there are none."""
+    """How many slots are taken by nobody who could go on, or had without being taken: there are none."""
     count: int = connection.execute(_STRAY).get
     return count
 
