@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -578,3 +579,47 @@ async def test_garbage_is_refused_with_the_number_of_its_line(tmp_path: Path, ch
             await there.import_(change(lines))
 
         assert {info.state async for info in there.list()} <= ENDS | {RunState.PAUSED}
+
+
+def _twice(dump: dict[str, Any], part: str) -> None:
+    dump[part] = dump[part] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda dump: dump["run"].update(arrivals=0), r"had 0 arrivals, but not with the numbers \[1\]"),
+        (lambda dump: dump["run"].update(finished_at=5), "is paused and has ended"),
+        (lambda dump: dump["run"].update(state="failed"), "is failed and never ended"),
+        (lambda dump: _twice(dump, "inbox"), r"not with the numbers \[1, 1\]"),
+        (lambda dump: _twice(dump, "entries"), "has two entries at one location"),
+        (lambda dump: dump["inbox"][0].update(ref="abc"), "an event with the number 'abc'"),
+        (lambda dump: dump["inbox"][0].update(ref=str(2**60)), "an event with the number '1152"),
+        (lambda dump: dump["entries"][0].update(kind="event"), "an event in its history that is none"),
+        (lambda dump: dump["run"].update(payload="[" * 100_000), "has a value that is no JSON"),
+    ],
+    ids=range(9),
+)
+async def test_a_run_that_cannot_be_so_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    """It would be written, and then keep the worker that claims it from writing anything."""
+    app = Registry()
+
+    @app.workflow("w")
+    async def workflow(ctx: Context) -> None:
+        await ctx.step("one", lambda: 1)
+        await ctx.wait_event("news")
+
+    stage, other = Stage("memory", tmp_path), Stage("memory", tmp_path)
+    async with both((stage, other), app) as (h, there):
+        run = await h.start(workflow)
+        await h.settle()
+        await run.pause()
+        await h.emit("news", 1)
+        (header, line, *rest) = await exported(h)
+        changed = json.loads(line)
+        change(changed["dump"])
+
+        with pytest.raises(InvalidRequest, match=message):
+            await there.import_([header, json.dumps(changed).encode(), *rest])
+
+        assert [info async for info in there.list()] == []

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.secret import told
+from holdfast.config.kind import Secret
+from holdfast.config.secret import HIDDEN, told
 from holdfast.config.settings import SETTINGS
 
 OWN_NAME = "holdfast.toml"
@@ -93,7 +94,8 @@ def _values(path: Path, prefix: str, table: Mapping[str, object]) -> dict[str, o
         try:
             values[key] = setting.kind.rooted(setting.kind.accept(value), path.parent)
         except ValueError as error:
-            raise ValueError(f"{path}: {prefix}{key} = {told(value)}: {error}") from None
+            shown = HIDDEN if isinstance(setting.kind, Secret) else told(value)
+            raise ValueError(f"{path}: {prefix}{key} = {shown}: {error}") from None
     return values
 
 

@@ -16,10 +16,9 @@ import msgspec
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.model import DeadLetter, Schedule, Topic, TypeRule, Value
-from holdfast.core.transfer import Dump, KeptEvent, check_restorable
+from holdfast.core.transfer import LAST_EVENT_LIMIT, Dump, KeptEvent, check_restorable, flaw_of
 
 FORMAT = 1
-LAST_EVENT_LIMIT = 2**53
 _SHOWN = 60
 
 
@@ -216,12 +215,14 @@ class Reading:
         values += [payload for payload, _ in dump.replies.values()]
         for value in values:
             self._check_value(value)
+        if (flaw := flaw_of(dump)) is not None:
+            raise self._refusal(f"says that run {run.id} {flaw}; was it changed?")
 
     def _check_value(self, value: str | None) -> None:
         """Values of users are JSON in strings; what is not would block whoever reads it later."""
         try:
             _skim(value or "null")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._refusal(f"has a value that is no JSON ({error}); was it changed?") from None
 
     def _check_order(self, kind: str, number: int) -> None:

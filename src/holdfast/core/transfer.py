@@ -11,12 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, EntryKind, Run, TypeChange, TypeRule, Value, Wait
+from holdfast.core.model import (
+    Arrival,
+    AuditFact,
+    DeadLetter,
+    Entry,
+    EntryKind,
+    Run,
+    TypeChange,
+    TypeRule,
+    Value,
+    Wait,
+    WaitKind,
+)
 from holdfast.core.received import received_in, record_of
 from holdfast.core.states import RunState
 
@@ -25,6 +38,11 @@ EXPORT = "export:"
 
 IMPORT = "import:"
 """How the ids of requests begin by which an import resumes them."""
+
+LAST_EVENT_LIMIT = 2**53
+"""No event has a number so high."""
+
+_TOLD = 20
 
 Outcome = Literal["restored", "known", "newer", "stranger", "key"]
 """What became of a run: it is written; it was there already; the file has more of it than was there; there is another
@@ -142,6 +160,26 @@ def check_restorable(dump: Dump) -> None:
         )
     if any(fact.run_id != run.id for fact in dump.audit):
         raise InvalidRequest(f"run {run.id} comes with facts of another run's life; export it again")
+
+
+def flaw_of(dump: Dump) -> str | None:
+    """What is said of a run that cannot be so, and would keep a worker from ever writing it; None if nothing is."""
+    run = dump.run
+    if run.state.is_end != (run.finished_at is not None):
+        return f"is {run.state} and " + ("never ended" if run.state.is_end else "has ended")
+    numbers = [arrival.number for arrival in dump.inbox]
+    if len(set(numbers)) < len(numbers) or any(not 1 <= number <= run.arrivals for number in numbers):
+        return f"had {run.arrivals} arrivals, but not with the numbers {numbers[:_TOLD]}"
+    locations = [entry.location for entry in dump.entries]
+    if len(set(locations)) < len(locations):
+        return "has two entries at one location"
+    try:
+        refs = [one.ref for one in dump.inbox if one.kind is WaitKind.EVENT]
+        refs += [one.ref for entry in dump.entries if entry.kind is EntryKind.EVENT for one in received_in(entry)]
+    except msgspec.DecodeError as error:
+        return f"has an event in its history that is none ({error})"
+    wrong = [ref for ref in refs if ref is not None and not (ref.isdecimal() and int(ref) < LAST_EVENT_LIMIT)]
+    return f"has had an event with the number {wrong[0][:_TOLD]!r}" if wrong else None
 
 
 def fate(dump: Dump, known: Run | None, facts: Iterable[AuditFact], key_holder: str | None) -> Fate:

@@ -9,7 +9,7 @@ from holdfast.core.audit import REQUEST
 from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id
 from holdfast.core.signals import Signal
@@ -29,11 +29,11 @@ class Controls(Door):
 
     async def cancel(self, run_id: str, reason: str = "", *, force: bool = False) -> bool:
         """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
-        return await self._control(run_id, Cancel(id=new_id(), reason=_text(reason), force=force))
+        return await self._control(run_id, Cancel(id=new_id(), reason=check_reason(reason), force=force))
 
     async def pause(self, run_id: str, reason: str = "") -> bool:
         """Keep a run from going on until it is resumed. Steps that execute right now are not interrupted."""
-        return await self._control(run_id, Pause(id=new_id(), reason=_text(reason)))
+        return await self._control(run_id, Pause(id=new_id(), reason=check_reason(reason)))
 
     async def resume(self, run_id: str) -> bool:
         """Let a paused run go on."""
@@ -123,7 +123,9 @@ _STATES = {
 }
 
 
-def _text(reason: str) -> str:
-    """A reason every store can keep."""
+def check_reason(reason: str) -> str:
+    """Return a reason, if it is a text that every store can keep."""
+    if "\0" in reason:
+        raise InvalidRequest(f"a reason has no NUL in it, as {reason[:80]!r} has")
     text: str = decode_any(encode_any(reason, "reason"))
     return text

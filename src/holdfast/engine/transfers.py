@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Unpack
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.engine.controls import check_reason
 from holdfast.engine.door import Door
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
@@ -44,7 +45,7 @@ class Transfers(Door):
             version=_version(),
             is_live=live,
             timeout_seconds=timeout,
-            reason=reason,
+            reason=check_reason(reason),
             told=told or _say_nothing,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
+from operator import add
 
 from holdfast.telemetry.catalogue import METRICS, Metric
 
@@ -57,7 +58,10 @@ class Exposition:
         looked_up: dict[Metric, dict[tuple[str, ...], float]] = {}
         for metric, labels, value in samples:
             series = looked_up.setdefault(metric, {})
-            series[_within_limit(series, labels)] = value
+            within = _within_limit(series, labels)
+            # Of several that are told as one: the sum, or the longest of times.
+            together = max if metric.name.endswith("_seconds") else add
+            series[within] = together(series[within], value) if within in series else value
         lines: list[str] = []
         for metric in METRICS:
             lines += [f"# HELP {metric.name} {_escaped(metric.help)}", f"# TYPE {metric.name} {metric.kind}"]

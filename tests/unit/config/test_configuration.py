@@ -339,3 +339,12 @@ def test_patterns_of_a_worker_are_a_list() -> None:
 def test_a_token_is_never_shown() -> None:
     assert settings.METRICS_TOKEN.kind.shown("let-me-in") == "***"
     assert settings.METRICS_TOKEN.kind.shown(None) is None
+
+
+def test_a_token_is_not_shown_when_it_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "metrics_token = 471147114711\n")
+
+    with pytest.raises(InvalidRequest, match=r"metrics_token = \*\*\*: it is a text, not a number") as caught:
+        configured(tmp_path)[settings.URL]
+
+    assert "4711" not in str(caught.value)

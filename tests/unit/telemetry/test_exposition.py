@@ -9,6 +9,7 @@ from holdfast.telemetry.catalogue import (
     FLUSH_RUNS,
     HOOK_ERRORS,
     METRICS,
+    QUEUE_AGE,
     QUEUE_DEPTH,
     RUNS_STARTED,
     STEP_DURATION,
@@ -112,3 +113,17 @@ def test_types_without_end_do_not_make_series_without_end(monkeypatch: pytest.Mo
         'holdfast_runs_started_total{type="other"} 3',
     ]
     assert 'holdfast_step_duration_seconds_count{type="other",outcome="other"} 3' in text
+
+
+def test_what_was_looked_up_of_types_beyond_the_limit_is_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "SERIES_LIMIT", 1)
+    samples = [(QUEUE_DEPTH, (f"type.{number}",), number) for number in range(1, 5)]
+    ages = [(QUEUE_AGE, (f"type.{number}",), 10 - number) for number in range(1, 5)]
+
+    text = Exposition().text([*samples, *ages])
+
+    assert lines(text, QUEUE_DEPTH.name) == [
+        'holdfast_queue_depth{type="type.1"} 1',
+        'holdfast_queue_depth{type="other"} 9',
+    ]
+    assert 'holdfast_queue_oldest_seconds{type="other"} 8' in text
