@@ -20,6 +20,7 @@ from holdfast.core.errors import (
     RunFailed,
     RunFinished,
     RunNotFound,
+    ScheduleNotFound,
     SchemaOutOfDate,
     StepFailed,
     StepTimeout,
@@ -29,10 +30,22 @@ from holdfast.core.errors import (
     WorkflowViolation,
 )
 from holdfast.core.retry import Retry
+from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
+from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
+from holdfast.engine.importing import ImportReport, RefusedRun
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -42,6 +55,7 @@ from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.runner.sync_child import SyncChild
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.task_context import TaskContext
 from holdfast.worker.worker import Worker
 
 __all__ = [
@@ -54,19 +68,23 @@ __all__ = [
     "DeadLetterInfo",
     "EntryInfo",
     "ErrorRecord",
+    "Export",
     "Fatal",
     "Fit",
     "HistoryDiverged",
     "Holdfast",
     "HoldfastError",
+    "ImportReport",
     "InvalidRequest",
     "JoinFailed",
     "KeyConflict",
     "LeaseLost",
+    "LeftRun",
     "Message",
     "NotSerializable",
     "PayloadTooLarge",
     "RaceFailed",
+    "RefusedRun",
     "Registry",
     "Retry",
     "Rollback",
@@ -79,7 +97,10 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunState",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaOutOfDate",
+    "Signal",
     "Step",
     "StepFailed",
     "StepInfo",
@@ -89,6 +110,7 @@ __all__ = [
     "SyncContext",
     "SyncWorkflow",
     "Task",
+    "TaskContext",
     "TopicInfo",
     "TypeInfo",
     "UnknownWorkflow",

@@ -6,33 +6,43 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from holdfast.config import settings
+from holdfast.config.configuration import Configuration
+from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ports import Store
+from holdfast.core.signals import Signal, named
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
 from holdfast.runner.registry import Registry
+from holdfast.telemetry.hooks import Hooks
+from holdfast.telemetry.metrics import Metrics
 from holdfast.worker.worker import Worker
 
-DEFAULT_URL = "sqlite:///holdfast.db"
+_HOOK_SECONDS = 5.0
+
+H = TypeVar("H", bound=Callable[[Signal], Any])
 
 
 class Holdfast(Engine):
     """A durable workflow engine on one store.
 
     The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database` or
-    `memory://`; by default that of `$HOLDFAST_URL`, else `sqlite:///holdfast.db`. Nothing is opened before the first
-    use.
+    `memory://`; by default what is configured: `$HOLDFAST_URL`, else that of the file of settings, else
+    `sqlite:///holdfast.db`. Nothing is opened before the first use.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
         super().__init__(Registry())
-        self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
+        self.configuration = Configuration()
+        self.url = url or self.configuration[settings.URL]
         self._store = store or store_for(self.url)
         self._ends: Ends | None = None
         self._replies: Replies | None = None
@@ -40,9 +50,12 @@ class Holdfast(Engine):
         self._opening: asyncio.Lock | None = None
         self._pid: int | None = None
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._hooks = Hooks(self.signals)
+        self._metrics: Metrics | None = None
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
+        self.schedule = self.registry.schedule
         self.include: Callable[[Registry], None] = self.registry.include
 
     # Lifetime
@@ -102,6 +115,7 @@ class Holdfast(Engine):
             return  # what is open is the parent's
         for worker in list(self._workers):
             await worker.stop()
+        await self._hooks.drain(_HOOK_SECONDS)
         if self._ends is not None and self._loop is asyncio.get_running_loop():
             await self._ends.close()
             await self.replies.close()
@@ -129,28 +143,37 @@ class Holdfast(Engine):
         self,
         types: Sequence[str] | None = None,
         *,
-        concurrency: int = 200,
-        threads: int = 32,
-        steps: int = 1000,
-        lease_seconds: float = 30,
-        grace_seconds: float = 10,
+        concurrency: int | None = None,
+        threads: int | None = None,
+        steps: int | None = None,
+        lease_seconds: float | None = None,
+        grace_seconds: float | None = None,
         name: str | None = None,
+        retention: float | timedelta | None = None,
     ) -> Worker:
-        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`."""
+        """A worker for what is registered here: `async with` it, or `run()`, or `run_until_idle()`.
+
+        What is not given is as configured: by default all types, 200 runs, 1000 step bodies and 32 threads at once,
+        leases of 30 seconds and a grace of 10. `retention` is how long it lets ended runs be kept of which neither they
+        nor their type say so: 30 days.
+        """
+        configured = self.configuration
         return self._hire(
-            types=types,
-            concurrency=concurrency,
-            threads=threads,
-            steps=steps,
-            lease_seconds=lease_seconds,
-            grace_seconds=grace_seconds,
-            name=name,
+            types=configured[settings.TYPES] if types is None else types,
+            concurrency=configured.chosen(settings.CONCURRENCY, concurrency),
+            threads=configured.chosen(settings.THREADS, threads),
+            steps=configured.chosen(settings.STEPS, steps),
+            lease_seconds=configured[settings.LEASE].total_seconds() if lease_seconds is None else lease_seconds,
+            grace_seconds=configured[settings.GRACE].total_seconds() if grace_seconds is None else grace_seconds,
+            name=configured.chosen(settings.NAME, name),
+            retention=configured[settings.RETENTION] if retention is None else retention,
         )
 
     def _hire(self, **options: Any) -> Worker:
         worker = Worker(
             self._store,
             self.registry,
+            signals=self.signals,
             on_open=self.opened,
             on_start=self.neighbours.append,
             on_stop=self._fire,
@@ -167,6 +190,34 @@ class Holdfast(Engine):
         if worker in self.neighbours:
             self.neighbours.remove(worker)
         self._workers.discard(worker)
+
+    # Listening
+
+    def on(self, *patterns: str) -> Callable[[H], H]:
+        """Have a function called for each signal of these names, such as `run.failed`, or families, such as `run.*`.
+
+        It gets a `Signal`, after what that tells of was written, and in this process only. It may be sync or async,
+        and changes nothing about the run, whatever it does. What must happen durably belongs in a step.
+        """
+        for pattern in patterns or ("",):
+            named(pattern)
+
+        def hook(function: H) -> H:
+            self._hooks.add(patterns, function)
+            return function
+
+        return hook
+
+    async def _opened_store(self) -> Store:
+        await self.opened()
+        return self._store
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of this process and of the store; what happens is counted from the first use of this on."""
+        if self._metrics is None:
+            self._metrics = Metrics(self.signals, self._hooks, lambda: self._workers, self._opened_store)
+        return self._metrics
 
     def __repr__(self) -> str:
         return f"<Holdfast {scrubbed(self.url)}>"
@@ -210,11 +261,3 @@ def _postgres(url: str) -> Store:
 def _refuse_options(url: str, options: dict[str, str]) -> None:
     if options:
         raise InvalidRequest(f"{scrubbed(url)!r}: unknown option {', '.join(sorted(options))}")
-
-
-def scrubbed(url: str) -> str:
-    """A URL without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)

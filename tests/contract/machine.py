@@ -52,7 +52,9 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.ports import Details, LetterQuery, Query, Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
@@ -107,6 +109,7 @@ LIMITS: tuple[Plan, ...] = (
 CHANGES = tuple(TypeChange(name=name, **change) for name in TYPES for change in LIMITS)
 MANY = 1_000
 LOOK_EVERY = 10
+RETENTIONS: tuple[Micros, ...] = (SECOND, DAY, RUN_RETENTION, RUN_RETENTION)
 
 
 def often(usual: Any, rare: Sequence[Any]) -> st.SearchStrategy[Any]:
@@ -134,11 +137,16 @@ INTENTS = st.tuples(
         {"delay": SECOND},
         *({"tags": {"it's": value}} for value in ("%", "x")),
         {"options": RunOptions(undelivered="dead_letter")},
+        {"retention": 1},
+        {"retention": SECOND},
         *({"parent": number, "on_close": "cancel"} for number in range(3)),
         *({"parent": number} for number in range(3)),
     ),
 )
 ADDRESSES = st.tuples(NUMBERS, often(None, KEYS), st.sampled_from(NAMES))
+MOVED_EVENTS = 30
+MOVES = st.tuples(NUMBERS, NUMBERS, often(None, KEYS))
+KEPT = st.tuples(st.integers(1, MOVED_EVENTS), st.sampled_from(TOPICS), st.booleans())
 WAITS = st.lists(
     st.sampled_from(
         [
@@ -183,6 +191,8 @@ CHECKPOINTS = st.fixed_dictionaries(
             {"after": True},
             {"charged": True},
             {"values": {"done": "1"}},
+            {"beat": 1},
+            {"beat": 2},
             {"values": {"it's": '"x"'}},
             *({"child": (number, {"on_close": "cancel"})} for number in range(1, RUNS)),
             {"child": (RUNS - 1, {})},
@@ -211,6 +221,7 @@ QUERIES = some_of(
     {"id_prefix": an_id(0)[:10]},
     {"id_prefix": an_id(1)},
     *({"limit": limit} for limit in range(1, 4)),
+    *({"is_deleted": True} for _ in range(3)),
 )
 
 
@@ -310,6 +321,7 @@ class StoreMachine(RuleBasedStateMachine):
         event = self._event(topic)
         self._both(lambda store: store.emit([event]), list)
         if leases:
+            next = self._next(next, leases[0].run.id)
             self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
 
     @rule(index=st.integers(0, 3))
@@ -388,18 +400,65 @@ class StoreMachine(RuleBasedStateMachine):
         offer = TypeOffer(name=name, runtime="python", description="%")
         self._both(lambda store: store.offer_types(worker, [offer]))
 
-    @rule(kind=st.sampled_from(["prune", "dry run", "replay", "purge"]), number=st.integers(0, 2))
-    def tidy(self, kind: str, number: int) -> None:
+    @rule(
+        kind=st.sampled_from(["prune", "prune one", "dry run", "replay", "purge"]),
+        number=st.integers(0, 2),
+        retention=st.sampled_from(RETENTIONS),
+    )
+    def tidy(self, kind: str, number: int, retention: Micros) -> None:
         letters = [*self.model._state.letters, 99][number:][:2]
         match kind:
             case "prune":
-                self._both(lambda store: store.prune(MANY))
+                self._both(lambda store: store.prune(MANY, retention=retention))
+            case "prune one" if self._has_only_runs():
+                self._both(lambda store: store.prune(1, retention=retention))
+            case "prune one":
+                return  # of several that are as old as each other, stores may choose any
             case "dry run":
-                self._both(lambda store: store.prune(MANY, is_dry_run=True))
+                self._both(lambda store: store.prune(MANY, retention=retention, is_dry_run=True))
             case "replay":
                 self._both(lambda store: store.replay_letters(letters))
             case _:
                 self._both(lambda store: store.purge_letters(letters))
+
+    @rule(
+        runs=st.lists(MOVES, max_size=3),
+        events=st.lists(KEPT, max_size=3),
+        export=st.integers(0, 3),
+        is_last=often(usual=False, rare=[True]),
+    )
+    def restore(
+        self,
+        *,
+        runs: list[tuple[int, int, str | None]],
+        events: list[tuple[int, str, bool]],
+        export: int,
+        is_last: bool,
+    ) -> None:
+        """Have runs come that look like those there are, and events that nobody has seen."""
+        dumps = [
+            _moved(dump, an_id(to), key)
+            for of, to, key in runs
+            for dump in self.loop.run_until_complete(self.model.dump([an_id(of)]))
+        ]
+        kept = {
+            number: KeptEvent(
+                number=number, topic=topic, id=f"k{number}", payload=f"{number}", at=self.clock.now(), is_queued=queued
+            )
+            for number, topic, queued in sorted(events)
+        }
+        restoration = Restoration(
+            export_id=f"x{export}",
+            last_event=MOVED_EVENTS,
+            runs=tuple(dumps),
+            events=tuple(kept.values()),
+            is_last=is_last,
+        )
+        self._both(lambda store: store.restore(restoration))
+
+    def _has_only_runs(self) -> bool:
+        state = self.model._state
+        return not any(state.events.values()) and not any(r.receipts or r.replies for r in state.records.values())
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
@@ -518,7 +577,8 @@ class StoreMachine(RuleBasedStateMachine):
         ]
 
     def _checkpoint(self, plan: Plan) -> Checkpoint | None:
-        leases = [lease for lease in self.leases if plan["right"] != "current" or self._is_current(lease)]
+        there = [lease for lease in self.leases if lease.run.id in self.model._state.records]
+        leases = [lease for lease in there if plan["right"] != "current" or self._is_current(lease)]
         if not leases:
             return None
         run = leases[-1 - plan["lease"] % len(leases)].run
@@ -546,6 +606,7 @@ class StoreMachine(RuleBasedStateMachine):
             cancels=tuple(an_id(number) for number in _some(more, "cancel") if an_id(number) > run.id),
             pruned=more.get("pruned", ()),
             values=more.get("values", {}),
+            beat=more.get("beat", 0),
             charged=more.get("charged", False),
         )
 
@@ -569,8 +630,8 @@ class StoreMachine(RuleBasedStateMachine):
         return next
 
     def _is_current(self, lease: Lease) -> bool:
-        run = self.model._state.records[lease.run.id].run
-        return run.is_held and run.token == lease.run.token
+        record = self.model._state.records.get(lease.run.id)
+        return record is not None and record.run.is_held and record.run.token == lease.run.token
 
     def _entry(self, plan: tuple[str, int]) -> Entry:
         """Settled if the number of attempts is 0."""
@@ -586,6 +647,17 @@ class StoreMachine(RuleBasedStateMachine):
         deadline = None if wait.deadline is None else self.clock.now() + wait.deadline
         names = (f"{run_id}/fan",) if wait.kind is WaitKind.CHILDREN else wait.names
         return replace(wait, names=names, after=after, deadline=deadline)
+
+
+def _moved(dump: Dump, run_id: str, key: str | None) -> Dump:
+    """A dump as if it were of another run."""
+    audit = tuple(replace(fact, run_id=run_id) for fact in dump.audit)
+    return replace(dump, run=replace(dump.run, id=run_id, key=key), audit=audit)
+
+
+def _still(dumps: Sequence[Dump]) -> list[Dump]:
+    """Waits are a set."""
+    return [replace(dump, waits=tuple(sorted(dump.waits, key=lambda wait: wait.location))) for dump in dumps]
 
 
 def _some(parts: Plan, name: str) -> Sequence[Any]:
@@ -629,14 +701,19 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
     details = await store.get(some[0])
     return {
         "list": _seen(await store.list(Query(limit=RUNS))),
+        "deleted": _seen(await store.list(Query(is_deleted=True, limit=RUNS))),
         "get": details and _seen([details]),
         "history": [tuple(one) for one in await asyncio.gather(*map(store.history, some))],
         "audit": [tuple(one) for one in await asyncio.gather(*map(store.audit, some))],
+        "dumps": _still(await store.dump(some)),
+        "kept events": list(await store.kept_events(0, MANY)),
         "keys": await asyncio.gather(*map(store.find, KEYS)),
         "counts": await store.counts(),
         "ends": sorted(await store.ends(ids), key=lambda run: run.id),
         "orphans": sorted(await store.orphans(RUNS)),
+        "backlog": list(await store.backlog()),
         "workers": list(await store.workers()),
+        "held": await store.held(),
         "topics": list(await store.topics()),
         "types": list(await store.types()),
         "slots": list(await store.slots()),

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.testing.contract.arrange import an_id
 
-KINDS = ("cancel", "force", "pause", "pause", "resume", "resume", "wake", "rewind", "rewind", "recover", "fork")
+KINDS = ("cancel", "force", *("pause", "resume", "rewind") * 2, "wake", "recover", "fork", "delete")
 WISHES = st.tuples(
     st.sampled_from(KINDS),
     st.integers(0, 2),  # which id the request has: a few, so that repeats are common
@@ -35,6 +35,8 @@ def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> Control:
             return Wake(id=id)
         case "rewind":
             return Rewind(id=id, location=location, force=is_forced)
+        case "delete":
+            return Delete(id=id, force=is_forced)
         case "recover":
             return Recover(id=id, force=is_forced)
         case _:

@@ -16,6 +16,7 @@ from holdfast import (
     RunFailed,
     StepFailed,
     SyncContext,
+    TaskContext,
     WaitTimeout,
     step_info,
 )
@@ -375,6 +376,36 @@ def crowd(app: Registry, ledger: Ledger) -> None:
         return number
 
 
+def reporting(app: Registry, ledger: Ledger) -> None:
+    patient = Retry(max_attempts=9, delay=lambda attempt: 60.0 * attempt, jitter=0)
+
+    @app.task("export", retry=patient)
+    async def export(ctx: TaskContext, number: int) -> int:
+        ledger.note()
+        for done in range(3):
+            ctx.progress([number, done])
+            ctx.heartbeat()
+            for _ in range(20):  # so that what it tells is written while it goes on
+                await asyncio.sleep(0)
+        if ctx.attempt < 3:
+            raise OSError("busy")
+        return number
+
+    @app.task("tell", retry=patient)
+    def tell(ctx: TaskContext, number: int) -> int:
+        ledger.note()
+        for done in range(100):
+            ctx.progress(done)
+        return number
+
+
+async def export_everything(h: Harness) -> None:
+    runs = [await h.start("export", {"number": n}, id=f"export-{n}", delay=n * 60) for n in range(3)]
+    runs += [await h.start("tell", {"number": n}, id=f"tell-{n}") for n in range(2)]
+    for run in runs:
+        await run.result()
+
+
 async def come_together(h: Harness) -> None:
     runs = [await h.start("member", {"number": n}, id=f"member-{n}", key=f"m{n}") for n in range(8)]
     runs += [await h.start("errand", {"number": n}, id=f"errand-{n}", delay=n) for n in range(4)]
@@ -451,6 +482,7 @@ SCRIPTS = [
     Script("recovered", recovered, cancel_and_recover),
     Script("paused", paused, pause_and_resume),
     Script("crowd", crowd, come_together),
+    Script("reporting", reporting, export_everything),
     Script("blocking", blocking, send_everything),
     Script("blocking branches", blocking_branches, run_main),
 ]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
 
 import holdfast
 from holdfast.cli.main import SUMMARIES, cli
+from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
+from holdfast.core.signals import SIGNALS
+from holdfast.telemetry.catalogue import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 
 SOURCE = PROJECT / "src" / "holdfast"
@@ -46,6 +50,18 @@ def test_every_operation_of_a_handle_is_mentioned(method: str) -> None:
     assert any(f"run.{method}" in page.text for page in USER_PAGES)
 
 
+@pytest.mark.parametrize("name", SIGNALS)
+def test_every_signal_is_on_the_page_about_observing(name: str) -> None:
+    assert f"`{name}`" in Page(DOCS / "observing.md").text
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_on_the_page_about_observing_with_its_labels(metric: Metric) -> None:
+    rows = [line for line in Page(DOCS / "observing.md").text.splitlines() if f"`{metric.name}`" in line]
+
+    assert any(all(f"`{label}`" in row for label in metric.labels) for row in rows)
+
+
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_every_command_has_a_heading_on_the_page_of_commands(name: str) -> None:
     assert re.search(rf"^##+ .*`{name}`", Page(DOCS / "cli.md").text, re.MULTILINE)
@@ -66,6 +82,20 @@ def _options(name: str) -> Iterator[str]:
     for parameter in [*command.params, *cli.params, *(one for verb in verbs for one in verb.params)]:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             yield from (option for option in parameter.opts if option.startswith("--"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.key)
+def test_every_setting_is_listed_with_its_variable_and_default(setting: Setting[Any]) -> None:
+    default = f"`{setting.default_text}`" if setting.default is not None else setting.default_text
+    row = f"| `{setting.key}` | `{setting.variable}` |{f' {default} ' if default else ' '}| "
+
+    assert row in Page(DOCS / "configuration.md").text
+
+
+def test_every_setting_that_is_listed_exists() -> None:
+    listed = re.findall(r"^\| `([a-z._]+)` \| `HOLDFAST_", Page(DOCS / "configuration.md").text, re.MULTILINE)
+
+    assert listed == list(SETTINGS)
 
 
 def test_the_state_diagram_is_that_of_the_code() -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast import Context, Fatal, Holdfast
-from holdfast.core.checkpoint import ClaimRequest, Wake
+from holdfast.core.checkpoint import ClaimRequest
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -19,6 +19,17 @@ def a_waiting_order(shop: Shop, **options: object) -> str:
     run_id = shop.start("shop.order.v1", {"name": "ann"}, **options)
     shop.work()
     return run_id
+
+
+def hold(shop: Shop) -> None:
+    """Have a worker hold an order that is ready."""
+
+    async def claim(hf: Holdfast) -> None:
+        await hf.opened()
+        request = ClaimRequest(id="c", worker="w", types=("shop.order.v1",), limit=1, lease=60_000_000, python="3")
+        assert len((await hf.store.claim(request)).leases) == 1
+
+    shop.do(claim)
 
 
 def state_of(shop: Shop, run_id: str) -> str:
@@ -199,15 +210,8 @@ def test_a_revision_needs_a_yes_where_nobody_can_be_asked(shop: Shop, command: s
 def test_a_run_that_a_worker_holds_is_busy(shop: Shop) -> None:
     run_id = a_waiting_order(shop)
 
-    async def hold(hf: Holdfast) -> None:
-        await hf.opened()
-        await hf.store.control(run_id, Wake(id="w"))
-        request = ClaimRequest(
-            id="c", worker="w", types=("shop.order.v1",), limit=1, lease=60_000_000, python="3", may_suspect=True
-        )
-        assert len((await hf.store.claim(request)).leases) == 1
-
-    shop.do(hold)
+    shop.type("wake", run_id)
+    hold(shop)
 
     for command in ("rewind", "fork"):
         result = shop.type(command, run_id, "charge", "--yes")
@@ -253,3 +257,53 @@ def test_a_patch_that_makes_no_sense_is_told(shop: Shop, patch: str, message: st
 
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+# Deleting
+
+
+def test_a_deleted_run_is_out_of_sight_but_for_those_who_ask_for_it(shop: Shop) -> None:
+    run_id = a_waiting_order(shop, key="k")
+
+    result = shop.type("delete", "key:k", "--yes")
+
+    assert (result.exit_code, result.stdout) == (0, f"deleted {run_id}\n")
+    assert shop.type("show", run_id).exit_code == 3
+    assert shop.read("ls") == []
+    (listed,) = shop.read("ls", "deleted:true")
+    assert (listed["id"], listed["state"], listed["key"]) == (run_id, "cancelled", None)
+    assert listed["deleted_at"] is not None
+    assert shop.read("ls", "--deleted") == [listed]
+
+
+def test_deleting_asks_first_and_shows_what_it_would_delete(shop: Shop) -> None:
+    kept = shop.start("shop.order.v1", {"name": "ann"}, tags={"shop": "x"})
+    other = shop.start("shop.order.v1", {"name": "bob"})
+
+    unasked = shop.type("delete", kept)
+    preview = shop.read("delete", "--filter", "tag.shop:x", "--dry-run")
+
+    assert unasked.exit_code == 2
+    assert "add --yes" in unasked.stderr
+    assert [run["id"] for run in preview] == [kept]
+    assert {run["id"] for run in shop.read("ls")} == {kept, other}
+
+
+def test_a_run_that_a_worker_holds_is_deleted_only_by_force(shop: Shop) -> None:
+    run_id = shop.start("shop.order.v1", {"name": "ann"})
+    hold(shop)
+
+    refused = shop.type("delete", run_id, "--yes", "--json")
+    forced = shop.type("delete", run_id, "--yes", "--force")
+
+    assert refused.exit_code == 6
+    assert json.loads(refused.stdout) == [{"id": run_id, "deleted": False}]
+    assert "holds run" in refused.stderr
+    assert (forced.exit_code, forced.stdout) == (0, f"deleted {run_id}\n")
+
+
+def test_a_run_that_was_deleted_cannot_be_deleted_again(shop: Shop) -> None:
+    run_id = shop.start("shop.order.v1", {"name": "ann"})
+    shop.type("delete", run_id, "--yes")
+
+    assert shop.type("delete", run_id, "--yes").exit_code == 3

@@ -258,6 +258,16 @@ def test_watching_in_json_gives_entries_then_the_run(shop: Shop) -> None:
     assert [json.loads(line)["kind"] for line in result.stdout.splitlines()] == ["entry", "run"]
 
 
+def test_what_a_task_tells_of_its_progress_is_shown_and_watched(shop: Shop) -> None:
+    shop.start("shop.export.v1", {"rows": 7}, key="export")
+    shop.work()
+
+    assert 'progress  {"rows":7}' in shop.type("show", "key:export").stdout
+    assert 'progress: {"rows": 7}' in shop.type("watch", "key:export").stdout
+    events = [json.loads(line) for line in shop.type("watch", "key:export", "-o", "jsonl").stdout.splitlines()]
+    assert {"kind": "value", "name": "progress", "value": {"rows": 7}} in events
+
+
 def test_watching_can_be_limited(shop: Shop) -> None:
     result = shop.type("watch", "key:order-17", "--timeout", "50ms")
 

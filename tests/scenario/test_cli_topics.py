@@ -195,5 +195,13 @@ def test_pruning_tells_what_it_did(shop: Shop) -> None:
     after = shop.type("prune")
 
     assert (before.stdout, before.stderr) == ("        2  expired or surplus events\n", "nothing was changed\n")
-    assert done == {"events": 2, "dead_letters": 0, "taken": 0, "receipts": 0, "replies": 0, "has_more": False}
+    assert done == {
+        "runs": {},
+        "events": 2,
+        "dead_letters": 0,
+        "taken": 0,
+        "receipts": 0,
+        "replies": 0,
+        "has_more": False,
+    }
     assert (after.stdout, after.stderr) == ("", "there is nothing to prune\n")

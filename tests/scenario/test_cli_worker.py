@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,14 +48,17 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
-def holdfast(shop: Shop, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command as a process, in the directory of the shop."""
+def holdfast(
+    shop: Shop, *arguments: str, directory: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command as a process, in the directory of the shop or another."""
+    place = _place(shop, environment)
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *arguments],
         text=True,
         capture_output=True,
         check=False,
-        **_place(shop, environment),
+        **place | {"cwd": directory or place["cwd"]},
     )
 
 
@@ -116,6 +121,21 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
+def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
+    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
+    shop.start("shop.slow.v1")
+
+    with running(shop, "worker", "stuck:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
+        while not (shop.path.parent / "begun").exists():
+            pass
+        (worker,) = shop.read("workers")
+        table = shop.type("workers").stdout
+
+    assert (worker["name"], worker["concurrency"], worker["held"], worker["is_alive"]) == ("wally", 7, 1, True)
+    assert worker["types"] == ["shop.add.v1", "shop.slow.v1"]
+    assert table.splitlines()[0].split() == ["NAME", "STATE", "HOST", "PID", "SLOTS", "HELD", "UP", "HEARD", "TYPES"]
+
+
 def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
 
@@ -141,9 +161,10 @@ def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> No
         ("app:add", "app:add is a Task, not a Holdfast; did you mean app:hf?"),
         ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
         ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
-        ("app:hf --lease 0", "lease_seconds is positive"),
-        ("app:hf --concurrency 0", "0 is not in the range"),
-        ("app:hf --grace soon", "'soon' is no length of time"),
+        ("", "name your Holdfast object, as in shop:hf"),
+        ("app:hf --lease 0", "Invalid value for '--lease': '0': it is a time greater than zero"),
+        ("app:hf --concurrency 0", "'0': it is a whole number of at least 1"),
+        ("app:hf --grace soon", "'soon': it is a length of time"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(shop: Shop, words: str, message: str) -> None:
@@ -224,3 +245,57 @@ def test_cancel_asks_once_on_a_terminal(shop: Shop, answer: str, code: int, stat
     assert done.returncode == code
     assert "Cancel this run? [y/N]" in done.stderr
     assert shop.read("show", run_id)["run"]["state"] == state
+
+
+def test_a_worker_serves_its_metrics_and_logs_in_json(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+
+    with running(shop, "-v", "worker", "app:hf", "--metrics", "0", "--log-format", "json", "--name", "wally") as worker:
+        assert worker.stderr is not None
+        address = _said(worker, "metrics at ").removeprefix("metrics at ").strip()
+        assert shop.type("watch", "key:sum").exit_code == 0
+        metrics = _fetched(address)
+        health = _fetched(address.replace("/metrics", "/healthz"))
+        worker.send_signal(signal.SIGTERM)
+        records = [json.loads(line) for line in worker.stderr if line.startswith("{")]
+        assert worker.wait() == 0
+
+    assert 'holdfast_runs_ended_total{type="shop.add.v1",state="succeeded"} 1' in metrics.splitlines()
+    assert 'holdfast_worker_slots{worker="wally"} 200' in metrics.splitlines()
+    assert health == "ok\n"
+    assert {record["worker"] for record in records if record["logger"] == "holdfast.worker"} == {"wally"}
+    assert "worker wally stopped" in [record["message"] for record in records]
+
+
+def test_metrics_for_other_machines_need_a_token(shop: Shop) -> None:
+    done = holdfast(shop, "worker", "app:hf", "--until-idle", "--metrics", "0.0.0.0:0")
+    allowed = holdfast(shop, "worker", "app:hf", "--until-idle", "--metrics", "0.0.0.0:0", HOLDFAST_METRICS_TOKEN="t")  # noqa: S106
+
+    assert done.returncode == 2
+    assert "set HOLDFAST_METRICS_TOKEN" in done.stderr
+    assert allowed.returncode == 0
+
+
+def test_each_worker_process_serves_metrics_of_its_own(shop: Shop) -> None:
+    with running(shop, "worker", "app:hf", "--processes", "2", "--metrics", "0") as supervisor:
+        addresses = {_said(supervisor, "metrics at ").split()[-1] for _ in range(2)}
+        slots = [_fetched(address).count("holdfast_worker_slots{") for address in addresses]
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.wait()
+
+    assert slots == [1, 1]
+
+
+def _said(process: subprocess.Popen[str], beginning: str) -> str:
+    """The next line on stderr that begins so."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(beginning):
+            return line
+    raise AssertionError(f"{beginning!r} was not said")
+
+
+def _fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - of our own worker
+        text: str = answer.read().decode()
+        return text

@@ -10,6 +10,8 @@ import pytest
 
 from holdfast import Context, Registry, Retry, RunState
 from holdfast.core.clock import SECOND
+from holdfast.core.model import Backlog
+from holdfast.engine.routing import unhandled
 from tests.stage import Stage
 
 app = Registry()
@@ -104,11 +106,44 @@ async def test_a_run_that_nobody_takes_says_what_is_missing(stage: Stage) -> Non
     async with stage.harness(app) as h:
         unknown = await h.start("elsewhere.v1")
         delayed = await h.start(shop, "sleep", delay=60)
-        sentence = f"Ready since {NOW}, but none of the 1 workers handles type elsewhere.v1."
-        assert await unknown.explain() == sentence
+        why = "but the one worker that is running does not handle type elsewhere.v1; start one that does."
+        assert await unknown.explain() == f"Ready since {NOW}, {why}"
         assert await delayed.explain() == "Starts at 2030-01-01 00:01:00 UTC."
         await h.stop_worker()
         assert "but no worker is running; start one with `holdfast worker`" in await unknown.explain()
+
+
+async def test_a_run_whose_workers_died_says_when_they_were_last_heard_of(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        worker = h._worker
+        assert worker is not None
+        await h.crash_worker()
+        h.clock.pass_to(h.clock.now() + 61 * SECOND)
+        run = await h.start(shop, "sleep")
+        heard = f"(worker {worker.name}, which does, was last heard of at {NOW})"
+
+        assert await run.explain() == (
+            f"Ready since 2030-01-01 00:01:01 UTC, but no worker is running {heard}; start one with `holdfast worker`."
+        )
+        assert await unhandled(h.store, h.clock.now()) == [Backlog(type="shop.v1", count=1, since=h.clock.now())]
+
+
+async def test_types_nobody_handles_are_those_with_due_runs_and_no_living_worker(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        begun = h.clock.now()
+        await h.start("elsewhere.v1")
+        await h.start("elsewhere.v1", delay=60)
+        await h.start("later.v1", delay=60)
+        await h.start(shop, "sleep")
+        await h.settle()
+
+        assert await unhandled(h.store, h.clock.now()) == [Backlog(type="elsewhere.v1", count=1, since=begun)]
+        await h.stop_worker()
+        h.clock.pass_to(begun + 60 * SECOND)
+        assert await unhandled(h.store, h.clock.now()) == [
+            Backlog(type="elsewhere.v1", count=2, since=begun),
+            Backlog(type="later.v1", count=1, since=begun + 60 * SECOND),
+        ]
 
 
 async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage) -> None:
@@ -120,6 +155,8 @@ async def test_a_running_run_names_its_worker_and_an_overdue_lease(stage: Stage)
         assert await run.explain() == f"Running on worker {worker.name}."
         h.clock.pass_to(h.clock.now() + 31 * SECOND)
         assert "its lease has run out, so another worker takes over" in await run.explain()
+        h.clock.pass_to(h.clock.now() + 30 * SECOND)
+        assert "its lease has run out, and no worker is running that could take over" in await run.explain()
         await run.cancel()
 
 

@@ -57,7 +57,7 @@ def parent_of(**options: Any) -> Registry:
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no more than three children created by one checkpoint."""
-    monkeypatch.setattr("holdfast.runner.turn.CHILDREN_AT_ONCE", 3)
+    monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
 
 
 async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast import Context, Registry, RunState
+import pytest
+
+from holdfast import Context, InvalidRequest, Registry, RunState
 from tests.stage import Stage
 
 NOW = "2030-01-01 00:00:00 UTC"
@@ -30,6 +32,18 @@ async def test_a_sleeping_run_is_paused_past_its_time(stage: Stage) -> None:
         assert await run.resume()
         assert not await run.resume()
         assert await run.result() == "awake"
+
+
+async def test_a_reason_that_not_every_store_could_keep_is_refused(stage: Stage) -> None:
+    async with stage.harness(Registry()) as h:
+        run = await h.start("a.v1", {})
+
+        with pytest.raises(InvalidRequest, match="a reason has no NUL in it"):
+            await run.pause("no\0where")
+        with pytest.raises(InvalidRequest, match="a reason has no NUL in it"):
+            h.export(reason="no\0where")
+
+        assert (await run.info()).state is RunState.PENDING
 
 
 async def test_a_run_that_never_began_is_paused(stage: Stage) -> None:

@@ -9,24 +9,46 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.settings import Settings
+from holdfast.config.secret import scrubbed
+from holdfast.config.settings import APPLICATION
 
 
-def load_application(target: str, url: str | None = None) -> Holdfast:
-    """Import the object. The current directory counts as a place to import from; `url` is that of the command line."""
+def named_application(target: str | None, settings: Settings) -> tuple[str, Path | None]:
+    """The MODULE:ATTR that was typed, or else the one that is configured, and where to import it from.
+
+    One that a file names is imported from where the file is, wherever the command is typed.
+    """
+    if target is not None:
+        return target, None
+    origin = settings.configuration.origin(APPLICATION)
+    if origin.value is None:
+        raise Refusal(
+            "name your Holdfast object, as in shop:hf for `hf` in shop.py; or for good, as `application` in the file "
+            f"of settings or as {APPLICATION.variable}"
+        )
+    return origin.value, origin.folder
+
+
+def load_application(target: str, url: str | None = None, directory: Path | None = None) -> Holdfast:
+    """Import the object. The current, or another, directory counts as a place to import from.
+
+    `url` is that of the command line.
+    """
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise Refusal(f"{target!r}: name the module and the Holdfast object in it, as in shop:hf")
     if module_name.endswith(".py") or "/" in module_name:
         guess = module_name.removesuffix(".py").strip("./").replace("/", ".")
         raise Refusal(f"{target!r}: name the module, not its file: {guess}:{attribute}")
-    here = str(Path.cwd())
+    here = str(directory or Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     if url is not None:
         os.environ["HOLDFAST_URL"] = url  # what `Holdfast()` in the application looks at
-    found = _application(_imported(module_name), attribute)
+    found = _application(_imported(module_name, here), attribute)
     if url is not None and found.url != url:
         raise Refusal(
             f"{target} is made for {scrubbed(found.url)}, but --url says {scrubbed(url)}; "
@@ -35,13 +57,13 @@ def load_application(target: str, url: str | None = None) -> Holdfast:
     return found
 
 
-def _imported(name: str) -> ModuleType:
+def _imported(name: str, here: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Refusal(
-                f"there is no module {error.name!r} in {Path.cwd()} or among the installed packages; "
+                f"there is no module {error.name!r} in {here} or among the installed packages; "
                 "is this the right directory?"
             ) from error
         raise Refusal(f"importing {name!r} failed: {error}", ExitCode.FAILED) from error

@@ -6,13 +6,15 @@ import platform
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.times import spoken
+from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Finding, Query
 from holdfast.core.states import LIVE, RunState
-from holdfast.engine.explain import DEAD_AFTER
+from holdfast.engine.routing import alive as alive_among
+from holdfast.engine.routing import is_handled, unhandled
 
 _NAMED = 5
 """So many culprits are named; the rest is counted."""
@@ -26,7 +28,7 @@ async def findings(hf: Holdfast) -> list[Finding]:
     """Everything worth telling about an open store, good and bad."""
     workers = await hf.store.workers()
     now = await hf.store.now()
-    alive = [worker for worker in workers if worker.heartbeat_at > now - DEAD_AFTER]
+    alive = alive_among(workers, now)
     own = list(await hf.store.check())
     return [
         Finding.ok("python", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -34,8 +36,9 @@ async def findings(hf: Holdfast) -> list[Finding]:
         *own,
         await _clock(hf),
         *_workers(workers, alive, now, own),
-        *await _types(hf, alive),
+        *await _types(hf, alive, now),
         await _orphans(hf),
+        await _schedules(hf),
         *[finding async for finding in _runs(hf, alive, now)],
     ]
 
@@ -63,27 +66,25 @@ def _workers(
     yield Finding.ok("workers", f"{len(alive)} alive")
 
 
-async def _types(hf: Holdfast, alive: Sequence[WorkerInfo]) -> list[Finding]:
-    handled = {type for worker in alive for type in worker.types}
-    counts = await hf.store.counts()
-    live = {type: sum(n for state, n in states.items() if not state.is_end) for type, states in counts.items()}
-    waiting = {type: count for type, count in live.items() if count and type not in handled}
-    off = [rule.name for rule in await hf.store.types() if not rule.is_enabled]
-    found = [
-        Finding.warning(
-            "types",
-            f"{type} is switched off, and {_many(live[type], 'run')} of it {_are(live[type])} not ended; "
-            f"`holdfast types enable {type}` switches it on",
-        )
-        for type in off
-        if live.get(type)
-    ]
-    found += [
-        Finding.warning(
-            "types", f"no worker handles {type}, of which {_many(count, 'run')} {_are(count)} not ended; start one"
-        )
-        for type, count in waiting.items()
-    ]
+async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list[Finding]:
+    """Types that are switched off or nobody handles: of some runs are due, of others only such as sleep or wait."""
+    due = {backlog.type: backlog for backlog in await unhandled(hf.store, now)}
+    off = {rule.name for rule in await hf.store.types() if not rule.is_enabled}
+    found = []
+    for type, states in (await hf.store.counts()).items():
+        live = sum(count for state, count in states.items() if not state.is_end)
+        if not live:
+            continue
+        if type in off:
+            text = f"{type} is switched off, and {_many(live, 'run')} of it {_have(live)} not ended"
+            found.append(Finding.warning("types", f"{text}; `holdfast types enable {type}` switches it on"))
+        if is_handled(type, alive):
+            continue
+        text = f"no worker handles {type}, of which {_many(live, 'run')} {_have(live)} not ended"
+        if type in due:
+            count, age = due[type].count, spoken((now - due[type].since) / SECOND)
+            text += f", {count:,} {'is' if count == 1 else 'are'} due, the oldest for {age}"
+        found.append(Finding.warning("types", f"{text}; start one"))
     return found or [Finding.ok("types", "every type with live runs has a worker")]
 
 
@@ -97,6 +98,19 @@ async def _orphans(hf: Holdfast) -> Finding:
         "orphans",
         f"nothing will ever move {', '.join(lost[:_NAMED])}{more}; this is a bug of holdfast, please report it; "
         "`holdfast cancel` ends them",
+    )
+
+
+async def _schedules(hf: Holdfast) -> Finding:
+    due = await hf.store.due_schedules(_NAMED)
+    late = [one.name for one in due.schedules if one.next_at is not None and one.next_at < due.now - _LATE]
+    if not late:
+        return Finding.ok("schedules", "no schedule is overdue")
+    names = ", ".join(late) + (" and perhaps more" if len(late) == _NAMED else "")
+    return Finding.warning(
+        "schedules",
+        f"nobody fires {names}, due for more than {spoken(_LATE / SECOND)}: start a worker, or see in the log of one "
+        "why it does not",
     )
 
 
@@ -151,5 +165,5 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _are(count: int) -> str:
+def _have(count: int) -> str:
     return "has" if count == 1 else "have"

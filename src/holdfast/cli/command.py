@@ -1,4 +1,4 @@
-"""A command: the global options, which every command takes too, and the way from an error to a message."""
+"""A command: it takes the options of `holdfast` itself too, and leads from an error to a message and an exit code."""
 
 from __future__ import annotations
 
@@ -6,102 +6,17 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from holdfast.cli.exits import ExitCode, exit_code_of
+from holdfast.cli.option import global_options
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.settings import Settings
 
 R = TypeVar("R")
-
-
-def global_options(*, with_environment: bool = False) -> list[click.Option]:
-    """The options of `holdfast` itself. Each command takes them as well, so that their place does not matter."""
-
-    def option(*names: str, envvar: str | None = None, **attributes: Any) -> click.Option:
-        if envvar and with_environment:
-            attributes |= {"envvar": envvar, "show_envvar": True}
-        return click.Option(names, expose_value=False, hidden=not with_environment, **attributes)
-
-    return [
-        option(
-            "--url",
-            metavar="URL",
-            callback=_set_url,  # the variable is read by `Holdfast` itself, so that what is set here was typed
-            help="Where the runs are kept, such as sqlite:///shop.db.  [env var: HOLDFAST_URL; default: "
-            "sqlite:///holdfast.db]",
-        ),
-        option("--json", is_flag=True, callback=_set_json, help="Write JSON; the same as -o json."),
-        option(
-            "-o",
-            "--output",
-            type=click.Choice(["table", "json", "jsonl"]),
-            envvar="HOLDFAST_OUTPUT",
-            callback=_set_output,
-            help="How to write data: a table for people, or JSON for programs.",
-        ),
-        option("-q", "--quiet", is_flag=True, callback=_set_quiet, help="Say nothing but data and errors."),
-        option(
-            "-v",
-            "--verbose",
-            count=True,
-            callback=_set_verbose,
-            help="Say more; -vv says everything, tracebacks included.",
-        ),
-        option(
-            "--color",
-            type=click.Choice(["auto", "always", "never"]),
-            envvar="HOLDFAST_COLOR",
-            callback=_set_color,
-            help="Colour and live display; auto: on a terminal, unless NO_COLOR is set.",
-        ),
-    ]
-
-
-def _set(context: click.Context, field: str, value: Any, said_by: str) -> None:
-    """Note what an option said. Two flags that contradict each other are a mistake; a flag wins over a variable."""
-    said: dict[str, tuple[str, Any]] = context.meta.setdefault(f"holdfast {context.command_path}", {})
-    if field in said:
-        other, chosen = said[field]
-        if context.get_parameter_source(said_by) is ParameterSource.ENVIRONMENT or chosen == value:
-            return
-        raise click.UsageError(f"--{other} and --{said_by} contradict each other; give one of them", context)
-    said[field] = said_by, value
-    context.obj = replace(context.obj or Settings(), **{field: value})
-
-
-def _set_url(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _set(context, "url", value, "url")
-
-
-def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click calls it
-    if value:
-        _set(context, "output", "json", "json")
-
-
-def _set_output(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _set(context, "output", value, "output")
-
-
-def _set_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click calls it
-    if value:
-        _set(context, "verbosity", -1, "quiet")
-
-
-def _set_verbose(context: click.Context, _: click.Parameter, value: int) -> None:
-    if value:
-        _set(context, "verbosity", value, "verbose")
-
-
-def _set_color(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _set(context, "color", value, "color")
 
 
 class HoldfastCommand(click.Command):
@@ -119,9 +34,17 @@ class HoldfastCommand(click.Command):
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
         formatter.write("\nThe options of `holdfast` itself (--url, --json, -o, -q, -v, --color) may stand here too.\n")
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        flags = [flag for option in global_options() for flag in option.opts] if incomplete.startswith("-") else []
+        return [
+            *super().shell_complete(ctx, incomplete),
+            *(CompletionItem(flag) for flag in flags if flag.startswith(incomplete)),
+        ]
+
     def invoke(self, ctx: click.Context) -> Any:
-        settings: Settings = ctx.obj or Settings()
+        settings = Settings()
         try:
+            ctx.obj = settings = Settings.of(ctx.obj or {})
             code = super().invoke(ctx)
             sys.stdout.flush()
         except (click.ClickException, click.exceptions.Exit):
@@ -176,6 +99,6 @@ def pass_output(function: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> R:
-        return function(Output(click.get_current_context().obj or Settings()), *args, **kwargs)
+        return function(Output(click.get_current_context().obj), *args, **kwargs)
 
     return wrapped

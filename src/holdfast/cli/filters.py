@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli import completing
 from holdfast.cli.exits import Refusal
 from holdfast.cli.payloads import parse_pair
 from holdfast.cli.times import parse_moment, parse_since
@@ -17,7 +18,7 @@ from holdfast.core.states import RunState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WORDS = "state: type: key: tag.NAME: parent: since: until:"
+WORDS = "state: type: key: tag.NAME: parent: since: until: deleted:"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class RunFilter:
     parent_id: str | None = None
     since: datetime | timedelta | None = None
     until: datetime | None = None
+    deleted: bool | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -46,6 +48,7 @@ class RunFilter:
             "parent_id": self.parent_id,
             "since": self.since,
             "until": self.until,
+            "deleted": bool(self.deleted),
         }
 
 
@@ -73,6 +76,7 @@ def _with(chosen: RunFilter, name: str, value: str) -> RunFilter:
         "parent": ("parent_id", str),
         "since": ("since", parse_since),
         "until": ("until", parse_moment),
+        "deleted": ("deleted", _truth),
     }
     if name not in fields:
         raise Refusal(f"there is no filter {name!r}; use {WORDS}")
@@ -96,6 +100,12 @@ def _state(name: str) -> RunState:
         raise Refusal(f"there is no state {name!r}{meant}; the states are {', '.join(RunState)}") from None
 
 
+def _truth(word: str) -> bool:
+    if word not in ("true", "false"):
+        raise ValueError("it is true or false")
+    return word == "true"
+
+
 def _type(pattern: str) -> str | None:
     if pattern == "*":
         return None
@@ -115,12 +125,18 @@ def _advice(word: str) -> str:
 def filter_options(function: F) -> F:
     """The same filters as options: `--state failed` is `state:failed`."""
     for option in (
+        click.option("--deleted", is_flag=True, help="Those that were deleted and are not removed yet, and no others."),
         click.option("--until", metavar="MOMENT", help="Created before this moment."),
         click.option("--since", metavar="TIME", help="Created since: 2h, 3d, or a moment such as 2030-01-31T09:00."),
         click.option("--parent", metavar="RUN", help="Children of this run."),
         click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="With this tag; may be repeated."),
         click.option("--key", metavar="KEY", help="The run with this key."),
-        click.option("--type", metavar="TYPE", help="Of this type; billing.* for all that begin with billing."),
+        click.option(
+            "--type",
+            metavar="TYPE",
+            shell_complete=completing.types,
+            help="Of this type; billing.* for all that begin with billing.",
+        ),
         click.option("--state", "states", metavar="STATE", multiple=True, help="In this state; may be repeated."),
     ):
         function = option(function)
@@ -132,4 +148,5 @@ def words_of_options(options: dict[str, Any]) -> Sequence[str]:
     words = [f"state:{state}" for state in options["states"]]
     words += ["tag.{}:{}".format(*parse_pair(tag, "--tag")) for tag in options["tags"]]
     words += [f"{name}:{options[name]}" for name in ("type", "key", "parent", "since", "until") if options[name]]
+    words += ["deleted:true"] if options["deleted"] else []
     return words

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.command import HoldfastCommand, global_options
+from holdfast.cli.command import HoldfastCommand
+from holdfast.cli.option import global_options
 
 
 class HoldfastGroup(click.Group):

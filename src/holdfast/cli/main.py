@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from holdfast.cli.command import global_options
-from holdfast.cli.settings import Settings
+from holdfast.cli.option import global_options
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
         "demo": "Watch a workflow survive the death of its worker.",
     },
     "Run": {
+        "dev": "Execute runs while you write the code: reload on change.",
         "start": "Start a run.",
         "worker": "Execute runs until told to stop.",
     },
@@ -33,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "send": "Send a message to a run.",
         "emit": "Publish an event to all runs that wait for it.",
         "topics": "Set how events are delivered; replay what could not be.",
+        "schedules": "Have runs made over time: by cron, or every so often.",
         "cancel": "End runs as cancelled.",
         "pause": "Keep runs from going on until they are resumed.",
         "resume": "Let paused runs go on.",
@@ -40,13 +43,18 @@ SECTIONS: dict[str, dict[str, str]] = {
         "recover": "Give runs that went wrong another chance.",
         "rewind": "Take a run back to a location, and go on from there.",
         "fork": "Make a new run with the beginning of another.",
+        "delete": "Take runs out of sight, for good.",
     },
     "Operate": {
         "types": "Limit types of runs, switch them off and on.",
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
         "prune": "Remove what nobody needs any more.",
+        "export": "Write runs as lines of JSON, for another store.",
+        "import": "Take in the runs that were exported from another store.",
+        "config": "Show the settings, and where each comes from.",
         "migrate": "Bring the store to the schema of this version.",
+        "completion": "Print what lets a shell complete these commands.",
         "version": "Print the version.",
     },
 }
@@ -73,7 +81,8 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in SUMMARIES:
             return None
-        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = importlib.import_module(f"holdfast.cli.commands.{module}").command
         return command
 
     def resolve_command(
@@ -82,6 +91,10 @@ class Commands(click.Group):
         if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        named = [CompletionItem(name, help=about) for name, about in SUMMARIES.items() if name.startswith(incomplete)]
+        return named + click.Command.shell_complete(self, ctx, incomplete)  # that of a group imports every command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -112,7 +125,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.group(
     cls=Commands,
     params=[
-        *global_options(with_environment=True),
+        *global_options(is_shown=True),
         click.Option(
             ["--version"],
             is_flag=True,
@@ -125,10 +138,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="COMMAND ...",
 )
-@click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli() -> None:
     """Durable workflows: a run continues from where it stood, whatever happens to the process."""
-    ctx.obj = ctx.obj or Settings()
 
 
 def main(arguments: list[str] | None = None) -> Any:

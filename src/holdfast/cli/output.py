@@ -108,10 +108,10 @@ class Output:
             click.echo(message, err=True)
 
     @contextmanager
-    def counted(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """Something to call for each thing that is done; if they are many and a person waits, it moves a bar."""
+    def counted(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Something to call with how many things were done since; if they are many and a person waits, a bar moves."""
         if not self._is_worth_a_bar(total):
-            yield lambda: None
+            yield lambda _: None
             return
         from holdfast.cli.terminal import Terminal
 

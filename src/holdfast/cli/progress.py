@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ class Progress:
         self._out = out
         self._draw = draw or (lambda snapshot, now: run_lines(snapshot, now, out.width))
         self._told: set[str] = set()
+        self._values: dict[str, str] = {}
         self._refresh: Callable[[], None] | None = None
         self._stack = ExitStack()
 
@@ -65,12 +67,23 @@ class Progress:
             value = entry_json(entry)
             if self._is_new(repr(value)):
                 self._out.event({"kind": "entry", "entry": value})
+        for name, text in self._new_values(snapshot):
+            self._out.event({"kind": "value", "name": name, "value": json.loads(text)})
         value = run_json(snapshot.info)
         # The lease of a running run is prolonged all the time, which is no news.
         if self._is_new(repr({**value, "ready_at": None, "updated_at": None})):
             self._out.event({"kind": "run", "run": value})
 
+    def _new_values(self, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+        """What the run has published since the last snapshot; a value may come back, so only the last one counts."""
+        for name, text in snapshot.values.items():
+            if self._values.get(name) != text:
+                self._values[name] = text
+                yield name, text
+
     def _write_lines(self, snapshot: Snapshot) -> None:
+        for name, text in self._new_values(snapshot):
+            self._out.line((" " * 12, "dim"), cleaned(f"  {name}: {preview(json.loads(text))}"))
         for at, what, line in sorted(_news(snapshot), key=lambda news: news[0]):
             if self._is_new(what):
                 self._out.line((f"{spoken(at - snapshot.info.created_at):>10}  ", "dim"), *line)

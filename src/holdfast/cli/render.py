@@ -10,12 +10,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.view import Snapshot
+from holdfast.config.configuration import Origin
+from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 
 Json = dict[str, Any]
 
@@ -39,6 +50,7 @@ def run_json(info: RunInfo) -> Json:
         "updated_at": time_json(info.updated_at),
         "finished_at": time_json(info.finished_at),
         "ready_at": time_json(info.ready_at),
+        "deleted_at": time_json(info.deleted_at),
         "waits": [wait_json(wait) for wait in info.waits],
     }
 
@@ -94,7 +106,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
+def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,
@@ -105,7 +117,38 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool) -> Json:
         "started_at": micros_json(worker.started_at),
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
+        "held": held,
     }
+
+
+def schedule_json(schedule: ScheduleInfo) -> Json:
+    return {
+        "name": schedule.name,
+        "type": schedule.type,
+        "payload": schedule.payload,
+        "cron": schedule.cron,
+        "every_seconds": None if schedule.every is None else schedule.every.total_seconds(),
+        "zone": schedule.zone,
+        "catch_up": schedule.catch_up,
+        "overlap": schedule.overlap,
+        "jitter_seconds": schedule.jitter.total_seconds(),
+        "priority": schedule.priority,
+        "tags": dict(schedule.tags),
+        "is_declared": schedule.is_declared,
+        "is_paused": schedule.is_paused,
+        "created_at": time_json(schedule.created_at),
+        "updated_at": time_json(schedule.updated_at),
+        "next_at": time_json(schedule.next_at),
+        "last_slot": time_json(schedule.last_slot),
+        "last_run_id": schedule.last_run_id,
+        "skipped": schedule.skipped,
+        "last_skipped_slot": time_json(schedule.last_skipped_slot),
+    }
+
+
+def setting_json(setting: Setting[Any], origin: Origin) -> Json:
+    value = None if origin.value is None else setting.kind.shown(origin.value)
+    return {"setting": setting.key, "value": value, "origin": origin.place}
 
 
 def topic_json(topic: TopicInfo) -> Json:
@@ -149,6 +192,7 @@ def letter_json(letter: DeadLetterInfo) -> Json:
 
 def pruned_json(pruned: Pruned) -> Json:
     return {
+        "runs": pruned.runs,
         "events": pruned.events,
         "dead_letters": pruned.dead_letters,
         "taken": pruned.taken,

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from holdfast.app import Holdfast, scrubbed
+from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
+from holdfast.config.secret import scrubbed
 from holdfast.core.errors import SchemaOutOfDate
 
 T = TypeVar("T")

@@ -1,22 +1,35 @@
-"""Settings: what the global options say. A flag wins over `HOLDFAST_*`, which wins over the default."""
+"""Settings: what every command is told, by its flags or by the configuration behind them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-OutputKind = Literal["table", "json", "jsonl"]
-ColorKind = Literal["auto", "always", "never"]
+from holdfast.config import settings
+from holdfast.config.configuration import Configuration
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The same for every command. `url` is None unless it was given; `verbosity` is -1 for quiet, up to 2."""
+    """The same for every command. `url` is None unless it was typed; `verbosity` is -1 for quiet, up to 2."""
 
     url: str | None = None
-    output: OutputKind = "table"
-    verbosity: int = 0
-    color: ColorKind = "auto"
+    output: str = settings.OUTPUT.default
+    verbosity: int = settings.VERBOSITY.default
+    color: str = settings.COLOR.default
+    configuration: Configuration = field(default_factory=Configuration)
+
+    @classmethod
+    def of(cls, flags: Mapping[str, object]) -> Settings:
+        """What counts if these flags were typed, by the keys of their settings. Raises `InvalidRequest`."""
+        configuration = Configuration(flags)
+        return cls(
+            url=configuration[settings.URL] if settings.URL.key in flags else None,
+            output=configuration[settings.OUTPUT],
+            verbosity=configuration[settings.VERBOSITY],
+            color=configuration[settings.COLOR],
+            configuration=configuration,
+        )
 
     @property
     def is_quiet(self) -> bool:

@@ -65,11 +65,11 @@ class Terminal:
             yield live.refresh
 
     @contextmanager
-    def counted(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """A progress bar that goes away; call the answer for each thing that is done."""
+    def counted(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar that goes away; call the answer with how many things were done since."""
         with Progress(*Progress.get_default_columns(), console=self._console, transient=True) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda: bar.advance(task)
+            yield lambda number: bar.advance(task, number)
 
     def tracked(self, things: Sequence[str], what: str) -> Iterator[str]:
         """The same things, with a progress bar that goes away."""

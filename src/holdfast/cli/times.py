@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.core.length import parse_length
+
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]  # generic only for type checkers of newer clicks
 else:
     _ParamType = click.ParamType
-
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])")
-_LONGEST = timedelta(days=36_500)
 
 
 def spoken(length: float | timedelta) -> str:
@@ -58,20 +56,6 @@ def ago(when: datetime, now: datetime) -> str:
 def stamp(when: datetime) -> str:
     """A moment for people. In UTC, like every other time that holdfast writes."""
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def parse_length(text: str) -> timedelta:
-    """`90`, `90s`, `5m`, `1h30m`, `2d`; a bare number is in seconds. Raises `ValueError`."""
-    words = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", words):
-        seconds = float(words)
-    elif re.fullmatch(rf"({_PART.pattern}\s*)+", words):
-        seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _PART.findall(words))
-    else:
-        raise ValueError(f"{text!r} is no length of time; write 90, 30s, 5m, 1h30m or 2d")
-    if seconds > _LONGEST.total_seconds():
-        raise ValueError(f"{text!r} is too long a time")
-    return timedelta(seconds=seconds)
 
 
 def parse_moment(text: str) -> datetime:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
@@ -18,7 +19,7 @@ from holdfast.cli.session import in_session
 from holdfast.cli.summary import state_cell
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago
-from holdfast.core.errors import InvalidRequest, RunBusy
+from holdfast.core.errors import InvalidRequest, RunBusy, RunNotFound
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
 
@@ -66,7 +67,7 @@ def choosing(verb: Verb) -> Callable[[F], F]:
             click.option(
                 "--filter", "words", metavar="FILTER", multiple=True, help=f"{verb.name.capitalize()} {which}."
             ),
-            click.argument("runs", nargs=-1, metavar="[RUN]..."),
+            click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=completing.runs),
         ):
             command = option(command)
         return command
@@ -109,7 +110,7 @@ async def _do(hf: Holdfast, verb: Verb, run_id: str, act: Act) -> str:
     """Do it to one run. What keeps it from being done is the answer, and keeps nobody from the next one."""
     try:
         is_done = await act(hf, run_id)
-    except (InvalidRequest, RunBusy) as refusal:
+    except (InvalidRequest, RunBusy, RunNotFound) as refusal:
         return str(refusal)
     return "" if is_done else f"run {run_id} {verb.unchanged(await hf.run(run_id).info())}"
 

@@ -5,19 +5,31 @@ A store notes each in the transaction that makes it true.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Resume, Wake
+from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Fork, Pause, Resume, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
 from holdfast.core.states import RunState
 
 KEPT = 100
-ROUTINE = ("claimed", "suspended", "woken", "parked")
+ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
+
+TRIM_EVERY = 50
+"""Where that costs something, the rest is cleared away only after so many more."""
 
 REQUEST = "request"
 """Where a fact names the request that it goes back to."""
+
+
+def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
+    """The facts without those that are too many: a store may not have cleared them away yet."""
+    told = tuple(facts)
+    routine = [fact for fact in told if fact.event in ROUTINE]
+    old = set(map(id, routine[:-KEPT]))
+    return tuple(fact for fact in told if id(fact) not in old)
 
 
 def of_claim(before: Run, after: Run, now: Micros) -> AuditFact:
@@ -89,6 +101,17 @@ def of_entry(run_id: str, entry: Entry, now: Micros) -> AuditFact | None:
         "error": str(entry.error)[:500],
     }
     return AuditFact(run_id=run_id, event="retried", at=now, data=data)
+
+
+def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
+    """A sign of life of a body that takes long, if a checkpoint has one.
+
+    Token and number tell it from another one, and that it is the same if it is written twice.
+    """
+    if not checkpoint.beat:
+        return None
+    data: dict[str, str | int] = {"worker": run.worker or "", REQUEST: f"{run.token}.{checkpoint.beat}"}
+    return AuditFact(run_id=run.id, event="heartbeat", at=now, data=data)
 
 
 def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:

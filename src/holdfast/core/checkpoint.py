@@ -62,7 +62,8 @@ class Checkpoint(Value, frozen=True, kw_only=True):
 
     `waits` is the full set of open waits, or None if it did not change. `consumed` are the numbers of the
     arrivals that its entries used up. `pruned` are scopes whose entries go, but for what undo needs. `charged` says
-    that the crashes counted on the run are now in the attempts of its steps.
+    that the crashes counted on the run are now in the attempts of its steps. `beat` counts, from 1 on, the signs of
+    life that were noted under this token; 0 if there is none to note.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     replies: tuple[Reply, ...] = ()
     pruned: tuple[str, ...] = ()
     values: dict[str, str] = {}
+    beat: int = 0
     charged: bool = False
 
 
@@ -86,7 +88,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     """A store's answer about one run: whether it is still held, and what arrived that the holder has not seen.
 
     `seen` is the number of the last arrival there was, which may be one that went on to another run since.
-    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill.
+    `is_pausing`: somebody wants the run to pause, so the holder lets go of it at the next standstill. `state` is
+    that of a run which this write, or an earlier attempt at it, let go.
     """
 
     run_id: str
@@ -95,6 +98,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     is_pausing: bool = False
     arrivals: tuple[Arrival, ...] = ()
     seen: int = 0
+    state: RunState | None = None
 
 
 class Verdicts(Value, frozen=True, kw_only=True):
@@ -209,4 +213,11 @@ class Fork(Value, frozen=True, kw_only=True, tag=True):
     force: bool = False
 
 
-Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork
+class Delete(Value, frozen=True, kw_only=True, tag=True):
+    """Take the run out of sight, for good; one that lives is cancelled, nothing undone. `force` as in `Rewind`."""
+
+    id: str
+    force: bool = False
+
+
+Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete

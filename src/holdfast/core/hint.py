@@ -8,7 +8,8 @@ import msgspec
 class Hint(msgspec.Struct, frozen=True):
     """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
 
-    `is_elsewhere`: something was written by another process; look for yourself.
+    `is_rescheduled`: a schedule was set or changed. `is_elsewhere`: something was written by another process; look for
+    yourself.
     """
 
     ready: frozenset[str] = frozenset()
@@ -16,13 +17,14 @@ class Hint(msgspec.Struct, frozen=True):
     ended: frozenset[str] = frozenset()
     taken: frozenset[str] = frozenset()
     replied: frozenset[str] = frozenset()
+    is_rescheduled: bool = False
     is_elsewhere: bool = False
 
 
 class News:
     """What a transaction will have to tell, gathered while it goes on."""
 
-    __slots__ = ("arrived", "ended", "ready", "replied", "taken")
+    __slots__ = ("arrived", "ended", "is_rescheduled", "ready", "replied", "taken")
 
     def __init__(self) -> None:
         self.ready: set[str] = set()
@@ -30,6 +32,7 @@ class News:
         self.ended: set[str] = set()
         self.taken: set[str] = set()
         self.replied: set[str] = set()
+        self.is_rescheduled = False
 
     def add(self, other: News) -> None:
         """Tell what another one has to tell, too."""
@@ -38,10 +41,11 @@ class News:
         self.ended |= other.ended
         self.taken |= other.taken
         self.replied |= other.replied
+        self.is_rescheduled |= other.is_rescheduled
 
     def hint(self) -> Hint | None:
         """The hint to give when it is committed, if there is anything to tell."""
-        if not (self.ready or self.arrived or self.ended or self.taken or self.replied):
+        if not (self.ready or self.arrived or self.ended or self.taken or self.replied or self.is_rescheduled):
             return None
         return Hint(
             ready=frozenset(self.ready),
@@ -49,4 +53,5 @@ class News:
             ended=frozenset(self.ended),
             taken=frozenset(self.taken),
             replied=frozenset(self.replied),
+            is_rescheduled=self.is_rescheduled,
         )

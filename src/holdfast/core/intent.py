@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
 from holdfast.core.clock import Micros, micros
-from holdfast.core.codec import Codec, encode_any
+from holdfast.core.codec import Codec, encode_any, name_of
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import NAME_LIMIT, check_name
 from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
@@ -26,14 +28,25 @@ class Described(Protocol):
 def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[Any]]:
     """Type, payload and result codec of what a user wants to start: a decorated function or a type's name."""
     if isinstance(workflow, str):
-        payload = args[0] if args else {}
-        if len(args) > 1 or not isinstance(payload, dict):
-            raise InvalidRequest(f"starting {workflow!r} by name takes one payload: a dict of its parameters by name")
-        return check_type(workflow), encode_any(payload, f"payload of {workflow!r}"), _ANY
+        return check_type(workflow), encode_any(_payload(workflow, args), f"payload of {workflow!r}"), _ANY
     if not isinstance(getattr(workflow, "signature", None), Signature):
         raise InvalidRequest(f"{workflow!r} is not a workflow or task; decorate it with @hf.workflow or @hf.task")
     known = cast("Described", workflow)
     return known.type, known.signature.encode(args, f"payload of {known.type!r}"), known.signature.result
+
+
+def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
+    """What somebody gave who knows a type only by its name."""
+    match args:
+        case () | (None,):
+            return {}
+        case (Mapping() as payload,):
+            return dict(payload)
+        case (other,):
+            given = f"a {name_of(builtins.type(other))}"
+        case _:
+            given = f"{len(args)} arguments"
+    raise InvalidRequest(f"starting {type!r} by name takes one payload, a dict of its parameters by name, not {given}")
 
 
 def check_type(type: str) -> str:

@@ -25,6 +25,8 @@ Reuse = Literal["never", "after_failure", "after_end"]
 Undelivered = Literal["discard", "dead_letter"]
 TopicMode = Literal["fanout", "queue"]
 DeadReason = Literal["expired", "overflow", "undelivered"]
+CatchUp = Literal["skip", "one", "all"]
+Overlap = Literal["allow", "skip"]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -36,12 +38,14 @@ class RunOptions(Value, frozen=True, kw_only=True):
 
     `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
     `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
+    `trace` is the `traceparent` of whoever started it.
     """
 
     max_run: Micros | None = None
     max_suspend: Micros | None = None
     undelivered: Undelivered = "discard"
     seed: str | None = None
+    trace: str | None = None
 
 
 DEFAULT_OPTIONS = RunOptions()
@@ -369,6 +373,49 @@ class DeadLetter(Value, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class Schedule(Value, frozen=True, kw_only=True):
+    """A rule that makes runs over time: at the fire times of `cron` in `zone`, or `every` so often since `anchor`.
+
+    Of what users say `jitter` is the most by which a run starts later than its slot, and `is_declared` that it stands
+    in their code. All else is how it stands: `next_at` is the next slot that nobody has looked after, none while it is
+    paused; `open_run_ids` are those of its runs that may not have ended, kept if that matters to it; `skipped` counts
+    the slots it left out because of them.
+    """
+
+    name: str
+    type: str
+    payload: str
+    cron: str | None = None
+    every: Micros | None = None
+    zone: str = "UTC"
+    catch_up: CatchUp = "one"
+    overlap: Overlap = "allow"
+    jitter: Micros = 0
+    priority: int = DEFAULT_PRIORITY
+    tags: dict[str, str] = {}
+    options: RunOptions = DEFAULT_OPTIONS
+    is_declared: bool = False
+
+    is_paused: bool = False
+    created_at: Micros = 0
+    updated_at: Micros = 0
+    anchor: Micros = 0
+    next_at: Micros | None = None
+    last_slot: Micros | None = None
+    last_run_id: str | None = None
+    open_run_ids: tuple[str, ...] = ()
+    skipped: int = 0
+    last_skipped_slot: Micros | None = None
+
+
+class Firing(Value, frozen=True, kw_only=True):
+    """What a scheduler found to be due: the slots to make runs for, and the next one. Void if it is not as it was."""
+
+    schedule: Schedule
+    slots: tuple[Micros, ...]
+    next_at: Micros | None
+
+
 class Lease(Value, frozen=True, kw_only=True):
     """The sole right to write a run for a while, with all its holder needs to continue it."""
 
@@ -396,6 +443,14 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     concurrency: int
     started_at: Micros = 0
     heartbeat_at: Micros = 0
+
+
+class Backlog(Value, frozen=True, kw_only=True):
+    """Runs of a type that may be claimed now: how many, and since when the first of them could have been."""
+
+    type: str
+    count: int
+    since: Micros
 
 
 class AuditFact(Value, frozen=True, kw_only=True):

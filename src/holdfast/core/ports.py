@@ -34,13 +34,16 @@ from holdfast.core.hint import Hint
 from holdfast.core.intent import matches_type
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
@@ -49,13 +52,18 @@ from holdfast.core.model import (
     Wait,
     WorkerInfo,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 PAGE_LIMIT = 1_000
 
 
 class Query(Value, frozen=True, kw_only=True):
-    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before."""
+    """Which runs to list, newest first. `type` may end in `.*`; `before` is the last run of the page before.
+
+    Runs that were deleted are listed only if `is_deleted`, and then no others.
+    """
 
     states: frozenset[RunState] = frozenset()
     type: str | None = None
@@ -65,6 +73,7 @@ class Query(Value, frozen=True, kw_only=True):
     id_prefix: str | None = None
     created_from: Micros | None = None
     created_until: Micros | None = None
+    is_deleted: bool = False
     before: tuple[Micros, str] | None = None
     limit: int = 100
 
@@ -79,6 +88,7 @@ class Query(Value, frozen=True, kw_only=True):
             and (self.id_prefix is None or run.id.startswith(self.id_prefix))
             and (self.created_from is None or run.created_at >= self.created_from)
             and (self.created_until is None or run.created_at < self.created_until)
+            and self.is_deleted == (run.deleted_at is not None)
             and (self.before is None or (run.created_at, run.id) < self.before)
         )
 
@@ -114,12 +124,50 @@ class LetterQuery(Value, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class ScheduleQuery(Value, frozen=True, kw_only=True):
+    """Which schedules to list, by name. `type` may end in `.*`; `after` is the last name of the page before."""
+
+    name: str | None = None
+    type: str | None = None
+    after: str = ""
+    limit: int = 100
+
+    def admits(self, schedule: Schedule) -> bool:
+        """Whether a schedule is one of those asked for."""
+        return (
+            (self.name is None or schedule.name == self.name)
+            and (self.type is None or matches_type(schedule.type, self.type))
+            and schedule.name > self.after
+        )
+
+
+class Due(Value, frozen=True, kw_only=True):
+    """Schedules of which a slot has come, the earliest first, and when the next one comes that has not."""
+
+    schedules: tuple[Schedule, ...]
+    next_at: Micros | None
+    now: Micros
+
+
+class Fired(Value, frozen=True, kw_only=True):
+    """What became of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+
+    `is_stale`: nothing, for the schedule is not as it was; somebody else fired or changed it.
+    """
+
+    run_ids: tuple[str, ...] = ()
+    skipped: tuple[Micros, ...] = ()
+    is_stale: bool = False
+
+
 class Pruned(Value, frozen=True, kw_only=True):
     """How much a pruning removed. `has_more`: there is more to be done.
 
-    `events` went because nobody may get them any more, `dead_letters` are those of a queue that were given up.
+    `runs` are counted by type. `events` went because nobody may get them any more, `dead_letters` are those of a
+    queue that were given up.
     """
 
+    runs: dict[str, int] = {}
     events: int = 0
     dead_letters: int = 0
     taken: int = 0
@@ -130,6 +178,7 @@ class Pruned(Value, frozen=True, kw_only=True):
     def plus(self, other: Pruned) -> Pruned:
         """Both together; whether there is more is for the other to say."""
         return Pruned(
+            runs={type: self.runs.get(type, 0) + other.runs.get(type, 0) for type in sorted({*self.runs, *other.runs})},
             events=self.events + other.events,
             dead_letters=self.dead_letters + other.dead_letters,
             taken=self.taken + other.taken,
@@ -170,7 +219,9 @@ class Finding(Value, frozen=True, kw_only=True):
 class Reader(Protocol):
     """The read side. Nothing here takes a lock that a writer could wait for."""
 
-    async def get(self, run_id: str) -> Details | None: ...
+    async def get(self, run_id: str) -> Details | None:
+        """A run, unless it was deleted."""
+        ...
 
     async def find(self, key: str) -> str | None:
         """The id of the run that holds a key."""
@@ -185,7 +236,7 @@ class Reader(Protocol):
     async def audit(self, run_id: str) -> Sequence[AuditFact]: ...
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        """Those of the runs that have ended."""
+        """Those of the runs that have ended, also if they were deleted."""
         ...
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
@@ -210,11 +261,43 @@ class Reader(Protocol):
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]: ...
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        """Those of the runs that are at rest, each with all that belongs to it as it is at one instant."""
+        ...
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        """The events that are kept for whoever waits or takes them, beyond a number and in the order of theirs."""
+        ...
+
+    async def last_event(self) -> int:
+        """A number that no event is above, and every event to come is."""
+        ...
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]: ...
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        """The first schedules that are due, from beyond the slot and name of the last one of the page before.
+
+        Costs as much as there are due ones, whatever the number of the others.
+        """
+        ...
+
     async def counts(self) -> dict[str, dict[RunState, int]]:
-        """How many runs there are, by type and state."""
+        """How many runs there are, by type and state, without those that were deleted."""
+        ...
+
+    async def backlog(self) -> Sequence[Backlog]:
+        """What may be claimed now, by type: runs that are ready, and those whose holder let its lease run out.
+
+        Costs no more for runs that sleep, wait or have ended.
+        """
         ...
 
     async def workers(self) -> Sequence[WorkerInfo]: ...
+
+    async def held(self) -> dict[str, int]:
+        """How many runs each worker holds, by its id; also one that is gone may still hold some."""
+        ...
 
     async def orphans(self, limit: int) -> Sequence[str]:
         """Live runs that are neither held, nor ready at some time, nor waiting for something named: there are none."""
@@ -347,12 +430,51 @@ class Store(Reader, Protocol):
         """Forget dead letters; how many there were."""
         ...
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be."""
+    async def restore(self, restoration: Restoration) -> Restored:
+        """Write what comes from another store as it was there, each run or not at all.
+
+        Events to come get higher numbers than any that its runs know. A run that is not at rest is refused with
+        `InvalidRequest`, and with it the whole restoration. What was restored before is left alone.
+        """
+        ...
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        """Have schedules go on here as they stood in another store, unless there are such; how many were not."""
+        ...
+
+    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        """Set what schedules are to do; how they stand afterwards. What does not change disturbs nothing."""
+        ...
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        """Have schedules fire no more, or again from the next slot on; of each, whether that changed anything."""
+        ...
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        """Forget schedules, not their runs; of each, whether there was one."""
+        ...
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        """Make a run of a schedule now, under this id, unless there is one; False if there is no such schedule."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        """Make the runs of slots and go on to the next ones, each schedule if it is still as it was."""
+        ...
+
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        """Remove what nobody needs any more, at most `limit` of each kind; or only say how much that would be.
+
+        `retention` is how long ended runs are kept of which neither they nor their type say so. A run that has much to
+        it takes several calls; nobody sees it any more after the first. A dry run counts all runs that would go.
+        """
         ...
 
     async def control(self, run_id: str, request: Control) -> bool:
-        """Carry out a person's wish. False if there was nothing to change; `RunNotFound` for an unknown run."""
+        """Carry out a person's wish. False if there was nothing to change.
+
+        `RunNotFound` for an unknown run, and for one that was deleted.
+        """
         ...
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:

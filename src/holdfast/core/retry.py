@@ -18,7 +18,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     `retry_on` names the errors worth another attempt (default: every `Exception`), `give_up_on` those
     that are not. `Fatal` is never retried. `delay`, a function of the attempt just made, replaces the
-    growing delay altogether.
+    growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier.
     """
 
     max_attempts: int = 4
@@ -48,16 +48,15 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def pause(self, attempts: int) -> Micros:
         """How long to wait after attempt number `attempts`. The jitter need not replay: what is drawn is stored."""
         if self.delay is not None:
-            seconds = self.delay(attempts)
-        else:
-            # The exponent is capped: factor ** 2000 is an OverflowError, and far beyond any max_delay.
-            seconds = min(self.max_delay, self.initial * self.factor ** min(attempts - 1, 64))
+            return micros(self.delay(attempts) * (1 + random.uniform(0, self.jitter)))
+        # The exponent is capped: factor ** 2000 is an OverflowError, and far beyond any max_delay.
+        seconds = min(self.max_delay, self.initial * self.factor ** min(attempts - 1, 64))
         return micros(seconds * (1 + random.uniform(-self.jitter, self.jitter)))
 
 
 NO_RETRY = Retry(max_attempts=1)
 TASK_RETRY = Retry(max_attempts=3, delay=lambda attempt: attempt**2 * 60.0, jitter=0.1)
-"""The default of a task: attempt² minutes, three attempts."""
+"""The default of a task: three attempts, attempt² minutes apart and up to a tenth more."""
 
 
 def worker_lost(attempts: int) -> ErrorRecord:

@@ -197,6 +197,7 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
         python=run.python if history else None,
         generation=run.generation,
         continued=run.continued,
+        retention=run.retention,
         options=RunOptions(
             max_run=run.options.max_run,
             max_suspend=run.options.max_suspend,

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.audit import REQUEST
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id
+from holdfast.core.signals import Signal
+from holdfast.core.states import RunState
 from holdfast.engine.door import Door
 
 if TYPE_CHECKING:
@@ -24,11 +29,11 @@ class Controls(Door):
 
     async def cancel(self, run_id: str, reason: str = "", *, force: bool = False) -> bool:
         """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
-        return await self._control(run_id, Cancel(id=new_id(), reason=_text(reason), force=force))
+        return await self._control(run_id, Cancel(id=new_id(), reason=check_reason(reason), force=force))
 
     async def pause(self, run_id: str, reason: str = "") -> bool:
         """Keep a run from going on until it is resumed. Steps that execute right now are not interrupted."""
-        return await self._control(run_id, Pause(id=new_id(), reason=_text(reason)))
+        return await self._control(run_id, Pause(id=new_id(), reason=check_reason(reason)))
 
     async def resume(self, run_id: str) -> bool:
         """Let a paused run go on."""
@@ -67,6 +72,13 @@ class Controls(Door):
         handle.created = is_created
         return handle
 
+    async def delete(self, run_id: str, *, force: bool = False) -> bool:
+        """Take a run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. True, or `RunNotFound`.
+        """
+        return await self._control(run_id, Delete(id=new_id(), force=force))
+
     async def _reopen(self, run_id: str, request: Rewind | Recover) -> bool:
         await self.opened()
         try:
@@ -76,10 +88,44 @@ class Controls(Door):
 
     async def _control(self, run_id: str, request: Control) -> bool:
         await self.opened()
-        return await self.store.control(run_id, request)
+        is_changed = await self.store.control(run_id, request)
+        if is_changed and self.signals.is_used:
+            await self._tell(run_id, request)
+        return is_changed
+
+    async def _tell(self, run_id: str, request: Control) -> None:
+        """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
+        try:
+            details = await self.store.get(run_id)
+            # One that was deleted is no longer seen, but it has ended.
+            run = details.run if details is not None else next(iter(await self.store.ends([run_id])), None)
+            facts = [fact for fact in await self.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
+        except StoreUnavailable:
+            return  # it is done all the same
+        if run is None:
+            return
+        for fact in facts:
+            self._give(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
+            if isinstance(request, Fork):
+                self._give("run.started", request.run_id, run.type, fact.at, None)
+
+    def _give(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
+        state = _STATES.get(name)
+        if self.signals.wants(name):
+            self.signals.give(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
 
 
-def _text(reason: str) -> str:
-    """A reason every store can keep."""
+_STATES = {
+    "run.started": RunState.PENDING,
+    "run.paused": RunState.PAUSED,
+    "run.rolling_back": RunState.ROLLING_BACK,
+    "run.cancelled": RunState.CANCELLED,
+}
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason, if it is a text that every store can keep."""
+    if "\0" in reason:
+        raise InvalidRequest(f"a reason has no NUL in it, as {reason[:80]!r} has")
     text: str = decode_any(encode_any(reason, "reason"))
     return text

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from holdfast.core.ports import Store
+from holdfast.core.signals import Signals
 from holdfast.engine.ends import Ends
 from holdfast.engine.replies import Replies
 
 
 class Door:
-    """A store that is opened at the first use, and those who wait for something to appear in it."""
+    """A store that is opened at the first use, those who wait for something to appear in it, and those who listen."""
+
+    signals: Signals
 
     @property
     def store(self) -> Store:

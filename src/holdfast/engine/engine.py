@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, over
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Created, LeaseRequest
-from holdfast.core.clock import Micros, instant, micros
+from holdfast.core.clock import Micros, instant, moment
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
@@ -19,13 +19,14 @@ from holdfast.core.intent import (
     check_delay,
     check_id,
     check_key,
+    check_length,
     check_priority,
     check_tags,
     described,
     run_options,
 )
 from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelivered
-from holdfast.core.ports import PAGE_LIMIT, Query
+from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
 from holdfast.engine.controls import Controls
@@ -33,6 +34,9 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
+from holdfast.engine.queries import Filter, pages, query_of
+from holdfast.engine.schedules import Schedules
+from holdfast.engine.transfers import Transfers
 from holdfast.engine.types import Types
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
@@ -48,7 +52,8 @@ class StartOptions(TypedDict, total=False):
     `key` makes the start repeatable: the same key with the same payload gives the same run. `priority` is 0 to
     255, lower first. `delay` (seconds) and `ready_at` hold it back. `tags` can be searched for. `max_run` limits the
     whole run, from its start time on, and `max_suspend` each of its suspensions; either cancels it. `undelivered` says
-    what becomes of messages it never received: `discard`, or `dead_letter`.
+    what becomes of messages it never received: `discard`, or `dead_letter`. `retention` is how long the run is kept
+    after its end, if not as long as others of its type.
     """
 
     key: str | None
@@ -61,6 +66,7 @@ class StartOptions(TypedDict, total=False):
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
     undelivered: Undelivered
+    retention: float | timedelta | None
 
 
 class Neighbour(Protocol):
@@ -77,11 +83,12 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Types, OwnTransactions):
+class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
+        self.signals = Signals()
         self.neighbours: list[Neighbour] = []
 
     # Starting
@@ -179,9 +186,39 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
                 creating = asyncio.create_task(self.store.create([intent], request))
                 # A plain callback, as runs are never driven from inside a task; and shielded, as the worker must
                 # learn of its lease also if the caller does not wait for it any more.
-                creating.add_done_callback(partial(_hand_over, neighbour, request))
+                creating.add_done_callback(partial(self._hand_over, neighbour, request, intent))
                 return await asyncio.shield(creating)
-        return await self.store.create([intent])
+        created = await self.store.create([intent])
+        self._tell_started([intent], created)
+        return created
+
+    def _hand_over(
+        self, neighbour: Neighbour, request: LeaseRequest, intent: Intent, creating: asyncio.Task[Created]
+    ) -> None:
+        if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
+            neighbour.recall(request)
+        elif creating.exception() is not None:
+            neighbour.accept((), 0)
+        else:
+            created = creating.result()
+            self._tell_started([intent], created)  # before it is told that it was claimed
+            neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
+
+    def _tell_started(self, intents: Sequence[Intent], created: Created) -> None:
+        if not self.signals.wants("run.started"):
+            return
+        for intent, run in zip(intents, created.runs, strict=True):
+            if run.created:
+                self.signals.give(
+                    Signal(
+                        name="run.started",
+                        at=moment(created.now),
+                        run_id=run.run_id,
+                        type=intent.type,
+                        state=RunState.PENDING,
+                        trace=intent.options.trace,
+                    )
+                )
 
     @overload
     async def execute(
@@ -279,6 +316,7 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
             intents = [replace(intent, key=check_key(key)) for intent, key in zip(intents, keys, strict=True)]
         await self.opened()
         created = await self.store.create(intents)
+        self._tell_started(intents, created)
         return [
             RunHandle(self, run.run_id, codec, created=run.run_id == intent.id)
             for run, (intent, codec) in zip(created.runs, built, strict=True)
@@ -297,8 +335,16 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
+        id = new_id() if run_id is None else check_id(run_id)
+        lasting = run_options(
+            max_run=options.get("max_run"),
+            max_suspend=options.get("max_suspend"),
+            undelivered=options.get("undelivered", "discard"),
+        )
+        if (tracing := self.signals.tracing) is not None:
+            lasting = replace(lasting, trace=tracing.of_start(type, id))
         intent = Intent(
-            id=new_id() if run_id is None else check_id(run_id),
+            id=id,
             type=type,
             payload=payload,
             key=None if key is None else check_key(key),
@@ -307,13 +353,14 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
             start_at=None if ready_at is None else instant(ready_at),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(dict(options.get("tags") or {})),
-            options=run_options(
-                max_run=options.get("max_run"),
-                max_suspend=options.get("max_suspend"),
-                undelivered=options.get("undelivered", "discard"),
-            ),
+            retention=check_length(options.get("retention"), "retention"),
+            options=lasting,
         )
         return intent, codec
+
+    async def trigger_schedule(self, name: str) -> RunHandle[Any]:
+        """Start a run of a schedule now, whatever its slots, and also if it is paused."""
+        return RunHandle(self, await self.triggered(name), _ANY, created=True)
 
     # Finding
 
@@ -333,36 +380,27 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
         parent_id: str | None = None,
         since: datetime | timedelta | None = None,
         until: datetime | None = None,
+        deleted: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago."""
-        await self.opened()
-        created_from = await self._since(since)
-        left = limit
-        query = Query(
-            states=_states(state),
+        """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago.
+
+        Runs that were deleted are listed only if `deleted` is set, and then no others.
+        """
+        chosen = Filter(
+            state=state,
             type=type,
             key=key,
-            tags=dict(tags or {}),
+            tags=tags,
             parent_id=parent_id,
-            created_from=created_from,
-            created_until=None if until is None else instant(until),
+            since=since,
+            until=until,
+            deleted=deleted,
         )
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.list(replace(query, limit=size))
+        await self.opened()
+        async for page in pages(self.store, await query_of(self.store, chosen), limit):
             for details in page:
                 yield RunInfo.of(details)
-            if len(page) < size:
-                return
-            last = page[-1].run
-            query = replace(query, before=(last.created_at, last.id))
-            left = None if left is None else left - size
-
-    async def _since(self, since: datetime | timedelta | None) -> Micros | None:
-        if isinstance(since, timedelta):
-            return await self.store.now() - micros(since)
-        return None if since is None else instant(since)
 
     async def check(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
         """Replay every live run against the code that is registered here, newest first, without doing anything.
@@ -387,26 +425,6 @@ class Engine(Controls, Delivery, Types, OwnTransactions):
 
 
 _ANY: Codec[Any] = Codec(Any)
-
-
-def _hand_over(neighbour: Neighbour, request: LeaseRequest, creating: asyncio.Task[Created]) -> None:
-    if creating.cancelled() or isinstance(creating.exception(), StoreUnavailable):
-        neighbour.recall(request)
-    elif creating.exception() is not None:
-        neighbour.accept((), 0)
-    else:
-        created = creating.result()
-        neighbour.accept([run.lease for run in created.runs if run.lease is not None], created.now)
-
-
-def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
-    if state is None:
-        return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
-    try:
-        return frozenset(RunState(name) for name in names)
-    except ValueError as error:
-        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:

@@ -12,15 +12,13 @@ from holdfast.core.ports import Details, Reader, SlotUse
 from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
+from holdfast.engine.routing import alive, is_handled
 
 _LIMITS = {
     MAX_RUN_LOCATION: "it is cancelled, as it may take no longer (max_run),",
     MAX_SUSPEND_LOCATION: "it is cancelled, if nothing comes (max_suspend),",
 }
 """Where the limits of a run stand among its waits, and what they do to it."""
-
-DEAD_AFTER: Micros = 60 * SECOND
-"""A worker that has not been heard of for so long is not counted on."""
 
 
 async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact], now: Micros) -> str:
@@ -68,7 +66,14 @@ def _end(run: Run) -> str:
 
 def _held(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
     name = next((worker.name for worker in workers if worker.id == run.worker), run.worker)
-    late = "; its lease has run out, so another worker takes over" if (run.ready_at or now) < now else ""
+    late = ""
+    if (run.ready_at or now) < now:
+        can = (
+            "so another worker takes over"
+            if is_handled(run.type, alive(workers, now))
+            else ("and no worker is running that could take over; start one with `holdfast worker`")
+        )
+        late = f"; its lease has run out, {can}"
     pausing = f"; it pauses as soon as no step of it executes{_reason(facts)}" if run.is_pausing else ""
     return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
 
@@ -120,15 +125,29 @@ def _parked(run: Run, wait: Wait, rule: TypeRule, slots: Sequence[SlotUse]) -> s
 
 
 def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], rule: TypeRule, now: Micros) -> str:
-    alive = [worker for worker in workers if worker.heartbeat_at > now - DEAD_AFTER]
+    living = alive(workers, now)
     since = f"Ready since {_at(run.ready_at)}{_by_hand(facts)}"
     if not rule.is_enabled:
         return f"{since}, but type {run.type} is switched off; `holdfast types enable {run.type}` switches it on."
-    if not alive:
-        return f"{since}, but no worker is running; start one with `holdfast worker`."
-    if not any(run.type in worker.types for worker in alive):
-        return f"{since}, but none of the {len(alive)} workers handles type {run.type}."
-    return f"{since}; waits for a worker with a free slot."
+    if is_handled(run.type, living):
+        return f"{since}; waits for a worker with a free slot."
+    if not living:
+        return f"{since}, but no worker is running{_last_heard(run, workers)}; start one with `holdfast worker`."
+    running = (
+        "the one worker that is running does not handle"
+        if len(living) == 1
+        else (f"none of the {len(living)} workers that are running handles")
+    )
+    return f"{since}, but {running} type {run.type}{_last_heard(run, workers)}; start one that does."
+
+
+def _last_heard(run: Run, workers: Sequence[WorkerInfo]) -> str:
+    """Who would have handled a run, but died or hangs. Workers that stop in good order are forgotten."""
+    able = [worker for worker in workers if run.type in worker.types]
+    if not able:
+        return ""
+    last = max(able, key=lambda worker: worker.heartbeat_at)
+    return f" (worker {last.name}, which does, was last heard of at {_at(last.heartbeat_at)})"
 
 
 def _by_hand(facts: Sequence[AuditFact]) -> str:

@@ -136,6 +136,14 @@ class RunHandle(Generic[R]):
         fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id)
         return RunHandle(self._engine, fork.id, self._codec, created=fork.created)
 
+    async def delete(self, *, force: bool = False) -> bool:
+        """Take the run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
+
+        `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Its key is free from
+        then on; whoever waits for the result of a run that lived is told that it was cancelled.
+        """
+        return await self._engine.delete(await self._resolve(), force=force)
+
     async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
         message = self._message(name, payload, id)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
+from holdfast.core.clock import NEVER_SECONDS, SECOND
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
@@ -20,37 +20,27 @@ from holdfast.core.received import received_in
 from holdfast.core.revision import EVENTS_LOCATION
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
-from holdfast.runner.gains import Gains
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.operation import MISSING, ChildGroup, Operation, Pause, StepCall
 from holdfast.runner.registry import Definition
+from holdfast.runner.stepping import Stepping
 from holdfast.runner.version import version_in
 
 
-class Asking:
+class Asking(Stepping):
     """What a run has asked for, and how its code asks."""
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
-        self.run = lease.run
-        self.token = lease.run.token
-        self.has_database = has_database
-        self.definition = definition
-        self.stamp: Micros = lease.run.first_claimed_at or lease.run.created_at
+        super().__init__(lease, definition, inbox, Asked(inbox), has_database=has_database)
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
-        self.inbox = inbox
-        self.abandoned: list[str] = []
         self.context = Context(self)
 
-        self._asked = Asked(inbox)
         self._history = History(lease.run, lease.entries, self._asked)
-        self._is_new = lease.run.token == 1
+        self._has_undo = self._history.has_undo
         self._timers: dict[LoopTimer, Pause] = {}
         self._serial = 0
-        self._gains = Gains()
-        self._fed = 0
-        self._published: dict[str, str] = {}
         self._renewal: str | None = None
         self._cursor_count = 0
         self._take_over_cursors()
@@ -203,12 +193,12 @@ class Asking:
 
     def prune(self, iterations: Sequence[str]) -> None:
         """Let go of what is recorded in iterations of a loop."""
-        self._gains.pruned += iterations
+        self._gains.prune(iterations)
         self._history.forget(iterations)
         for end in self.inbox.unasked_ends():
             if not self._history.has_child(end.name):  # it was started in an iteration that is gone
                 self.inbox.consume(end)
-                self._gains.consumed.append(end.number)
+                self._gains.consume((end.number,))
 
     def keep_cursors(self) -> None:
         """Record which events the run has had, for when the entries that tell it are gone or not replayed."""
@@ -289,12 +279,8 @@ class Asking:
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
-        if self._history.is_behind or self.loop.is_evicting:
-            return
-        if self._published.get(name) == value:
-            self._gains.values.pop(name, None)
-        else:
-            self._gains.values[name] = value
+        if not self._history.is_behind and not self.loop.is_evicting:
+            super().publish(name, value)
 
     def timer_started(self, timer: LoopTimer) -> None:
         """Plain asyncio asked for a timer: it is durable like any other."""

@@ -32,6 +32,7 @@ class ChildOptions(TypedDict, total=False):
     max_run: float | timedelta | None
     max_suspend: float | timedelta | None
     undelivered: Undelivered
+    retention: float | timedelta | None
 
 
 def check_options(options: ChildOptions) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_delay, check_priority, check_tags, check_topic, described
+from holdfast.core.intent import check_delay, check_length, check_priority, check_tags, check_topic, described
 from holdfast.core.location import check_name, name_from
 from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message
 from holdfast.core.retry import Retry
@@ -199,7 +199,7 @@ class Context(Receiving):
     ) -> Awaitable[Child[R]]: ...
     @overload
     def start(
-        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
     ) -> Awaitable[Child[Any]]: ...
     def start(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
@@ -230,7 +230,7 @@ class Context(Receiving):
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(
-        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, Any]: ...
     def call(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
@@ -267,6 +267,7 @@ class Context(Receiving):
             parent_id=self._turn.run.id,
             parent_location=location,
             on_close=check_on_close(options.get("on_close", "abandon")),
+            retention=check_length(options.get("retention"), "retention"),
             options=child_options(options),
         )
         return Child(self, intent, location, codec)

@@ -322,8 +322,11 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         # It may only log: it is called from finalizers too, perhaps inside another run's drive or after this run.
         if not self._is_quiet:
-            message = context.get("message") or "unhandled exception"
-            _log.error("run %s: %s", self.run_id, message, exc_info=context.get("exception"))
+            message, error = context.get("message") or "unhandled exception", context.get("exception")
+            # Only its class: the text of a user's error may be made of values.
+            about = {"run_id": self.run_id, "error": type(error).__name__}
+            _log.error("run %s: %s (%s)", self.run_id, message, about["error"], extra=about)
+            _log.debug("run %s: %s", self.run_id, message, exc_info=error, extra=about)
 
     # Violations.
 

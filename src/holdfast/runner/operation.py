@@ -15,6 +15,8 @@ from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, Wai
 from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.task_context import TaskContext
 
 MISSING: Any = object()
 """No value yet; `None` is a value like any other."""
@@ -93,6 +95,14 @@ class StepCall(Operation):
         self.started_at: Micros | None = None
         self.is_started = False
 
+    def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
+        """What the body of the next attempt may know; `ring` is called when it has something to say."""
+        return StepInfo(run_id, generation, self.location, self.attempts + 1, ring)
+
+    def arguments(self, info: StepInfo) -> tuple[Any, ...]:
+        """What the function is called with."""
+        return self.args
+
     def outcome(self, entry: Entry) -> Any:
         if entry.state is EntryState.DONE:
             if self.value is not MISSING:
@@ -139,6 +149,18 @@ class StepCall(Operation):
             retry_at=self.retry_at,
             since=self.since,
         )
+
+
+class TaskCall(StepCall):
+    """The one step of a task whose function takes a context."""
+
+    __slots__ = ()
+
+    def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
+        return TaskContext(run_id, generation, self.location, self.attempts + 1, ring)
+
+    def arguments(self, info: StepInfo) -> tuple[Any, ...]:
+        return (info, *self.args)
 
 
 class UndoCall(StepCall):

@@ -25,9 +25,11 @@ from holdfast.core.types import first_line
 from holdfast.runner.context import Context
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
-from holdfast.runner.operation import StepOptions, checked_undo
+from holdfast.runner.operation import StepCall, StepOptions, TaskCall, checked_undo
 from holdfast.runner.outcome import finish_of
 from holdfast.runner.sync_context import SyncContext
+from holdfast.runner.task_context import TaskContext, takes_context
+from holdfast.runner.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -198,11 +200,16 @@ def _check_context(type: str, function: Callable[..., Any], wrong: type, right: 
 
 
 class Task(Definition, Generic[P, R]):
-    """A registered plain function, sync or async, that is run durably as one step. Calling it calls the function."""
+    """A registered plain function, sync or async, that is run durably as one step.
 
-    def __init__(self, type: str, function: Callable[P, R], *, options: StepOptions, crash_limit: int) -> None:
-        super().__init__(type, function, skip=0, crash_limit=crash_limit)
+    Calling it calls the function; one that takes a context gets one that nobody listens to.
+    """
+
+    def __init__(self, type: str, function: Callable[..., R], *, options: StepOptions, crash_limit: int) -> None:
+        has_context = takes_context(type, function)
+        super().__init__(type, function, skip=int(has_context), crash_limit=crash_limit)
         self.options = options
+        self._call = TaskCall if has_context else StepCall
         update_wrapper(self, function)
 
     @property
@@ -210,12 +217,17 @@ class Task(Definition, Generic[P, R]):
         return True
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        return context.turn.perform(self.call(payload))
+
+    def call(self, payload: str) -> StepCall:
+        """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""
         args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
         function = _with_keywords(self.function, kwargs) if kwargs else self.function
-        return context.run_step(self.type, function, args, self.signature.result, self.options)
+        return self._call(self.type, function, args, self.signature.result, self.options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.function(*args, **kwargs)
+        context = (TaskContext("", 1, self.type, 1),) if self.skip else ()
+        result: R = self.function(*context, *args, **kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -269,10 +281,11 @@ def _with_keywords(function: Callable[..., Any], kwargs: dict[str, Any]) -> Call
     return lambda *args: function(*args, **kwargs)
 
 
-class Registry:
-    """Workflows, tasks and steps by name."""
+class Registry(Timetable):
+    """Workflows, tasks and steps by name, and schedules of them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._definitions: dict[str, Definition] = {}
         self._included: list[Registry] = []
 
@@ -298,6 +311,8 @@ class Registry:
         return decorator(type) if callable(type) else decorator
 
     @overload
+    def task(self, function: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def task(
@@ -309,7 +324,7 @@ class Registry:
         timeout: float | None = None,
         retry_timeout: bool = False,
         crash_limit: int = CRASH_LIMIT,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    ) -> TaskDecorator: ...
     def task(
         self,
         type: Any = None,
@@ -320,13 +335,13 @@ class Registry:
         retry_timeout: bool = False,
         crash_limit: int = CRASH_LIMIT,
     ) -> Any:
-        """Register a plain function, sync or async, as a task: a run with one implicit step."""
+        """Register a plain function, sync or async, as a task: a run with one implicit step.
+
+        A first parameter called `ctx` gets a `TaskContext`, and is no part of the payload.
+        """
         options = StepOptions(retry=retry, timeout=timeout, retry_timeout=retry_timeout)
-
-        def register(function: Callable[..., Any], name: str | None = None) -> Task[Any, Any]:
-            return self._add(Task(name or _name_of(function), function, options=options, crash_limit=crash_limit))
-
-        return register(type) if callable(type) else lambda function: register(function, type)
+        decorator = TaskDecorator(self._add, None if callable(type) else type, options, crash_limit)
+        return decorator(type) if callable(type) else decorator
 
     @overload
     def step(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
@@ -370,6 +385,7 @@ class Registry:
         for type in registry.types():
             if self.get(type) is not None:
                 raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")
+        self.take_in(registry)
         self._included.append(registry)
 
     def get(self, type: str) -> Definition | None:
@@ -431,6 +447,26 @@ class WorkflowDecorator:
         name = self._type or _name_of(function)
         made: Definition = kind(name, function, crash_limit=self._crash_limit, strict=self._is_strict)
         return self._add(made)
+
+
+class TaskDecorator:
+    """What `@hf.task(…)` gives: it registers a function, sync or async, with a context or without."""
+
+    def __init__(
+        self, add: Callable[[Task[Any, Any]], Task[Any, Any]], type: str | None, options: StepOptions, crash_limit: int
+    ) -> None:
+        self._add = add
+        self._type = type
+        self._options = options
+        self._crash_limit = crash_limit
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Task[Any, Any]:
+        name = self._type or _name_of(function)
+        return self._add(Task(name, function, options=self._options, crash_limit=self._crash_limit))
 
 
 class StepDecorator:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.clock import moment
 from holdfast.core.model import Run
@@ -30,11 +31,16 @@ class RunView:
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that is silent while a run is replayed and names the run in each record."""
+    """A logger that is silent while a run is replayed. Records have `run_id`, `type` and its branch, `location`."""
 
     def __init__(self, turn: Asking) -> None:
-        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "run_type": turn.run.type})
+        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "type": turn.run.type})
         self._turn = turn
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        location = self._turn.loop.scope.path.rstrip("/") or None
+        kwargs["extra"] = {**(self.extra or {}), "location": location, **(kwargs.get("extra") or {})}
+        return msg, kwargs
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
         return not self._turn.is_replaying and super().isEnabledFor(level)

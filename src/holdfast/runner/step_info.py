@@ -1,7 +1,12 @@
-"""What a step body may know about itself while it runs."""
+"""What a step body may know about itself while it runs, and say.
+
+A body runs in a thread or on the worker's loop, and may say something thousands of times a second. So it only puts down
+what it has to say and rings once; whoever listens takes the latest when it suits him.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from holdfast.core.errors import InvalidRequest, LeaseLost
@@ -10,15 +15,39 @@ from holdfast.core.errors import InvalidRequest, LeaseLost
 class StepInfo:
     """One attempt at a step. The idempotency key is the same on every attempt, after recovery too."""
 
-    __slots__ = ("attempt", "generation", "is_cancelled", "location", "run_id")
+    __slots__ = (
+        "_is_rung",
+        "_ring",
+        "attempt",
+        "generation",
+        "has_beaten",
+        "heard",
+        "is_cancelled",
+        "location",
+        "news",
+        "run_id",
+    )
 
-    def __init__(self, run_id: str, generation: int, location: str, attempt: int) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        generation: int,
+        location: str,
+        attempt: int,
+        ring: Callable[[StepInfo], None] | None = None,
+    ) -> None:
         self.run_id = run_id
         self.generation = generation
         self.location = location
         self.attempt = attempt
         self.is_cancelled = False
         """Whether nobody waits for this attempt any more: it timed out, or its run was cancelled or taken over."""
+        self.has_beaten = False
+        # The body writes only the first, who listens only the second: nothing is lost between two threads.
+        self.news: str | None = None
+        self.heard: str | None = None
+        self._ring = ring
+        self._is_rung = False
 
     @property
     def idempotency_key(self) -> str:
@@ -26,12 +55,26 @@ class StepInfo:
         return f"{self.run_id}:{self.generation}:{self.location}"
 
     def heartbeat(self) -> None:
-        """Call it now and then in a long sync body: it raises `LeaseLost` once the attempt no longer counts."""
+        """Call it now and then in a body that takes long: it raises `LeaseLost` once the attempt no longer counts.
+
+        It also tells that the body lives: about once a minute that is noted in the audit of the run.
+        """
         if self.is_cancelled:
             raise LeaseLost(
                 f"attempt {self.attempt} at {self.location!r} of run {self.run_id} no longer counts: it timed out, "
                 "or the run was cancelled or taken over; stop here"
             )
+        self.has_beaten = True
+        if not self._is_rung and self._ring is not None:
+            self._is_rung = True
+            self._ring(self)
+
+    def listen_again(self) -> bool:
+        """For who listens: let the next word ring again. True if there was one meanwhile, which need not."""
+        # First the bell, then the look: whatever is put down in between rings, or is seen, or both.
+        self._is_rung = False
+        self._is_rung = self.has_beaten or self.news is not self.heard
+        return self._is_rung
 
     def __repr__(self) -> str:
         return f"<attempt {self.attempt} at {self.location} of run {self.run_id}>"

@@ -190,7 +190,7 @@ class SyncContext:
     def start(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]) -> SyncChild[R]: ...
     @overload
     def start(
-        self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
     ) -> SyncChild[Any]: ...
     def start(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
@@ -212,7 +212,9 @@ class SyncContext:
     @overload
     def call(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]) -> R: ...
     @overload
-    def call(self, workflow: str, payload: dict[str, Any] | None = None, /, **options: Unpack[ChildOptions]) -> Any: ...
+    def call(
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
+    ) -> Any: ...
     def call(  # type: ignore[misc]  # as above
         self, workflow: Any, /, *args: Any, **options: Unpack[ChildOptions]
     ) -> Any:

@@ -36,14 +36,14 @@ class Attempt:
         self._call = call
         self._position = position
         self._stamp = stamp
-        self._context = copy_context()
-        self._context.run(current_step.set, info)
+        self.context = copy_context()
+        self.context.run(current_step.set, info)
 
     def __call__(self, connection: Any, now: Micros) -> Entry:
         """Call the function; the entry to be recorded. Raises what it raises, and what its result is refused for."""
         call = self._call
         # In a copy of the copy: an attempt whose commit failed is made again.
-        value = self._context.copy().run(call.function, connection, *call.args)
+        value = self.context.copy().run(call.function, connection, *call.args)
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()

@@ -4,9 +4,9 @@
     store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
     async with Harness(app, store=store, clock=clock) as h: ...
 
-Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `renew`, `retire`);
-the engine's own calls go through, as those of a process that lives on. It changes nothing and invents nothing:
-whatever a call answers is the real store's answer.
+Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`,
+`retire`); the engine's own calls go through, as those of a process that lives on. It changes nothing and invents
+nothing: whatever a call answers is the real store's answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
@@ -39,10 +42,13 @@ from holdfast.core.model import (
 from holdfast.core.ports import (
     Database,
     Details,
+    Due,
     Finding,
+    Fired,
     LetterQuery,
     Pruned,
     Query,
+    ScheduleQuery,
     SchemaStatus,
     Sent,
     SlotUse,
@@ -50,7 +56,9 @@ from holdfast.core.ports import (
     Transacted,
     Transaction,
 )
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 
 _FROZEN_SECONDS = 10.0
 
@@ -132,6 +140,9 @@ class FaultyStore:
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         return await self._through("look", lambda: self.inner.look(holdings))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._through("fire", lambda: self.inner.fire(firings))
 
     async def retire(self, worker_id: str) -> None:
         await self._through("retire", lambda: self.inner.retire(worker_id))
@@ -223,8 +234,20 @@ class FaultyStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self.inner.purge_letters(numbers)
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self.inner.prune(limit, is_dry_run=is_dry_run)
+    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self.inner.put_schedules(schedules)
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self.inner.pause_schedules(names, is_paused=is_paused)
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self.inner.remove_schedules(names)
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return await self.inner.trigger_schedule(name, run_id)
+
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)
@@ -265,11 +288,42 @@ class FaultyStore:
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self.inner.dead_letters(query)
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self.inner.dump(run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self.inner.kept_events(after, limit)
+
+    async def last_event(self) -> int:
+        return await self.inner.last_event()
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self.inner.restore(restoration)
+
+    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
+        return await self.inner.restore_schedules(schedules)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self.inner.schedules(query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        if self.frozen.is_set():
+            await self._thawed.wait()
+        if self.crashed.is_set():
+            raise StoreUnavailable("due_schedules: this worker has crashed")
+        return await self.inner.due_schedules(limit, after)
+
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self.inner.counts()
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self.inner.backlog()
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self.inner.workers()
+
+    async def held(self) -> dict[str, int]:
+        return await self.inner.held()
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self.inner.orphans(limit)

@@ -113,10 +113,10 @@ class Harness(Holdfast):
         await self._pass_to(until)
 
     async def settle(self) -> None:
-        """Wait until nothing more happens by itself, short of time passing.
+        """Wait until nothing more happens by itself, short of time passing. Hooks have had their signals then.
 
-        A step body that is still at it after `patience_seconds` of real time is left to itself: it may wait for
-        time to pass, or for something the test does next.
+        A step body or hook that is still at it after `patience_seconds` of real time is left to itself: it may wait
+        for time to pass, or for something the test does next.
         """
         loop = asyncio.get_running_loop()
         rounds, patient_until = 0, loop.time() + self._patience_seconds
@@ -125,7 +125,7 @@ class Harness(Holdfast):
             is_quiet = self._worker is None or self._worker.is_quiet
             if not is_quiet:
                 patient_until = loop.time() + self._patience_seconds
-            elif self._worker is not None and self._worker.is_executing:
+            elif not self._hooks.is_idle or (self._worker is not None and self._worker.is_executing):
                 is_quiet = loop.time() > patient_until
             rounds = rounds + 1 if is_quiet else 0
             if not is_quiet:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
@@ -17,6 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.worker.alarm import loudness
+from holdfast.worker.herald import Herald
 
 BATCH_LIMIT = 500
 
@@ -52,9 +54,10 @@ class Writer(Protocol):
 class Flush:
     """A batch in flight, and who waits for the answer."""
 
-    __slots__ = ("batch", "task", "writers")
+    __slots__ = ("batch", "began", "task", "writers")
 
     def __init__(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], task: asyncio.Future[Any]) -> None:
+        self.began = perf_counter()
         self.batch = batch
         self.writers = writers
         self.task = task
@@ -63,10 +66,17 @@ class Flush:
 class Committer:
     """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
 
-    `is_alone` tells that nobody else could have something to write soon.
+    `is_alone` tells that nobody else could have something to write soon. `herald` tells how much was written how fast.
     """
 
-    def __init__(self, store: Store, told: Callable[[Micros], None], is_alone: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        told: Callable[[Micros], None],
+        is_alone: Callable[[], bool],
+        herald: Herald | None = None,
+    ) -> None:
+        self._herald = herald
         self._store = store
         self._told = told
         self._is_alone = is_alone
@@ -184,6 +194,8 @@ class Committer:
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
         self._landed(flush)
+        if self._herald is not None and self._herald.signals.is_used:
+            self._herald.flushed(len(flush.batch), perf_counter() - flush.began)
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
             for writer, answer in zip(flush.writers, answers, strict=True):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from functools import partial
+from time import perf_counter
 from types import CoroutineType, FunctionType
 from typing import Any
 
@@ -26,7 +27,7 @@ Report = Callable[["Body"], None]
 class Body:
     """One attempt at a step, being executed. `is_timed_out`, `error` and `value` tell how it went."""
 
-    __slots__ = ("call", "context", "error", "info", "is_timed_out", "report", "task", "timer", "value")
+    __slots__ = ("began", "call", "context", "error", "info", "is_timed_out", "report", "task", "timer", "value")
 
     def __init__(self, call: StepCall, info: StepInfo, report: Report) -> None:
         self.call = call
@@ -39,6 +40,7 @@ class Body:
         self.is_timed_out = False
         self.task: asyncio.Task[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.began = 0.0
 
     @property
     def is_abandoned(self) -> bool:
@@ -67,14 +69,26 @@ class Executor:
     def is_idle(self) -> bool:
         return not self._running
 
-    def start(self, call: StepCall, run_id: str, generation: int, report: Report) -> Body:
-        """Execute a step; `report` is called, from a plain callback of the loop, when it has ended or timed out."""
-        body = Body(call, StepInfo(run_id, generation, call.location, call.attempts + 1), report)
+    def start(
+        self, call: StepCall, info: StepInfo, report: Report, prepare: Callable[[Body], None] | None = None
+    ) -> Body:
+        """Execute a step; `report` is called, from a plain callback of the loop, when it has ended or timed out.
+
+        `prepare` may change the context it is to be executed in.
+        """
+        body = Body(call, info, report)
+        if prepare is not None:
+            prepare(body)
         if len(self._running) < self._steps:
             self._launch(body)
         else:
             self._queue.append(body)
         return body
+
+    def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
+        """Call back on the loop; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens any more
+            self._loop.call_soon_threadsafe(callback, info)
 
     def close(self) -> None:
         """Abandon what still runs."""
@@ -84,6 +98,7 @@ class Executor:
 
     def _launch(self, body: Body) -> None:
         self._running.add(body)
+        body.began = perf_counter()
         if _is_async(body.call.function):
             self._set_timer(body)
             self._spawn(body, _called(body))
@@ -98,11 +113,12 @@ class Executor:
     def _run_in_thread(self, body: Body) -> Callable[[], None]:
         if body.is_abandoned:  # while it waited for a free thread
             return lambda: self._end(body, None, None)
+        body.began = perf_counter()
         if body.call.options.timeout is not None:
             # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._set_timer, body)
-        outcome = body.context.run(attempt, body.call.function, body.call.args)
+        outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
         return lambda: self._go_on(body, *outcome)
 
     def _go_on(self, body: Body, value: Any, error: BaseException | None) -> None:
@@ -160,7 +176,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 async def _called(body: Body) -> Any:
     # Called inside the task, not before: what the call itself raises (wrong arguments) is reported like all else.
     try:
-        return await body.call.function(*body.call.args)
+        return await body.call.function(*body.call.arguments(body.info))
     except SystemExit as error:
         body.error = error  # not raised: a task that does so ends its loop, and with it the worker
 

@@ -20,6 +20,9 @@ from holdfast.worker.alarm import loudness
 BEATS_PER_LEASE = 3
 SILENT_LEASES = 4
 
+LONGEST_PAUSE_SECONDS = 20.0
+"""However long the lease: others take a worker for dead that they have not heard of for a minute."""
+
 _log = logging.getLogger("holdfast.worker")
 
 
@@ -29,13 +32,14 @@ class Heart:
     def __init__(
         self,
         store: Store,
-        info: WorkerInfo,
+        info: Callable[[], WorkerInfo],
         lease: Micros,
         holdings: Callable[[], Sequence[Holding]],
         renewed: Callable[[Sequence[Holding], Verdicts], None],
     ) -> None:
         self._store = store
-        self._info = info
+        self._tell = info
+        self._info = info()
         self._lease = lease
         self._holdings = holdings
         self._renewed = renewed
@@ -58,7 +62,7 @@ class Heart:
             await asyncio.to_thread(self._thread.join, 5.0)
 
     def _beat_on(self) -> None:
-        seconds = self._lease / SECOND / BEATS_PER_LEASE
+        seconds = min(self._lease / SECOND / BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS)
         while not self._stopping.wait(seconds):
             try:
                 self._loop.call_soon_threadsafe(self._feel)
@@ -70,7 +74,9 @@ class Heart:
             self._beat()
 
     def _feel(self) -> None:
+        """Called on the loop, where types are registered: the next beat tells of them."""
         self._pulse = time.monotonic()
+        self._info = self._tell()
 
     def _beat(self) -> None:
         try:

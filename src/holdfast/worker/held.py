@@ -5,7 +5,6 @@ All methods are called from plain callbacks of the worker's loop, never from ins
 
 from __future__ import annotations
 
-import logging
 import time
 from asyncio import Future
 from collections.abc import Callable
@@ -30,14 +29,18 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
-from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
-from holdfast.runner.registry import Definition
+from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Body, Executor
+from holdfast.worker.herald import Herald
+from holdfast.worker.journal import Journal
+from holdfast.worker.reports import Reports
 from holdfast.worker.transactor import Transactor
 
 LINGER: Micros = SECOND
@@ -47,17 +50,18 @@ SLOW_SECONDS = 0.1
 
 _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
 
-_log = logging.getLogger("holdfast.worker")
-
 
 class Holder(Protocol):
     """What a held run needs of its worker."""
+
+    name: str
 
     @property
     def clock(self) -> Clock: ...
 
     committer: Committer
     executor: Executor
+    herald: Herald
     transactor: Transactor | None
     is_draining: bool
     always_replay: bool
@@ -89,10 +93,11 @@ class HeldRun:
         self._lease = lease
         self._definition = definition
         self._holder = holder
-        self._turn = Turn(lease, definition, has_database=holder.transactor is not None)
+        self._turn = self._make_turn(lease, has_database=holder.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: list[Body] = []
+        self._reports: Reports | None = None
         self._sent: tuple[Checkpoint, int] | None = None
         self._wanted: Next | None = None
         self._refusal: Block | None = None
@@ -101,6 +106,15 @@ class HeldRun:
         self._is_gone = False
         self._is_lingering = False
         self._is_pausing = lease.run.is_pausing
+        self._signals = holder.herald.signals
+        self._journal = Journal(lease.run, holder.name)
+        self._seconds: dict[str, float] = {}
+
+    def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> Turn | TaskTurn:
+        definition = self._definition
+        if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
+            return TaskTurn(lease, definition, seen=seen, has_database=has_database)
+        return Turn(lease, definition, seen=seen, has_database=has_database)
 
     @property
     def holding(self) -> Holding:
@@ -114,7 +128,19 @@ class HeldRun:
     def begin(self) -> None:
         """Start or resume the workflow."""
         self._drive(self._turn.begin)
+        if self._signals.is_used:
+            self._tell_claim()
         self._go_on()
+
+    def _tell_claim(self) -> None:
+        run = self._lease.run
+        # Of a member of a group it is not known when it got its slot.
+        is_first = run.token == 1 and run.group is None
+        ready_at = run.start_at if is_first else self._turn.due_since
+        if ready_at is None and not run.crashes:
+            due = (one.retry_at for one in self._lease.entries if one.retry_at and not one.is_settled)
+            ready_at = min((at for at in due if at <= run.updated_at), default=None)
+        self._holder.herald.claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
@@ -154,7 +180,7 @@ class HeldRun:
         if verdict.is_lost:
             # A checkpoint that lets go may be committed and its answer still on the way; that answer decides.
             if not self._is_leaving():
-                self._leave()
+                self.lose()
             return
         self._is_pausing = verdict.is_pausing
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
@@ -178,8 +204,13 @@ class HeldRun:
         else:
             if self._holder.body_of is not None:
                 call.function = self._holder.body_of(call)
-            executor = self._holder.executor
-            self._bodies[call.location] = executor.start(call, self.id, self._lease.run.generation, self._step_done)
+            info = call.info(self.id, self._lease.run.generation, self._rung)
+            prepare = self._tell_start if self._signals.is_used else None
+            self._bodies[call.location] = self._holder.executor.start(call, info, self._step_done, prepare)
+
+    def _tell_start(self, body: Body) -> None:
+        call = body.call
+        self._holder.herald.step_started(self._lease.run, call.location, call.kind, body.info.attempt, body.context)
 
     def _step_done(self, body: Body) -> None:
         if self._transaction is not None:
@@ -188,6 +219,13 @@ class HeldRun:
         call = body.call
         if self._is_gone or self._bodies.pop(call.location, None) is None:
             return
+        if self._reports is not None:
+            self._reports.forget(body.info)
+        Reports.take(body.info, self._turn)
+        if self._signals.is_used:
+            self._seconds[call.location] = time.perf_counter() - body.began
+        if body.is_timed_out or body.error is not None:
+            self._journal.attempt_failed(body)
         if body.is_timed_out:
             self._drive(self._turn.feed_timeout, call)
         elif body.error is not None:
@@ -201,7 +239,22 @@ class HeldRun:
             body = self._bodies.pop(location, None)
             if body is not None:
                 body.abandon()
+                if self._reports is not None:
+                    self._reports.forget(body.info)
         self._turn.abandoned.clear()
+
+    def _rung(self, info: StepInfo) -> None:
+        """A body has something to say; called in whatever thread it runs."""
+        self._holder.executor.hand_over(self._hear, info)
+
+    def _hear(self, info: StepInfo) -> None:
+        body = self._bodies.get(info.location)
+        if self._is_gone or body is None or body.info is not info:
+            return
+        if self._reports is None:
+            self._reports = Reports(self._holder.clock, self._lease.run.updated_at)
+        self._reports.hear(info, self._turn, self._hear)
+        self._go_on()
 
     # Transactions
 
@@ -213,12 +266,17 @@ class HeldRun:
         transactor = self._holder.transactor
         if self._sent is not None or self._ended or transactor is None:
             return  # it is offered again when that is done
+        assert isinstance(self._turn, Turn), "a task has no transactions"
         self._turn.started(call, now)
         if self._holder.body_of is not None:
             call.function = self._holder.body_of(call)
-        checkpoint = self._turn.take_checkpoint(_HOLD, now)
+        checkpoint = self._take_from_turn(_HOLD, now)
         self._sent = (checkpoint, self._turn.fed)
         attempt = self._turn.attempt(call)
+        if self._signals.is_used:
+            self._seconds[call.location] = -time.perf_counter()
+            number = call.attempts + 1
+            self._holder.herald.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
@@ -226,10 +284,13 @@ class HeldRun:
         if self._is_gone or self._transaction is None:
             return
         (call, _), self._transaction = self._transaction, None
+        if call.location in self._seconds:
+            self._seconds[call.location] += time.perf_counter()
         if isinstance(answer, Exception):
             self.refused(answer)
         else:
             if answer.entry is not None:
+                assert isinstance(self._turn, Turn), "a task has no transactions"
                 self._sent = self._with_entry(answer.entry)
                 self._drive(self._turn.feed_committed, call, answer.entry)
             elif answer.error is not None:
@@ -280,11 +341,15 @@ class HeldRun:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._turn.take_checkpoint(next, self._holder.clock.now())
+        checkpoint = self._take_from_turn(next, self._holder.clock.now())
         self._sent = (checkpoint, self._turn.fed)
         if not isinstance(checkpoint.next, Hold):
             self._disarm()
         return checkpoint
+
+    def _take_from_turn(self, next: Next, now: Micros) -> Checkpoint:
+        checkpoint = self._turn.take_checkpoint(next, now)
+        return self._holder.herald.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
     def written(self, verdict: Verdict) -> None:
         """For the committer: the store's answer."""
@@ -292,9 +357,14 @@ class HeldRun:
             return
         (checkpoint, fed), self._sent = self._sent, None
         if verdict.is_lost:
-            _log.info("run %s was taken away; what was done here since is dropped", self.id)
-            self._leave()
-        elif not verdict.is_held:
+            self._journal.info("run %s was taken away; what was done here since is dropped", self.id)
+            self.lose()
+            return
+        if self._signals.is_used:
+            self._holder.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
+            for entry in checkpoint.entries:
+                self._seconds.pop(entry.location, None)
+        if not verdict.is_held:
             self._leave_by(checkpoint)
         else:
             if checkpoint.charged:
@@ -312,7 +382,7 @@ class HeldRun:
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         self._sent = None
-        _log.error("the store refuses what run %s has to write: %s", self.id, error)
+        self._journal.trouble("the store refuses what run %s has to write", error)
         if self._refusal is not None:
             # Not even the block: its lease runs out, and whoever takes it then counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
@@ -335,8 +405,7 @@ class HeldRun:
         run = replace(old.run, token=max(2, old.run.token))
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
-        inbox = Inbox(self._lease.arrivals, old.inbox.seen)
-        self._turn = Turn(self._lease, self._definition, inbox=inbox, has_database=old.has_database)
+        self._turn = self._make_turn(self._lease, has_database=old.has_database, seen=old.inbox.seen)
         self._turn.inherit(old)
         self._drive(self._turn.begin)
 
@@ -370,11 +439,11 @@ class HeldRun:
             action(*facts, self._holder.clock.now())
         except Exception as error:  # noqa: BLE001 - see below
             # Not the workflow's error, which is its outcome, but one of driving it: it must not take others along.
-            _log.exception("run %s cannot be driven; it is blocked", self.id)
+            self._journal.trouble("run %s cannot be driven; it is blocked", error)
             self._give_up(error)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
-            _log.warning(
+            self._journal.warning(
                 "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
                 self.id,
                 self._lease.run.type,
@@ -384,6 +453,7 @@ class HeldRun:
     def _leave_by(self, checkpoint: Checkpoint) -> None:
         """The store has let go of the run as this checkpoint asked."""
         next = checkpoint.next
+        self._journal.let_go(next)
         if isinstance(next, Finish):
             self._leave(next)
         elif isinstance(next, Block):
@@ -392,6 +462,12 @@ class HeldRun:
             self._leave(ready_at=self._holder.clock.now())
         else:
             self._leave(ready_at=next_deadline(checkpoint.waits or ()))
+
+    def lose(self) -> None:
+        """Somebody else has the run now, or it has ended."""
+        if self._signals.is_used:
+            self._holder.herald.lost(self._lease.run)
+        self._leave()
 
     def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:
         if self._is_gone:
@@ -403,7 +479,7 @@ class HeldRun:
         self._abandon(list(self._bodies))
         if self._transaction is not None:
             self._transaction[1].cancel()
-        if end is not None and (left := len(self._turn.loop.unfinished)):
-            _log.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
+        if end is not None and (left := self._turn.unfinished):
+            self._journal.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
         self._holder.let_go(self, end, ready_at)

@@ -8,28 +8,59 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
+from collections.abc import AsyncIterator
 
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Pruned, Store
+from holdfast.core.retention import RUN_RETENTION
 
 PRUNE_EVERY: Micros = 60 * SECOND
-BITE = 500
-"""So many of each kind are removed in one transaction."""
+FIRST_BITE, LEAST_BITE, GREATEST_BITE = 100, 50, 500
+"""So many of each kind are removed in one go. Less would keep up with nobody, more would keep others waiting."""
+BITE_SECONDS = 0.010
+"""How long a bite is to take."""
 
-_BREATH_SECONDS = 0.05
+_BREATH_SECONDS = 0.010
 
 _log = logging.getLogger("holdfast.worker")
+
+
+async def bites(store: Store, retention: Micros = RUN_RETENTION) -> AsyncIterator[Pruned]:
+    """Prune bite by bite until nothing is left to remove, and tell of each. Others have their turn in between."""
+    size = FIRST_BITE
+    while True:
+        began = time.monotonic()
+        pruned = await store.prune(size, retention=retention)
+        size = next_bite(size, time.monotonic() - began)
+        yield pruned
+        if not pruned.has_more:
+            return
+        await asyncio.sleep(_BREATH_SECONDS)
+
+
+def next_bite(size: int, seconds: float) -> int:
+    """How much to remove next, after a bite of this size took so long."""
+    wanted = size * min(2.0, BITE_SECONDS / max(seconds, 1e-6))
+    return max(LEAST_BITE, min(GREATEST_BITE, round(wanted)))
 
 
 class Pruner:
     """Prunes until stopped: about every so often, and then bite by bite until nothing is left to remove."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, every: Micros = PRUNE_EVERY, chance: random.Random | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        every: Micros = PRUNE_EVERY,
+        retention: Micros = RUN_RETENTION,
+        chance: random.Random | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._retention = retention
         self._every = every
         self._chance = chance or random.Random()
         self._loop = asyncio.get_running_loop()
@@ -66,10 +97,9 @@ class Pruner:
         self._task.add_done_callback(self._pruned)
 
     async def _prune(self) -> Pruned:
-        total = await self._store.prune(BITE)
-        while total.has_more:
-            await asyncio.sleep(_BREATH_SECONDS)  # others want to write, too
-            total = total.plus(await self._store.prune(BITE))
+        total = Pruned()
+        async for pruned in bites(self._store, self._retention):
+            total = total.plus(pruned)
         return total
 
     def _pruned(self, task: asyncio.Task[Pruned]) -> None:

@@ -12,31 +12,38 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
-from holdfast.core.clock import Clock, FollowingClock, Micros, micros
+from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import matches_type
+from holdfast.core.intent import check_length, matches_type
 from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
-from holdfast.core.ports import Store
+from holdfast.core.ports import PAGE_LIMIT, Store
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
+from holdfast.core.signals import Signals
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
-from holdfast.worker.heart import BEATS_PER_LEASE, Heart
+from holdfast.worker.heart import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heart
 from holdfast.worker.held import HeldRun
+from holdfast.worker.herald import Herald
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
+from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.transactor import Transactor
 
 _LOOK_PAUSE_SECONDS = 0.02
 _RELEASE_SECONDS = 5.0
+_HEALTHY: Micros = 10 * SECOND
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -52,6 +59,7 @@ class Worker:
 
     `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
     `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
+    `retention`: how long ended runs are kept of which neither they nor their type say so.
     """
 
     def __init__(
@@ -60,13 +68,15 @@ class Worker:
         registry: Registry,
         *,
         types: Sequence[str] | None = None,
-        concurrency: int = 200,
-        threads: int = 32,
-        steps: int = 1000,
-        lease_seconds: float = 30,
-        grace_seconds: float = 10,
+        concurrency: int = settings.CONCURRENCY.default,
+        threads: int = settings.THREADS.default,
+        steps: int = settings.STEPS.default,
+        lease_seconds: float = settings.LEASE.default.total_seconds(),
+        grace_seconds: float = settings.GRACE.default.total_seconds(),
         name: str | None = None,
+        retention: float | timedelta | None = None,
         clock: WorkerClock | None = None,
+        signals: Signals | None = None,
         poll: Micros | None = POLL,
         prune_every: Micros | None = PRUNE_EVERY,
         has_heart: bool = True,
@@ -82,9 +92,13 @@ class Worker:
                 raise InvalidRequest(f"worker({what}={number}): at least 1 is needed")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
+        if isinstance(types, str):  # which is a sequence of its characters
+            raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
         self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         self.clock: WorkerClock = clock or FollowingClock()
+        self._log = logging.LoggerAdapter(_log, {"worker": self.name})
+        self.herald = Herald(signals or Signals(), self.name, self.clock)
         self.is_draining = False
         self.always_replay = always_replay
         self.body_of = body_of
@@ -103,6 +117,7 @@ class Worker:
         self._grace_seconds = grace_seconds
         self._poll = poll
         self._prune_every = prune_every
+        self._retention = check_length(retention, "worker: retention") or RUN_RETENTION
         self._has_heart = has_heart
         self._on_open = on_open or store.open
         self._on_start = on_start
@@ -114,6 +129,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
         self._pruner: Pruner | None = None
+        self._scheduler: Scheduler
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
         self._looks: asyncio.Task[None] | None = None
@@ -141,13 +157,15 @@ class Worker:
         self._is_started = True
         if not self.types():
             wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
-            _log.warning("worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted)
+            self._log.warning(
+                "worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted
+            )
         try:
             await self._on_open()
         except BaseException:
             self._is_started = False  # there is nothing to stop
             raise
-        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle)
+        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.herald)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         if (database := self._store.database) is not None:
             self.transactor = Transactor(database, self.clock.told)
@@ -161,23 +179,30 @@ class Worker:
             take=self._take_claimed,
         )
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
+        self._scheduler = Scheduler(
+            self._store, self.clock, poll=self._poll, told=self.clock.told, looked=self._looked_at_schedules
+        )
         await self._renew()
+        await self._declare_schedules()
         if self._has_heart:
-            self._heart = Heart(self._store, self._info, self._lease, self._holdings, self._renewed)
+            self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
         if self._prune_every is not None:
-            self._pruner = Pruner(self._store, self.clock, every=self._prune_every)
+            self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()
+        self._scheduler.start()
         if self._on_start is not None:
             self._on_start(self)
-        _log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
+        self.herald.worker("worker.started")
+        self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
         """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself."""
         if not self._is_started or self.is_draining:
             return
+        await self._scheduler.stop()
         await self._claimer.stop()
         self.is_draining = True
         for held in list(self._held.values()):
@@ -187,12 +212,15 @@ class Worker:
         for held in list(self._held.values()):
             held.stop()
         if not await self._until(lambda: not self._held and not self._offers, _RELEASE_SECONDS):
-            _log.warning("%d runs could not be given back; others take them when their leases end", len(self._held))
+            self._log.warning(
+                "%d runs could not be given back; others take them when their leases end", len(self._held)
+            )
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.retire(self.id)
-        _log.info("worker %s stopped", self.name)
+        self.herald.worker("worker.stopped")
+        self._log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
         """Vanish without a word to the store, as a process that dies. For tests."""
@@ -209,7 +237,7 @@ class Worker:
     async def obey(self, orders: Orders) -> None:
         """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
         await orders.stop.wait()
-        _log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
+        self._log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
         drain = asyncio.create_task(self.stop())
         hurry = asyncio.create_task(orders.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
@@ -233,12 +261,14 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether it holds nothing, and the last look at the queue found nothing due."""
-        return not self._held and self._claimer.is_idle and self.committer.is_idle
+        is_free = not self._held and self.committer.is_idle
+        return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing happens until some time passes, something arrives, or a step body ends."""
-        return not self._claimer.is_asking and self.committer.is_idle and self._looks is None
+        is_asking = self._claimer.is_asking or self._scheduler.is_looking
+        return not is_asking and self.committer.is_idle and self._looks is None
 
     @property
     def is_executing(self) -> bool:
@@ -263,6 +293,7 @@ class Worker:
             await self._heart.stop()
         if self._pruner is not None:
             await self._pruner.stop()
+        await self._scheduler.stop()
         if self._looks is not None:
             self._looks.cancel()
         await self._claimer.stop()
@@ -289,6 +320,22 @@ class Worker:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
 
     # Claiming
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether its leases were renewed lately: the event loop and the store both answer."""
+        beat = min(self._lease // BEATS_PER_LEASE, round(LONGEST_PAUSE_SECONDS * SECOND))
+        return self.clock.now() - self._renewed_at <= max(4 * beat, _HEALTHY)
+
+    @property
+    def slots(self) -> int:
+        """How many runs it may hold at once."""
+        return self._concurrency
+
+    @property
+    def held_count(self) -> int:
+        """How many runs it holds."""
+        return len(self._held)
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
@@ -339,7 +386,7 @@ class Worker:
             definition = self._registry.get(lease.run.type)
             assert definition is not None, f"claimed {lease.run.type}, which is not registered"
             if (stale := self._held.pop(lease.run.id, None)) is not None:
-                stale.drop()  # its lease ran out unnoticed; the new one counts
+                stale.lose()  # its lease ran out unnoticed; the new one counts
             held = HeldRun(lease, definition, self)
             self._held[held.id] = held
             taken.append(held)
@@ -364,9 +411,23 @@ class Worker:
         self._changed.set()
         self._claimer.claim()
 
+    # Schedules
+
+    async def _declare_schedules(self) -> None:
+        """Have the store know the schedules that stand in the code; those that are as they were are left alone."""
+        declared = list(self._registry.schedules())
+        for start in range(0, len(declared), PAGE_LIMIT):
+            await self._store.put_schedules(declared[start : start + PAGE_LIMIT])
+
+    def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - what it says
+        if has_made_runs:
+            self._claimer.wake()
+        self._changed.set()
+
     # Hearing
 
     def _hear(self, hint: Hint) -> None:
+        self._scheduler.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
             self._claimer.wake()
         told = hint.arrived | hint.taken
@@ -397,7 +458,7 @@ class Worker:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            _log.error("looking at held runs failed", exc_info=error)
+            self._log.error("looking at held runs failed", exc_info=error)
         if self._must_look:  # told of between the last look and this call
             self._start_looking()
 

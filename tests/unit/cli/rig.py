@@ -11,7 +11,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from holdfast import Context, Fatal, Holdfast, Registry, RunHandle
+from holdfast import Context, Fatal, Holdfast, Registry, RunHandle, TaskContext
 from holdfast.cli.main import cli
 
 registry = Registry()
@@ -20,6 +20,12 @@ registry = Registry()
 @registry.task("shop.add.v1")
 def add(a: int, b: int) -> int:
     return a + b
+
+
+@registry.task("shop.export.v1")
+def export(ctx: TaskContext, rows: int) -> int:
+    ctx.progress({"rows": rows})
+    return rows
 
 
 @registry.workflow("shop.order.v1")

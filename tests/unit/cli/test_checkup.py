@@ -126,8 +126,22 @@ async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> N
         await hf.cancel(details.run.id)
     (after,) = (await examined(store))["types"]
 
-    assert "no worker handles a.b.v1, of which 1 run has not ended" in before.text
+    assert "no worker handles a.b.v1, of which 1 run has not ended, 1 is due, the oldest for " in before.text
     assert after.level == "ok"
+
+
+async def test_runs_that_nobody_handles_and_that_are_not_due_are_counted_apart() -> None:
+    store = SickStore()
+    async with Holdfast("memory://", store=store) as hf:
+        await hf.start("a.b.v1", {})
+        await hf.start("a.b.v1", {}, delay=60)
+        await hf.start("c.v1", {}, delay=60)
+        store.ahead = 30 * SECOND
+
+    due, later = (await examined(store))["types"]
+
+    assert "a.b.v1, of which 2 runs have not ended, 1 is due, the oldest for 30 s" in due.text
+    assert later.text == "no worker handles c.v1, of which 1 run has not ended; start one"
 
 
 async def test_a_run_that_has_long_been_ready_is_a_warning() -> None:

@@ -48,9 +48,9 @@ def test_no_words_choose_everything() -> None:
 def test_options_say_the_same_as_words() -> None:
     options = {"states": ("failed",), "tags": ("shop=x",), "type": "a.*", "key": None, "parent": None}
 
-    words = words_of_options({**options, "since": "2h", "until": None})
+    words = words_of_options({**options, "since": "2h", "until": None, "deleted": True})
 
-    assert parse_filter(words) == parse_filter(["state:failed", "tag.shop:x", "type:a.*", "since:2h"])
+    assert parse_filter(words) == parse_filter(["state:failed", "tag.shop:x", "type:a.*", "since:2h", "deleted:true"])
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,7 @@ def test_options_say_the_same_as_words() -> None:
         ("failed", "'failed' is no filter; did you mean state:failed"),
         ("billing.invoice", "did you mean type:billing.invoice"),
         ("nonsense", "use state: type:"),
+        ("deleted:yes", "deleted:yes: it is true or false"),
         ("state:faild", r"no state 'faild' \(did you mean failed\?\); the states are pending"),
         ("color:red", "there is no filter 'color'"),
         ("tag.:x", "there is no filter 'tag.'"),

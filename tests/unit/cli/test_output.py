@@ -69,7 +69,7 @@ def test_colour_is_for_terminals_unless_said_otherwise(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
 
-    assert Output(Settings(color=color)).is_rich is is_rich  # type: ignore[arg-type]  # one of the three
+    assert Output(Settings(color=color)).is_rich is is_rich
 
 
 def test_json_is_never_coloured() -> None:

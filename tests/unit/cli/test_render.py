@@ -29,6 +29,7 @@ RUN_KEYS = [
     "updated_at",
     "finished_at",
     "ready_at",
+    "deleted_at",
     "waits",
 ]
 ENTRY_KEYS = [
@@ -83,8 +84,8 @@ def test_the_rest_has_its_forms_too() -> None:
     worker = WorkerInfo(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
     status = SchemaStatus(current=0, wanted=1, pending=("0001_first",))
 
-    assert list(render.worker_json(worker, is_alive=True)) == (
-        ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive"]
+    assert list(render.worker_json(worker, is_alive=True, held=0)) == (
+        ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive", "held"]
     )
     assert render.schema_json(status) == {"current": 0, "wanted": 1, "pending": ["0001_first"]}
     assert render.finding_json(Finding(level="ok", subject="s", text="t")) == {

@@ -38,6 +38,7 @@ def run(**changes: Any) -> RunInfo:
         "updated_at": ZERO,
         "finished_at": None,
         "ready_at": None,
+        "deleted_at": None,
         "waits": (),
     }
     return RunInfo(**values | changes)

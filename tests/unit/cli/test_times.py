@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.times import ago, parse_length, parse_moment, parse_since, spoken
+from holdfast.cli.times import ago, parse_moment, parse_since, spoken
+from holdfast.core.length import parse_length
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

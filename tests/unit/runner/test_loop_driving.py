@@ -200,7 +200,8 @@ def test_never_retrieved_failure_is_logged_with_the_run(caplog: pytest.LogCaptur
 
     [record] = caplog.records
     assert record.name == "holdfast.workflow"
-    assert record.getMessage() == "run run-1: RunTask exception was never retrieved"
+    assert record.getMessage() == "run run-1: RunTask exception was never retrieved (ValueError)"
+    assert vars(record)["run_id"] == "run-1"
 
 
 def test_debug_mode_of_the_process_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

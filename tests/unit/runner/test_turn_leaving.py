@@ -202,7 +202,7 @@ def test_three_crashes_without_progress_block_the_run_for_good() -> None:
 
 
 def test_a_run_turns_around_only_when_its_last_children_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runner.turn.CHILDREN_AT_ONCE", 3)
+    monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
 
     async def shop(ctx: Context) -> None:
         await ctx.step("charge", nothing, undo=lambda _: None)

@@ -27,7 +27,7 @@ class Bench:
 
     def start(self, function: Callable[..., Any], *args: Any, name: str = "s", timeout: float | None = None) -> Body:
         call = StepCall(name, function, args, Codec(Any), StepOptions(timeout=timeout))
-        return self.executor.start(call, "run", 1, self._report)
+        return self.executor.start(call, call.info("run", 1, lambda _: None), self._report)
 
     def _report(self, body: Body) -> None:
         assert body not in self.reported, "reported twice"

@@ -9,8 +9,11 @@ import time
 import pytest
 
 from holdfast import Context, Holdfast, RunState
+from holdfast.core.clock import SECOND
+from holdfast.engine.routing import DEAD_AFTER
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.faults import FaultyStore
+from holdfast.worker import heart
 
 LEASE_SECONDS = 0.25
 
@@ -46,6 +49,28 @@ async def test_a_run_is_kept_however_long_its_steps_take_and_whoever_else_would_
         async with hf.worker(lease_seconds=LEASE_SECONDS):
             assert await run.result(timeout=10) == "kept"
         assert [fact.event for fact in await run.audit()] == ["created", "claimed", "succeeded"]
+
+
+async def test_a_worker_tells_of_types_that_are_registered_while_it_works() -> None:
+    hf = application(FaultyStore(MemoryStore()))
+    async with hf, hf.worker(lease_seconds=LEASE_SECONDS):
+        hf.task("later.v1")(lambda: None)
+        async with asyncio.timeout(10):
+            while "later.v1" not in (await hf.store.workers())[0].types:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heart, "LONGEST_PAUSE_SECONDS", 0.01)
+    hf = application(FaultyStore(MemoryStore()))
+    async with hf, hf.worker(lease_seconds=3600):
+        async with asyncio.timeout(10):
+            while (await hf.store.workers())[0].heartbeat_at == (await hf.store.workers())[0].started_at:
+                await asyncio.sleep(0.01)
+
+
+def test_a_worker_is_heard_of_several_times_before_it_is_given_up() -> None:
+    assert heart.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
 
 
 async def test_a_heart_that_cannot_reach_the_store_says_so_once_and_goes_on_beating(

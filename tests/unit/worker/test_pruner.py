@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.core.clock import SECOND
+from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Pruned
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
-from holdfast.worker.pruner import Pruner
+from holdfast.worker.pruner import BITE_SECONDS, GREATEST_BITE, LEAST_BITE, Pruner, next_bite
 
 EVERY = 60 * SECOND
 
@@ -28,15 +29,17 @@ class CountingStore(MemoryStore):
         self.bites = 0
         self.left = 0
         self.trouble: Exception | None = None
+        self.retention = 0
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         self.bites += 1
+        self.retention = retention
         if self.trouble is not None:
             raise self.trouble
         if not self.left:
             return Pruned()
         self.left -= 1
-        return Pruned(dead_letters=limit, has_more=self.left > 0)
+        return Pruned(dead_letters=500, has_more=self.left > 0)
 
 
 @pytest.fixture
@@ -117,3 +120,27 @@ async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: 
 
     assert not pruner.is_pruning
     assert clock.next_due() is None
+
+
+async def test_it_says_how_long_runs_are_kept(store: CountingStore, clock: VirtualClock) -> None:
+    pruner = Pruner(store, clock, every=EVERY, retention=17, chance=random.Random(1))
+    pruner.start()
+    await pass_time(clock, pruner)
+    await pruner.stop()
+
+    assert store.retention == 17
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "expected"),
+    [
+        (100, BITE_SECONDS, 100),
+        (100, BITE_SECONDS / 10, 200),
+        (100, 0.0, 200),
+        (200, 2 * BITE_SECONDS, 100),
+        (200, 10.0, LEAST_BITE),
+        (GREATEST_BITE, 0.0, GREATEST_BITE),
+    ],
+)
+def test_a_bite_is_as_large_as_can_be_removed_in_a_moment(size: int, seconds: float, expected: int) -> None:
+    assert next_bite(size, seconds) == expected

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
@@ -23,7 +24,7 @@ from holdfast.engine.info import AuditInfo
     "holdfast audit 01a1e122",
     "holdfast audit key:order-17 --json",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
     """List the facts of a run's life: claimed, suspended, woken, retried, ended."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.application import load_application
+from holdfast.cli import completing
+from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -49,40 +50,56 @@ _WORDS = {
     "holdfast check shop:hf --type 'shop.*' --limit 1000",
     "holdfast check shop:hf -o jsonl | jq 'select(.fit == \"diverges\")'",
 )
-@click.argument("target", metavar="MODULE:ATTR")
-@click.option("--type", "type_", metavar="TYPE", help="Only runs of this type, such as 'billing.*'.")
+@click.argument("target", metavar="[MODULE:ATTR]", required=False)
+@click.option(
+    "--type",
+    "type_",
+    metavar="TYPE",
+    shell_complete=completing.types,
+    help="Only runs of this type, such as 'billing.*'.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Only so many runs, the newest.  [default: all]")
 @pass_output
-def command(out: Output, target: str, type_: str | None, limit: int | None) -> ExitCode:
+def command(out: Output, target: str | None, type_: str | None, limit: int | None) -> ExitCode:
     """Replay all live runs against this code, before a deploy.
 
-    MODULE:ATTR names the Holdfast object, as for a worker. No step is executed and nothing is written: each run's
-    code is played against its history, to see whether it still fits. Runs that do are only counted; -v lists them,
-    and shows history and code side by side for those that do not. The exit code is 1 if the code does not fit a run,
-    fails or does what only a step may. Runs of types that the application does not have are listed apart.
+    MODULE:ATTR names the Holdfast object, as for a worker; by default it is the one that is configured. No step is
+    executed and nothing is written: each run's code is played against its history, to see whether it still fits. Runs
+    that do are only counted; -v lists them, and shows history and code side by side for those that do not. The exit
+    code is 1 if the code does not fit a run, fails or does what only a step may. Runs of types that the application
+    does not have are listed apart.
     """
-    hf = load_application(target, out.settings.url)
+    name, directory = named_application(target, out.settings)
+    hf = load_application(name, out.settings.url, directory)
     if hf.url.partition(":")[0] == "memory":
-        raise Refusal(f"{target} has its store in memory, where no run outlives its process; there is nothing to check")
+        raise Refusal(f"{name} has its store in memory, where no run outlives its process; there is nothing to check")
     check_exists(hf)
     check_schema(hf)
-    found = asyncio.run(_check(out, hf, type_, limit))
+    found, undeclared = asyncio.run(_check(out, hf, type_, limit))
     if out.is_json:
         out.items([check_json(one) for one in found])
     else:
-        _write(out, found, target)
+        _write(out, found, name)
+    if undeclared:
+        names = ", ".join(map(cleaned, undeclared))
+        out.talk(f"schedules that code has set and {name} no longer has: {names}; `holdfast schedules rm` ends them")
     return ExitCode.OK if all(one.is_good for one in found) else ExitCode.FAILED
 
 
-async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> list[RunCheck]:
+async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> tuple[list[RunCheck], list[str]]:
+    """The runs, each with how the code fits it, and the schedules that the code has no longer."""
     async with hf:
         total = await _count(hf, type)
         with out.counted("checking", total if limit is None else min(limit, total)) as count:
             found = []
             async for one in hf.check(type=type, limit=limit):
                 found.append(one)
-                count()
-            return found
+                count(1)
+        declared = {schedule.name for schedule in hf.registry.schedules()}
+        known = [schedule async for schedule in hf.schedules(type=type) if schedule.is_declared]
+        # Those of other types may stand in the code of another application.
+        own = [schedule.name for schedule in known if hf.registry.get(schedule.type) is not None]
+        return found, [name for name in own if name not in declared]
 
 
 async def _count(hf: Holdfast, type: str | None) -> int:

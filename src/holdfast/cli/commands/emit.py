@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
@@ -20,7 +21,7 @@ from holdfast.cli.session import in_session
     "holdfast emit paid:17 '{\"cents\": 1200}'",
     "holdfast emit paid:17 cents:=1200 card=visa",
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=completing.topics)
 @click.argument("payload", nargs=-1)
 @pass_output
 def command(out: Output, topic: str, payload: Sequence[str]) -> None:

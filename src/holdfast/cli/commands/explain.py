@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
@@ -17,7 +18,7 @@ from holdfast.cli.view import divergence_lines
     "explain",
     "holdfast explain key:order-17",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
     """Say in one sentence why a run is not moving.

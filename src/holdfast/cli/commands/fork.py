@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -25,7 +26,7 @@ from holdfast.core.codec import encode_any
     "holdfast fork key:order-17 ship --dry-run",
     "holdfast fork 01a1e122 ship --patch 'charge=\"paid by hand\"' --yes",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.argument("location")
 @click.option("--patch", "patches", metavar="LOCATION=JSON", multiple=True, help="Another result; may be repeated.")
 @click.option("--id", "new_id", metavar="ID", help="The id of the new run.")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.lookup import find_run
@@ -24,7 +25,7 @@ from holdfast.engine.info import EntryInfo
     "holdfast history 01a1e122",
     "holdfast history key:order-17 -o jsonl",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
     """List what a run has recorded, in the order it was committed."""

@@ -50,8 +50,8 @@ _COLUMNS = (
 def command(out: Output, words: Sequence[str], limit: int, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.
 
-    A FILTER is state:failed, type:billing.*, tag.shop:x, key:order-17, parent:ID, since:2h or until:2030-01-31;
-    the options say the same. All of them must hold; of several states one.
+    A FILTER is state:failed, type:billing.*, tag.shop:x, key:order-17, parent:ID, since:2h, until:2030-01-31 or
+    deleted:true; the options say the same. All of them must hold; of several states one.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
 

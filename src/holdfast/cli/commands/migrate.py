@@ -6,13 +6,13 @@ import asyncio
 
 import click
 
-from holdfast.app import scrubbed
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 from holdfast.cli.render import schema_json
 from holdfast.cli.session import engine_for, opened
 from holdfast.cli.settings import Settings
+from holdfast.config.secret import scrubbed
 
 
 @holdfast_command(

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.ending import finish, wait_for_end
@@ -23,7 +24,7 @@ from holdfast.cli.times import LENGTH
     "holdfast result 01a1e122",
     "holdfast result key:order-17 --wait --timeout 60",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.option("--wait", is_flag=True, help="Wait for the end.")
 @click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time.")
 @pass_output

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -24,7 +25,7 @@ from holdfast.core.revision import Revision
     "holdfast rewind key:order-17 charge --dry-run",
     "holdfast rewind 01a1e122 charge --yes",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.argument("location")
 @click.option("--force", is_flag=True, help="Take the run away from the worker that holds it.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")

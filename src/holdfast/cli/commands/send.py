@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -27,7 +28,7 @@ from holdfast.engine.handle import RunHandle
     "holdfast send key:order-17 approve by=ann level:=2",
     "holdfast send key:order-17 status --wait --timeout 10",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.argument("name")
 @click.argument("payload", nargs=-1)
 @click.option("--id", "message_id", metavar="ID", help="The same id twice is one message.")

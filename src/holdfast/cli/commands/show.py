@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.follow import read
@@ -20,7 +21,7 @@ from holdfast.cli.view import run_lines
     "holdfast show 01a1e122",
     "holdfast show key:order-17 --json",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @pass_output
 def command(out: Output, run: str) -> None:
     """Show one run: its state, why it waits, what it did.

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.ending import finish, wait_for_end
@@ -19,8 +20,8 @@ from holdfast.cli.render import outcome_json
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH, MOMENT, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
-from holdfast.engine.explain import DEAD_AFTER
 from holdfast.engine.handle import RunHandle
+from holdfast.engine.routing import alive, is_handled
 
 
 @holdfast_command(
@@ -30,13 +31,14 @@ from holdfast.engine.handle import RunHandle
     "holdfast start report.daily @report.json --at 2030-01-31T06:00",
     "holdfast start shop.checkout.v1 order=A-17 --wait --timeout 60",
 )
-@click.argument("type")
+@click.argument("type", shell_complete=completing.types)
 @click.argument("payload", nargs=-1)
 @click.option("--key", metavar="KEY", help="The same key with the same payload is the same run, however often started.")
 @click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
 @click.option("--delay", type=LENGTH, help="Start after this time, such as 30s or 2h.")
 @click.option("--at", type=MOMENT, help="Start at this moment, such as 2030-01-31T09:00 (local time) or …Z.")
 @click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="To search for; may be repeated.")
+@click.option("--retention", type=LENGTH, help="Keep the run for this long after its end, such as 7d.")
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result; the exit code follows it.")
 @click.option("--timeout", type=LENGTH, help="With --wait: give up waiting after this time (exit code 12).")
 @pass_output
@@ -50,6 +52,7 @@ def command(
     delay: timedelta | None,
     at: datetime | None,
     tags: Sequence[str],
+    retention: timedelta | None,
     wait: bool,
     timeout: timedelta | None,
 ) -> ExitCode:
@@ -69,6 +72,7 @@ def command(
         "delay": delay or timedelta(0),
         "ready_at": at,
         "tags": dict(parse_pair(tag, "--tag") for tag in tags),
+        "retention": retention,
     }
 
     async def work(hf: Holdfast) -> ExitCode:
@@ -96,6 +100,5 @@ async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: d
     if at is not None:
         out.talk(f"starts at {stamp(at)}")
     now = await hf.store.now()
-    alive = [worker for worker in await hf.store.workers() if worker.heartbeat_at > now - DEAD_AFTER]
-    if not any(type in worker.types for worker in alive):
+    if not is_handled(type, alive(await hf.store.workers(), now)):
         out.talk(f"no worker for {type} is running yet; the run waits for one (`holdfast worker MODULE:ATTR`)")

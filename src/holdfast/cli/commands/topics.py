@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -50,7 +51,7 @@ def ls(out: Output) -> None:
     "holdfast topics set jobs --mode queue",
     "holdfast topics set 'orders.*' --retention 30d --max-pending 100000",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=completing.topics)
 @click.option("--mode", type=click.Choice(["fanout", "queue"]), help="To every run that waits, or to exactly one.")
 @click.option("--retention", type=LENGTH, help="How long an event is kept, such as 12h or 30d.")
 @click.option("--max-pending", type=int, metavar="N", help="How many are kept.")
@@ -80,7 +81,7 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
     "holdfast topics dead-letters",
     "holdfast topics dead-letters 'orders.*' --limit 10 --json",
 )
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=completing.topics)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @pass_output
 def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
@@ -105,7 +106,7 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     "holdfast topics replay --topic 'orders.*' --yes",
 )
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option("--topic", help="All of this topic, or of a family such as 'orders.*'.")
+@click.option("--topic", shell_complete=completing.topics, help="All of this topic, or of a family such as 'orders.*'.")
 @click.option("--dry-run", is_flag=True, help="Only show which they would be.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_output
@@ -128,7 +129,7 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     "holdfast topics purge --topic jobs --dry-run",
 )
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@click.option("--topic", help="All of this topic, or of a family such as 'orders.*'.")
+@click.option("--topic", shell_complete=completing.topics, help="All of this topic, or of a family such as 'orders.*'.")
 @click.option("--dry-run", is_flag=True, help="Only show which they would be.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @pass_output

@@ -18,8 +18,9 @@ from holdfast.cli.output import Output, cleaned
 from holdfast.cli.render import type_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
-from holdfast.cli.times import ago, parse_length, spoken
+from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
+from holdfast.core.length import parse_length
 from holdfast.engine.info import TypeInfo
 
 NONE = "none"

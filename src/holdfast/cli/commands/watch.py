@@ -8,6 +8,7 @@ from datetime import timedelta
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.ending import exit_code
@@ -25,7 +26,7 @@ from holdfast.cli.times import LENGTH
     "holdfast watch 01a1e122",
     "holdfast watch key:order-17 --timeout 10m",
 )
-@click.argument("run")
+@click.argument("run", shell_complete=completing.runs)
 @click.option("--timeout", type=LENGTH, help="Stop watching after this time (exit code 12).")
 @pass_output
 def command(out: Output, run: str, timeout: timedelta | None) -> ExitCode:

@@ -8,25 +8,27 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from datetime import timedelta
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import click
 
-from holdfast.app import Holdfast, scrubbed
-from holdfast.cli.application import load_application
+from holdfast.app import Holdfast
+from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.logs import log_to_stderr
+from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.supervisor import Supervisor
-from holdfast.cli.times import LENGTH
+from holdfast.config import settings
+from holdfast.config.address import Address
+from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
+from holdfast.telemetry.endpoint import Endpoint
 from holdfast.worker.orders import Orders
 from holdfast.worker.worker import Worker
 
@@ -42,92 +44,47 @@ _TYPES_SHOWN = 8
     "holdfast worker shop:hf --processes 4",
     "holdfast worker shop:hf --until-idle",
 )
-@click.argument("target", metavar="MODULE:ATTR")
-@click.option(
-    "--types",
-    metavar="TYPES",
-    multiple=True,
-    envvar="HOLDFAST_WORKER_TYPES",
-    show_envvar=True,
-    help="Only these types, such as 'billing.*,x.y.v1'.  [default: all of the application]",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    envvar="HOLDFAST_WORKER_CONCURRENCY",
-    show_envvar=True,
-    help="Runs at once, in each process.",
-)
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    envvar="HOLDFAST_WORKER_PROCESSES",
-    show_envvar=True,
-    help="Worker processes; one that dies is replaced.",
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    envvar="HOLDFAST_WORKER_THREADS",
-    show_envvar=True,
-    help="Threads for steps that are plain functions.",
-)
-@click.option(
-    "--grace",
-    type=LENGTH,
-    default="10s",
-    show_default=True,
-    envvar="HOLDFAST_WORKER_GRACE",
-    show_envvar=True,
-    help="How long running steps may take when the worker stops.",
-)
-@click.option(
-    "--lease",
-    type=LENGTH,
-    default="30s",
-    show_default=True,
-    envvar="HOLDFAST_WORKER_LEASE",
-    show_envvar=True,
-    help="After this time without a heartbeat another worker takes over.",
-)
+@click.argument("target", metavar="[MODULE:ATTR]", required=False)
+@setting_option(settings.TYPES)
+@setting_option(settings.CONCURRENCY)
+@setting_option(settings.PROCESSES)
+@setting_option(settings.THREADS)
+@setting_option(settings.STEPS)
+@setting_option(settings.GRACE)
+@setting_option(settings.LEASE)
+@setting_option(settings.NAME)
+@setting_option(settings.METRICS)
+@setting_option(settings.LOG_FORMAT)
 @click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do right now.")
-@click.option(
-    "--name",
-    envvar="HOLDFAST_WORKER_NAME",
-    show_envvar=True,
-    help="What the worker is called.  [default: host and process]",
-)
 @pass_output
-def command(out: Output, target: str, *, processes: int, **options: Any) -> ExitCode:
+def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     """Execute runs of the application's workflows and tasks until SIGTERM or ^C.
 
     MODULE:ATTR names the Holdfast object, as in shop:hf for `hf` in shop.py; the current directory is searched
-    first. Then running steps get their grace, and every run is given back for others to continue. A second ^C
-    ends the grace at once. Logs go to stderr; -v shows more of them.
+    first. By default it is the one that is configured. At the end running steps get their grace, and every run is
+    given back for others to continue. A second ^C ends the grace at once. Logs go to stderr; -v shows more of them.
     """
-    if processes > 1:
-        return _supervise(out, target, processes, **options)
-    return _execute(out, target, Lifeline.taken(), **options)
+    if out.settings.configuration[settings.PROCESSES] > 1:
+        return _supervise(out, target, until_idle=until_idle)
+    return _execute(out, target, Lifeline.taken(), until_idle=until_idle)
 
 
-def _supervise(out: Output, target: str, processes: int, **options: Any) -> ExitCode:
+def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     """Have other processes execute runs."""
-    log_to_stderr(out.settings.verbosity)
+    log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
-        os.environ["HOLDFAST_URL"] = out.settings.url  # not among the words, which everybody on the machine can read
+        os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
+    configured = out.settings.configuration
+    processes = configured[settings.PROCESSES]
+    if (address := configured[settings.METRICS]) is not None:
+        _check_ports(address, processes)
 
     async def supervise() -> ExitCode:
         return await Supervisor(
-            lambda number: _command(out.settings, target, number, options),
+            lambda number: words_for(out.settings, target, number, until_idle=until_idle),
             processes,
-            grace_seconds=options["grace"].total_seconds(),
-            ends_when_idle=options["until_idle"],
+            grace_seconds=configured[settings.GRACE].total_seconds(),
+            ends_when_idle=until_idle,
         ).run()
 
     out.talk(f"{processes} worker processes under process {os.getpid()}")
@@ -136,76 +93,106 @@ def _supervise(out: Output, target: str, processes: int, **options: Any) -> Exit
     return code
 
 
-def _command(settings: Settings, target: str, number: int, options: Mapping[str, Any]) -> list[str]:
-    """What to type for one of several processes. Each option is given, so that no variable says otherwise."""
-    words = [sys.executable, "-m", "holdfast", "worker", target, "--processes", "1", "--color", settings.color]
-    if settings.verbosity:
-        words += ["-q"] if settings.is_quiet else ["-v"] * settings.verbosity
-    for pattern in options["types"]:
-        words += ["--types", pattern]
-    for name in ("concurrency", "threads"):
-        words += [f"--{name}", str(options[name])]
-    for name in ("grace", "lease"):
-        words += [f"--{name}", str(options[name].total_seconds())]
-    if options["until_idle"]:
+def _check_ports(address: Address, processes: int) -> None:
+    """Refuse at once what the last process could not do."""
+    try:
+        address.for_process(processes)
+    except ValueError as error:
+        raise Refusal(f"--metrics {error}") from None
+
+
+def words_for(given: Settings, target: str | None, number: int, *, until_idle: bool = False) -> list[str]:
+    """What to type for one of several processes. Each setting that has a value is given, so that nothing differs."""
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    words = [sys.executable, "-m", "holdfast", "worker", "--color", given.color]
+    if target is not None:
+        words.insert(4, target)
+    if given.verbosity:
+        words += ["-q"] if given.is_quiet else ["-v"] * given.verbosity
+    if until_idle:
         words.append("--until-idle")
-    if options["name"] is not None:
-        words += ["--name", f"{options['name']}-{number}"]
+    own: dict[str, object] = {settings.PROCESSES.key: 1}
+    if (name := given.configuration[settings.NAME]) is not None:
+        own[settings.NAME.key] = f"{name}-{number}"
+    if (address := given.configuration[settings.METRICS]) is not None:
+        own[settings.METRICS.key] = address.for_process(number)
+    for setting in settings.SETTINGS.values():
+        if setting.key.startswith("worker.") and setting.flag in flags:
+            value = own.get(setting.key, given.configuration[setting])
+            words += [] if value is None else [setting.flag, setting.kind.written(value)]
     return words
 
 
-def _execute(
-    out: Output,
-    target: str,
-    lifeline: Lifeline | None,
-    *,
-    types: Sequence[str],
-    grace: timedelta,
-    lease: timedelta,
-    until_idle: bool,
-    **options: Any,
-) -> ExitCode:
+def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, until_idle: bool) -> ExitCode:
     """Execute runs in this process."""
-    log_to_stderr(out.settings.verbosity, None if lifeline is None else lifeline.number)
+    configured = out.settings.configuration
+    grace_seconds = configured[settings.GRACE].total_seconds()
+    process = None if lifeline is None else lifeline.number
+    log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], process)
     if lifeline is not None:
-        lifeline.hold(grace.total_seconds())
+        lifeline.hold(grace_seconds)
     # Steps in threads would otherwise starve beside a busy event loop.
     sys.setswitchinterval(_SWITCH_SECONDS)
     # Hundreds of runs at once make many short-lived objects; the default would look for garbage every 700 of them.
     gc.set_threshold(*_GC_THRESHOLDS)
-    hf = load_application(target, out.settings.url)
+    name, directory = named_application(target, out.settings)
+    hf = load_application(name, out.settings.url, directory)
     if lifeline is not None and _is_in_memory(hf):
         raise Refusal("the store of the application is in memory, which several processes cannot share: --processes 1")
-    patterns = _patterns(types, hf.registry.types())
-    lengths = {"lease_seconds": lease.total_seconds(), "grace_seconds": grace.total_seconds()}
-    asyncio.run(_work(out, hf, patterns, options | lengths, lifeline, until_idle=until_idle))
+    worker = hf.worker(
+        _checked(configured[settings.TYPES], hf.registry.types()),
+        concurrency=configured[settings.CONCURRENCY],
+        threads=configured[settings.THREADS],
+        steps=configured[settings.STEPS],
+        lease_seconds=configured[settings.LEASE].total_seconds(),
+        grace_seconds=grace_seconds,
+        name=configured[settings.NAME],
+    )
+    asyncio.run(_work(out, hf, worker, lifeline, until_idle=until_idle))
     return ExitCode.OK
 
 
 async def _work(
     out: Output,
     hf: Holdfast,
-    patterns: list[str] | None,
-    options: dict[str, Any],
+    worker: Worker,
     lifeline: Lifeline | None,
     *,
     until_idle: bool,
 ) -> None:
-    worker = hf.worker(types=patterns, **options)
     try:
         await hf.opened()
-        out.talk(_greeting(hf, worker, patterns, until_idle=until_idle))
-        if _is_in_memory(hf):
-            out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
-        if lifeline is not None:
-            await _work_as_ordered(worker, lifeline, until_idle=until_idle)
-        elif until_idle:
-            await _run_until_idle(worker)
-        else:
-            await worker.run()
+        async with _serving(out, hf, worker):
+            await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
         out.talk(f"worker {worker.name} stopped")
     finally:
         await hf.close()
+
+
+@asynccontextmanager
+async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[None]:
+    """Serve metrics while the worker works, if that is wished."""
+    configured = out.settings.configuration
+    if (address := configured[settings.METRICS]) is None:
+        yield
+        return
+    token = configured[settings.METRICS_TOKEN]
+    endpoint = Endpoint(hf.metrics.text, hf.metrics.content_type, lambda: worker.is_healthy, token)
+    async with endpoint.serving(address) as found:
+        out.talk(f"metrics at http://{found}/metrics")
+        yield
+
+
+async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
+    out.talk(_greeting(hf, worker, until_idle=until_idle))
+    if _is_in_memory(hf):
+        out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
+    if lifeline is not None:
+        await _work_as_ordered(worker, lifeline, until_idle=until_idle)
+    elif until_idle:
+        await _run_until_idle(worker)
+    else:
+        await worker.run()
 
 
 def _is_in_memory(hf: Holdfast) -> bool:
@@ -238,23 +225,21 @@ async def _run_until_idle(worker: Worker) -> None:
             raise
 
 
-def _patterns(given: Sequence[str], registered: Iterable[str]) -> list[str] | None:
-    """The patterns of `--types`. One that nothing registered matches is a typing mistake."""
-    patterns = [pattern.strip() for words in given for pattern in words.split(",") if pattern.strip()]
+def _checked(patterns: Sequence[str] | None, registered: Iterable[str]) -> Sequence[str] | None:
+    """The patterns, if there is something to do. One that nothing registered matches is a typing mistake."""
     known = sorted(registered)
     if not known:
         raise Refusal("the application has no workflow or task; decorate one with @hf.workflow or @hf.task")
-    for pattern in patterns:
+    for pattern in patterns or ():
         if not any(matches_type(name, pattern) for name in known):
             near = difflib.get_close_matches(pattern, known, n=1)
             meant = f" (did you mean {near[0]}?)" if near else ""
             raise Refusal(f"no type of the application matches {pattern!r}{meant}; it has {', '.join(known)}")
-    return patterns or None
+    return patterns
 
 
-def _greeting(hf: Holdfast, worker: Worker, patterns: Sequence[str] | None, *, until_idle: bool) -> str:
-    known = sorted(hf.registry.types())
-    names = [n for n in known if patterns is None or any(matches_type(n, pattern) for pattern in patterns)]
+def _greeting(hf: Holdfast, worker: Worker, *, until_idle: bool) -> str:
+    names = worker.types()
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
     ending = "until nothing is left to do" if until_idle else "until ^C"
     return f"worker {worker.name} on {scrubbed(hf.url)} executes {shown} {ending}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -16,7 +16,7 @@ from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.clock import Micros, moment
 from holdfast.core.model import WorkerInfo
-from holdfast.engine.explain import DEAD_AFTER
+from holdfast.engine.routing import is_alive
 
 
 @holdfast_command(
@@ -27,34 +27,37 @@ from holdfast.engine.explain import DEAD_AFTER
 @click.argument("verb", type=click.Choice(["ls"]), default="ls", metavar="[ls]")
 @pass_output
 def command(out: Output, verb: str) -> None:
-    """List the workers: alive ones, and those that died without a word."""
+    """List the workers: alive ones, and those that died without a word.
+
+    SLOTS is how many runs a worker takes at once, HELD how many it has now. A dead one keeps what it held until
+    another worker takes it over.
+    """
     del verb  # only one so far
 
     async def work(hf: Holdfast) -> None:
         workers = await hf.store.workers()
+        held = await hf.store.held()
         now = await hf.store.now()
         if out.is_json:
-            out.items([worker_json(worker, is_alive=is_alive(worker, now)) for worker in workers])
+            out.items(
+                [worker_json(worker, is_alive=is_alive(worker, now), held=held.get(worker.id, 0)) for worker in workers]
+            )
         else:
-            out.table(_table(workers, now))
+            out.table(_table(workers, held, now))
             if not workers:
                 out.talk("no worker is running; start one with `holdfast worker MODULE:ATTR`")
 
     in_session(out.settings, work)
 
 
-def is_alive(worker: WorkerInfo, now: Micros) -> bool:
-    """Whether a worker was heard of lately."""
-    return worker.heartbeat_at > now - DEAD_AFTER
-
-
-def _table(workers: Sequence[WorkerInfo], now: Micros) -> Table:
+def _table(workers: Sequence[WorkerInfo], held: Mapping[str, int], now: Micros) -> Table:
     columns = (
         Column("name"),
         Column("state"),
         Column("host"),
         Column("pid", is_number=True),
-        Column("runs", is_number=True),
+        Column("slots", is_number=True),
+        Column("held", is_number=True),
         Column("up", is_number=True),
         Column("heard"),
         Column("types", may_be_cut=True),
@@ -69,7 +72,8 @@ def _table(workers: Sequence[WorkerInfo], now: Micros) -> Table:
                 "state": ("alive", "good") if is_alive(worker, now) else ("dead", "bad"),
                 "host": cleaned(worker.host),
                 "pid": str(worker.pid),
-                "runs": str(worker.concurrency),
+                "slots": str(worker.concurrency),
+                "held": str(held.get(worker.id, 0)),
                 "up": spoken(last - moment(worker.started_at)),
                 "heard": (ago(heard, moment(now)), "dim"),
                 "types": ", ".join(worker.types),

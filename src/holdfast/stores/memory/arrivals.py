@@ -21,7 +21,7 @@ def send_one(state: State, message: Message, now: Micros) -> Sent:
     """Deliver a message once, however often it is sent."""
     run_id = message.run_id if message.key is None else state.keys.get(message.key)
     record = state.records.get(run_id) if run_id is not None else None
-    if record is None:
+    if record is None or record.run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
     if record.run.state.is_end:
         return Sent(run_id=run_id, refused="finished")

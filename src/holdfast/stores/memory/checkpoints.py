@@ -25,7 +25,7 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
     if record is None or verdict == "lost":
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
     if verdict == "applied":
-        return Verdict(run_id=checkpoint.run_id, is_held=False)
+        return Verdict(run_id=checkpoint.run_id, is_held=False, state=record.run.state)
 
     if isinstance(checkpoint.next, Renew):
         record.forget_history()
@@ -40,6 +40,8 @@ def _write_one(state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
         arrivals.collect_missed(state, record, now)
     _send_out(state, record, checkpoint, now)
     record.values |= checkpoint.values
+    if (fact := audit.of_beat(record.run, checkpoint, now)) is not None:
+        state.note_once(record, fact)
     return _advance(state, record, checkpoint, now)
 
 
@@ -75,7 +77,7 @@ def _send_out(state: State, record: Record, checkpoint: Checkpoint, now: Micros)
 def _advance(state: State, record: Record, checkpoint: Checkpoint, now: Micros) -> Verdict:
     """Give the run its next state, now that everything that arrived in this checkpoint is counted."""
     if record.run.token != checkpoint.token:  # it cancelled itself, or something that took it along
-        return Verdict(run_id=checkpoint.run_id, is_held=False)
+        return Verdict(run_id=checkpoint.run_id, is_held=False, state=record.run.state)
     # Waits that did not change have deadlines all the same.
     checkpoint = replace(checkpoint, waits=record.waits)
     moves.move(state, record, rules.advanced(record.run, checkpoint, now), now)

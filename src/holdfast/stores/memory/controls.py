@@ -6,8 +6,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, revision, rules
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core import audit, retention, revision, rules
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
@@ -22,10 +22,16 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
         raise RunNotFound(f"there is no run {run_id}")
     if any(fact.data.get(audit.REQUEST) == request.id for fact in record.audit):
         return True
+    if record.run.deleted_at is not None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return _carry_out(state, record, request, now)
+
+
+def _carry_out(state: State, record: Record, request: Control, now: Micros) -> bool:
     run = record.run
     match request:
         case Cancel():
-            return moves.cancel(state, run_id, request, now)
+            return moves.cancel(state, run.id, request, now)
         case Pause():
             return _change(state, record, rules.paused(run, now), request, now)
         case Resume():
@@ -36,6 +42,8 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
             return _revise(state, record, request, now)
         case Fork():
             return _fork(state, record, request, now)
+        case Delete():
+            return _delete(state, record, request, now)
         case _:
             assert_never(request)
 
@@ -91,4 +99,15 @@ def _fork(state: State, record: Record, request: Fork, now: Micros) -> bool:
     state.note(record, to)
     state.note(made, of)
     state.news.ready.add(forked.type)
+    return True
+
+
+def _delete(state: State, record: Record, request: Delete, now: Micros) -> bool:
+    """Take a run out of sight. One that lives ends first, as by any cancel."""
+    revision.check_free(record.run, is_forced=request.force)
+    moves.cancel(state, record.run.id, rules.deletion(request), now)
+    if record.run.key is not None:
+        state.keys.pop(record.run.key, None)
+    record.run = retention.deleted(record.run, now)
+    state.note(record, audit.of_control(record.run.id, "deleted", request, now))
     return True

@@ -33,7 +33,7 @@ def look(state: State, holdings: Sequence[Holding], now: Micros) -> Verdicts:
 def verdict(record: Record, seen: int) -> Verdict:
     """What a holder is told of a run that was its own until now."""
     if not record.run.is_held:
-        return Verdict(run_id=record.run.id, is_held=False)
+        return Verdict(run_id=record.run.id, is_held=False, state=record.run.state)
     run = record.run
     return Verdict(run_id=run.id, arrivals=record.newer(seen), seen=run.arrivals, is_pausing=run.is_pausing)
 

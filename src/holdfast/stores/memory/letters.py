@@ -18,7 +18,7 @@ def give_up_event(state: State, published: Published, reason: DeadReason, now: M
     """An event of a queue that nobody took in time becomes a dead letter."""
     event = published.event
     state.events[event.topic].remove(published)
-    _keep(state, DeadLetter(number=0, id=event.id, topic=event.topic, payload=event.payload, at=now, reason=reason))
+    keep(state, DeadLetter(number=0, id=event.id, topic=event.topic, payload=event.payload, at=now, reason=reason))
 
 
 def give_up_messages(state: State, record: Record, now: Micros) -> None:
@@ -35,7 +35,7 @@ def give_up_messages(state: State, record: Record, now: Micros) -> None:
             at=now,
             reason="undelivered",
         )
-        _keep(state, letter)
+        keep(state, letter)
 
 
 def list_letters(state: State, query: LetterQuery) -> list[DeadLetter]:
@@ -70,6 +70,7 @@ def _replay_one(state: State, letter: DeadLetter, now: Micros) -> bool:
     return True
 
 
-def _keep(state: State, letter: DeadLetter) -> None:
+def keep(state: State, letter: DeadLetter) -> None:
+    """Have one more dead letter, under the next number."""
     number = state.next_letter()
     state.letters[number] = replace(letter, number=number)

@@ -10,16 +10,17 @@ from typing import Any
 from holdfast.core.clock import Micros
 from holdfast.core.model import RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
-from holdfast.stores.memory import letters
+from holdfast.stores.memory import letters, purging
 from holdfast.stores.memory.state import Published, State
 
 _Place = tuple[dict[str, Any], str]
 """Where something old is kept, and under which id."""
 
 
-def prune(state: State, limit: int, now: Micros, *, is_dry_run: bool) -> Pruned:
-    """Remove at most `limit` of each kind; or only say how much that would be."""
+def prune(state: State, limit: int, now: Micros, *, retention: Micros = RUN_RETENTION, is_dry_run: bool) -> Pruned:
+    """Remove at most `limit` of each kind; or only say how much that would be, and of runs all of it."""
     if is_dry_run:
         state = deepcopy(state)
     gone: list[Published] = []
@@ -27,13 +28,15 @@ def prune(state: State, limit: int, now: Micros, *, is_dry_run: bool) -> Pruned:
     gone += _remove(state, _overflowing(state), "overflow", limit - len(gone), now)
     receipts = _forget(_old_receipts(state, now), limit)
     replies = _forget(_old_replies(state, now), limit)
+    runs, has_more_runs = purging.purge(state, None if is_dry_run else limit, retention, now)
     return Pruned(
+        runs=runs,
         events=sum(published.state == "open" for published in gone),
         dead_letters=sum(published.state == "pending" for published in gone),
         taken=sum(published.state == "taken" for published in gone),
         receipts=receipts,
         replies=replies,
-        has_more=limit in (len(gone), receipts, replies),
+        has_more=has_more_runs or limit in (len(gone), receipts, replies),
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from holdfast.core import limits, rules
-from holdfast.core.model import AuditFact, Entry, Run, Topic, WorkerInfo
+from holdfast.core.clock import Micros
+from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
 from holdfast.core.ports import Details, Query, SlotUse
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
@@ -15,7 +16,7 @@ from holdfast.stores.memory.state import State
 
 def get(state: State, run_id: str) -> Details | None:
     record = state.records.get(run_id)
-    return record.details() if record else None
+    return record.details() if record and record.run.deleted_at is None else None
 
 
 def find(state: State, key: str) -> str | None:
@@ -68,13 +69,27 @@ def slots(state: State, type: str | None) -> list[SlotUse]:
 def counts(state: State) -> dict[str, dict[RunState, int]]:
     """How many runs of each type are in each state."""
     counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
-    for record in list(state.records.values()):
+    for record in [record for record in state.records.values() if record.run.deleted_at is None]:
         counted[record.run.type][record.run.state] += 1
     return {type: dict(states) for type, states in sorted(counted.items())}
 
 
+def backlog(state: State, now: Micros) -> list[Backlog]:
+    """What may be claimed now; the ready time of a held run is the end of its lease."""
+    due: dict[str, list[Micros]] = defaultdict(list)
+    for record in state.records.values():
+        if record.run.ready_at is not None and record.run.ready_at <= now:
+            due[record.run.type].append(record.run.ready_at)
+    return [Backlog(type=type, count=len(ready), since=min(ready)) for type, ready in sorted(due.items())]
+
+
 def workers(state: State) -> list[WorkerInfo]:
     return sorted(state.workers.values(), key=lambda worker: worker.id)
+
+
+def held(state: State) -> dict[str, int]:
+    """How many runs each worker holds."""
+    return dict(Counter(record.run.worker for record in state.records.values() if record.run.worker is not None))
 
 
 def orphans(state: State, limit: int) -> list[str]:

@@ -19,6 +19,7 @@ from holdfast.core.model import (
     Entry,
     Event,
     Run,
+    Schedule,
     Topic,
     TypeRule,
     Wait,
@@ -27,6 +28,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.ports import Details
 from holdfast.core.topics import EventState
+from holdfast.core.transfer import Origin
 
 
 @dataclass
@@ -113,7 +115,7 @@ Place = tuple[int, Micros, str]
 
 @dataclass
 class State:
-    """Runs by id, ids by key, by parent and by slot, events by topic, topics, types, dead letters, workers, and news.
+    """All there is: runs by id, ids by key, by parent and by slot, events by topic, and the rest by name or number.
 
     `parked` are those who wait for a slot, or have waited: their waits tell. `slots` are those who have one.
     """
@@ -130,7 +132,9 @@ class State:
     topics: dict[str, Topic] = field(default_factory=dict)
     letters: dict[int, DeadLetter] = field(default_factory=dict)
     letter_count: int = 0
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)

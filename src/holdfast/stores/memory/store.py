@@ -17,22 +17,51 @@ from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent, SlotUse
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
-from holdfast.stores.memory import arrivals, claims, controls, leases, letters, pruning, reads, starts, types
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.stores.memory import (
+    arrivals,
+    claims,
+    controls,
+    leases,
+    letters,
+    pruning,
+    reads,
+    schedules,
+    starts,
+    transfers,
+    types,
+)
 from holdfast.stores.memory.checkpoints import write as write_checkpoints
 from holdfast.stores.memory.state import State
 
@@ -134,8 +163,36 @@ class MemoryStore:
         return letters.purge(self._state, numbers)
 
     @_atomic
-    def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), is_dry_run=is_dry_run)
+    def restore(self, restoration: Restoration) -> Restored:
+        return transfers.restore(self._state, restoration, self._clock.now())
+
+    @_atomic
+    def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return schedules.restore(self._state, wanted)
+
+    @_atomic
+    def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return schedules.put(self._state, wanted, self._clock.now())
+
+    @_atomic
+    def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return schedules.pause(self._state, names, self._clock.now(), is_paused=is_paused)
+
+    @_atomic
+    def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return schedules.remove(self._state, names)
+
+    @_atomic
+    def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return schedules.trigger(self._state, name, run_id, self._clock.now())
+
+    @_atomic
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return schedules.fire(self._state, firings, self._clock.now())
+
+    @_atomic
+    def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool:
@@ -182,11 +239,35 @@ class MemoryStore:
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return letters.list_letters(self._state, query)
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        with self._lock:
+            return transfers.dump(self._state, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return transfers.kept_events(self._state, after, limit)
+
+    async def last_event(self) -> int:
+        return self._state.event_count
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return schedules.list_schedules(self._state, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        return schedules.due(self._state, limit, after, self._clock.now())
+
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return reads.counts(self._state)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        with self._lock:
+            return reads.backlog(self._state, self._clock.now())
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return reads.workers(self._state)
+
+    async def held(self) -> dict[str, int]:
+        with self._lock:
+            return reads.held(self._state)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return reads.orphans(self._state, limit)

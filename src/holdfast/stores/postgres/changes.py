@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.clock import Micros
 from holdfast.stores.memory.state import Record
 from holdfast.stores.postgres.working import WorkingRecord, WorkingSet
 
@@ -43,6 +45,7 @@ def _new_record(changes: Changes, record: Record) -> None:
     changes["arrived"] += [with_fields(arrival, run_id=run_id) for arrival in record.inbox.values()]
     if record.waits:
         changes["waits"].append({"run_id": run_id, "waits": record.waits})
+    _changes_of_gains(changes, record, {})
 
 
 def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
@@ -55,11 +58,15 @@ def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
         changes["waits"].append({"run_id": run.id, "waits": record.waits})
     _changes_of_history(changes, record)
     _changes_of_inbox(changes, record)
+    _changes_of_gains(changes, record, before.receipts)
+
+
+def _changes_of_gains(changes: Changes, record: Record, receipts: Mapping[str, Micros]) -> None:
+    """What a run has published, received and replied; `receipts` are those it had before."""
+    run = record.run
     changes["values"] += [{"run_id": run.id, "name": name, "value": value} for name, value in record.values.items()]
     changes["receipts"] += [
-        {"run_id": run.id, "message_id": id, "at": at}
-        for id, at in record.receipts.items()
-        if before.receipts.get(id) != at
+        {"run_id": run.id, "message_id": id, "at": at} for id, at in record.receipts.items() if receipts.get(id) != at
     ]
     changes["replies"] += [
         {"run_id": run.id, "message_id": id, "payload": payload, "at": at}

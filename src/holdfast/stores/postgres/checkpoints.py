@@ -173,10 +173,10 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
 
 
 def _reaches_others(checkpoint: Checkpoint) -> bool:
-    """Whether others than the run itself have to be looked at, or a part of its history."""
+    """Whether others than the run itself have to be looked at, or a part of its history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
-    if checkpoint.replies or checkpoint.pruned:
+    if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
         return True
     return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
 
@@ -254,6 +254,8 @@ class Writing:
             self._held.let_go(verdict.run_id)
         for run, waits in kept:
             self._held.keep(replace(run, payload=""), waits)
+        if worn := [one.run_id for one in batch if one.beat and one.beat % audit.TRIM_EVERY == 0]:
+            yield self._calls.trim, (encode(worn).decode(),)
         return told
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, Plain]:
@@ -266,7 +268,7 @@ class Writing:
         return {place: one for place, one in plains.items() if one.before.id not in reached}
 
     def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
-        """Write what takes one trip. Those of which the server says `other` get no verdict."""
+        """Write what takes one trip. Those of which the server says something unusual get no verdict."""
         batch = list(plains.values())
         if len(batch) == 1 and (yield from self._write_alone(*plains.items())):
             return
@@ -370,11 +372,11 @@ def _finish(checkpoint: Checkpoint, move: dict[str, Any], at: Micros | None) -> 
 def _verdict(one: Plain, said: _Said) -> Verdict | None:
     run_id = one.checkpoint.run_id
     match said.what:
-        case "other":
+        case "other" | "applied":  # by an earlier attempt; in which state it is since, is to be looked up
             return None
         case "lost":
             return Verdict(run_id=run_id, is_lost=True, is_held=False)
         case "written" if one.is_held:
             return Verdict(run_id=run_id, arrivals=said.arrivals, seen=said.seen)
-        case "written" | "applied":
-            return Verdict(run_id=run_id, is_held=False)
+        case "written":
+            return Verdict(run_id=run_id, is_held=False, state=one.after.state)

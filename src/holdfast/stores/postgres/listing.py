@@ -59,6 +59,8 @@ def _source(query: Query) -> tuple[str, str]:
     conditions = list(_conditions(query))
     if query.tags or query.key is not None or query.parent_id is not None or query.id_prefix is not None:
         return "", f"({_newest(conditions)}) as listed"
+    if query.is_deleted:
+        return "", f"({_newest(conditions)}) as listed"
     if query.states and query.states.issubset(_FEW):
         each = [f"({_newest([_FEW[state], *conditions])})" for state in sorted(query.states)]
         return "", f"({' union all '.join(each)}) as listed"
@@ -127,6 +129,7 @@ def _conditions(query: Query) -> Iterator[str]:
         yield "run.created_at >= %(created_from)s"
     if query.created_until is not None:
         yield "run.created_at < %(created_until)s"
+    yield f"run.deleted_at is {'not ' if query.is_deleted else ''}null"
     if query.before is not None:
         yield "(run.created_at, run.id) < (%(before_created_at)s, %(before_id)s)"
 

@@ -12,12 +12,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import EVENT_RETENTION, RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
-from holdfast.stores.postgres import topics
+from holdfast.stores.postgres import purging, topics
 from holdfast.stores.postgres.statements import qualified
 
 LOOK_AHEAD = 100_000
@@ -214,14 +216,24 @@ _Found = Sequence[tuple[int, str, str]]
 
 
 def prune(
-    connection: psycopg.Connection[Any], schema: str, limit: int, now: Micros | None = None, *, is_dry_run: bool
+    connection: psycopg.Connection[Any],
+    schema: str,
+    limit: int,
+    now: Micros | None = None,
+    *,
+    retention: Micros = RUN_RETENTION,
+    is_dry_run: bool,
 ) -> Pruned:
     """Remove at most `limit` of each kind; or only say how much that would be. Without a time, the server's counts."""
     if now is None:
         ((now,),) = connection.execute(qualified(_NOW, schema)).fetchall()
         assert now is not None
     with connection.transaction(force_rollback=True) if is_dry_run else nullcontext():
-        return _Pruning(connection, schema, limit, now, is_dry_run=is_dry_run).done()
+        pruned = _Pruning(connection, schema, limit, now, is_dry_run=is_dry_run).done()
+    if is_dry_run:
+        return replace(pruned, runs=purging.count(connection, schema, retention, now))
+    runs, has_more = purging.purge(connection, schema, limit, retention, now)
+    return replace(pruned, runs=runs, has_more=pruned.has_more or has_more)
 
 
 class _Pruning:

@@ -52,6 +52,7 @@ _GET = f"""
     select {DETAILS}
     from {{schema}}.runs_read as run
     where run.id = %s
+      and run.deleted_at is null
 """  # noqa: S608 - of constants; by the primary key
 
 _FIND = """
@@ -141,6 +142,7 @@ _LETTERS_OF_FAMILY = """
 _COUNTS = """
     select type, state, count(*)
     from {schema}.runs
+    where deleted_at is null
     group by type, state
     order by type
 """  # reads every run

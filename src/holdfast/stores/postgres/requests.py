@@ -165,7 +165,11 @@ def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
         case SendRequest():
             (sent,) = arrivals.send(working, [request.message], now)
             if sent.refused is not None:  # it was not, when it was sent
-                _log.warning("a message to run %s is dropped: the run has ended meanwhile", sent.run_id)
+                _log.warning(
+                    "a message to run %s is dropped: the run has ended meanwhile",
+                    sent.run_id,
+                    extra={"run_id": sent.run_id},
+                )
         case EmitRequest():
             arrivals.emit(working, [request.event], now)
         case CancelRequest():

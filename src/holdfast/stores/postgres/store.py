@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -19,23 +20,52 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent, SlotUse
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters, types
-from holdfast.stores.postgres import checkup, claims, leases, listing, pruning, reads, requests, schema
+from holdfast.stores.postgres import (
+    backlogs,
+    checkup,
+    claims,
+    leases,
+    listing,
+    pruning,
+    reads,
+    requests,
+    schedules,
+    schema,
+    transfers,
+)
 from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -65,6 +95,7 @@ _log = logging.getLogger("holdfast.store")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_W = TypeVar("_W")
 _Carrier = TypeVar("_Carrier", Sessions, Wire)
 
 
@@ -267,8 +298,42 @@ class PostgresStore:
         wishes = Wishes(letters=set(numbers))
         return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._run_in(self._writers, pruning.prune, limit, self._at, is_dry_run=is_dry_run)
+    async def restore(self, restoration: Restoration) -> Restored:
+        at = self._at
+        return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        at = self._at
+        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._write_many(wanted, schedules.put)
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._write_many(names, partial(schedules.pause, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._write_many(names, schedules.remove)
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        at = self._at
+        return await self._write(lambda: schedules.trigger(self._calls, name, run_id, at))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._write_many(firings, schedules.fire)
+
+    async def _write_many(
+        self,
+        wanted: Sequence[_W],
+        talk: Callable[[Calls, Sequence[_W], Micros | None], Talk[tuple[Sequence[_R], News]]],
+    ) -> Sequence[_R]:
+        at = self._at
+        return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
+
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        return await self._run_in(
+            self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
+        )
 
     async def control(self, run_id: str, request: Control) -> bool:
         wishes = Wishes()
@@ -352,11 +417,35 @@ class PostgresStore:
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._read(reads.dead_letters, query)
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._read(transfers.dump, run_ids)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._read(transfers.kept_events, after, limit)
+
+    async def last_event(self) -> int:
+        return await self._read(transfers.last_event)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._read(schedules.list_schedules, query)
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        at = self._at
+        return await self._running(self._readers).run(
+            lambda connection: schedules.due(connection, self._calls, limit, after, at)
+        )
+
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._read(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._read(backlogs.backlog, self._at)
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._read(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._read(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._read(reads.orphans, limit)

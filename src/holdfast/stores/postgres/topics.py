@@ -15,8 +15,8 @@ from holdfast.stores.postgres.statements import qualified
 BUCKETS = 65_536
 """So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
 
-MIGRATING, PRUNING, REQUESTING = -1, -2, -3
-"""Where migrators, pruners and those who carry out requests take turns, among the same locks."""
+MIGRATING, PRUNING, REQUESTING, SCHEDULING, PURGING, RESTORING = -1, -2, -3, -4, -5, -6
+"""Where migrators, pruners, and those who carry out requests, set schedules or restore take turns, among the locks."""
 
 _TOPICS = """
     select row_to_json(topics)::text
@@ -82,6 +82,12 @@ def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]
 def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
     """Wait for one of the turns, and keep it until the end of the transaction. Before any lock of a topic."""
     connection.execute("select pg_advisory_xact_lock(%s, %s)", (classid(schema), turn))
+
+
+def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> bool:
+    """Take one of the turns, until the end of the transaction, unless somebody else has it."""
+    found = connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (classid(schema), turn)).fetchone()
+    return found is not None and bool(found[0])
 
 
 def put(connection: psycopg.Connection[Any], schema: str, topics: Sequence[Topic]) -> None:

@@ -10,7 +10,18 @@ from typing import Any
 import msgspec
 
 from holdfast.core import limits
-from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Finish, Fork, Recover, Renew, Rewind, TurnAround
+from holdfast.core.checkpoint import (
+    Cancel,
+    Checkpoint,
+    Control,
+    Delete,
+    Finish,
+    Fork,
+    Recover,
+    Renew,
+    Rewind,
+    TurnAround,
+)
 from holdfast.core.model import Event, Intent, Message, Run, WaitKind
 from holdfast.stores.postgres.topics import bucket, classid
 
@@ -115,7 +126,7 @@ class Wishes:
         self.runs.add(run_id)
         self.audits.add(run_id)
         match request:
-            case Cancel():
+            case Cancel() | Delete():
                 self.endings.add(run_id)
             case Rewind() | Recover():
                 self.histories.add(run_id)
@@ -153,6 +164,8 @@ class Wishes:
         self.emit(checkpoint.events)
         self.runs.update(checkpoint.cancels)
         self.endings.update(checkpoint.cancels)
+        if checkpoint.beat:
+            self.audits.add(run_id)
         if isinstance(checkpoint.next, (Finish, TurnAround, Renew)):
             self.endings.add(run_id)
         if isinstance(checkpoint.next, Renew):

@@ -340,6 +340,7 @@ class WorkingSet(State):
         number = next(self._numbers, None)
         if number is None:
             raise Unknown("new_events")
+        self.event_count = max(self.event_count, number)
         return number
 
     def next_letter(self) -> int:

@@ -113,7 +113,7 @@ def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
     """Deliver a message once, however often it is sent."""
     run_id = message.run_id if message.key is None else _id_of_key(desk, message.key)
     run = desk.run(run_id) if run_id is not None else None
-    if run is None:
+    if run is None or run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
     if run.state.is_end:
         return Sent(run_id=run_id, refused="finished")

@@ -42,7 +42,7 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     if run is None or verdict == "lost":
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
     if verdict == "applied":
-        return Verdict(run_id=checkpoint.run_id, is_held=False)
+        return Verdict(run_id=checkpoint.run_id, is_held=False, state=_loaded(desk, run.id).state)
     if isinstance(checkpoint.next, Renew):
         desk.drop_history(run.id)
     for entry in checkpoint.entries:
@@ -59,10 +59,18 @@ def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
             queues.give_back(desk, run.id, checkpoint.waits, now)
         arrivals.collect_missed(desk, run, checkpoint.waits, now)
     _send_out(desk, checkpoint, now)
+    _tell(desk, run, checkpoint, now)
+    return _advance(desk, checkpoint, now)
+
+
+def _tell(desk: Desk, run: Run, checkpoint: Checkpoint, now: Micros) -> None:
+    """What a run lets everybody know of itself."""
     if checkpoint.values:
         values = [(run.id, name, value) for name, value in checkpoint.values.items()]
         desk.connection.executemany(_SET_VALUE, values)
-    return _advance(desk, checkpoint, now)
+    if (fact := audit.of_beat(run, checkpoint, now)) is not None:
+        desk.note_once(fact)
+        desk.trim_now_and_then(run.id, checkpoint.beat)
 
 
 def _is_plain(checkpoint: Checkpoint) -> bool:
@@ -73,7 +81,7 @@ def _is_plain(checkpoint: Checkpoint) -> bool:
         and not checkpoint.charged
         and not (checkpoint.consumed or checkpoint.children or checkpoint.messages)
         and not (checkpoint.events or checkpoint.cancels or checkpoint.values)
-        and not (checkpoint.replies or checkpoint.pruned)
+        and not (checkpoint.replies or checkpoint.pruned or checkpoint.beat)
     )
 
 
@@ -98,14 +106,14 @@ def _advance(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
     """Give the run its next state, now that everything that arrived in this transaction is counted."""
     run = _loaded(desk, checkpoint.run_id)
     if run.token != checkpoint.token:  # it cancelled itself, or something that took it along
-        return Verdict(run_id=run.id, is_held=False)
+        return Verdict(run_id=run.id, is_held=False, state=run.state)
     if checkpoint.waits is None and isinstance(checkpoint.next, Suspend):
         # Waits that did not change have deadlines all the same.
         checkpoint = replace(checkpoint, waits=tuple(desk.waits(run.id)))
     moves.move(desk, run, rules.advanced(run, checkpoint, now), now)
     run = _loaded(desk, checkpoint.run_id)
     if not run.is_held:
-        return Verdict(run_id=run.id, is_held=False)
+        return Verdict(run_id=run.id, is_held=False, state=run.state)
     return leases.verdict(desk, run, checkpoint.seen)
 
 

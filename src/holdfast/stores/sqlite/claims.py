@@ -101,7 +101,7 @@ WON_BEFORE = f"""
     order by run.rowid
 """
 
-_BEFORE_ALL_PRIORITIES = -(1 << 62)
+BEFORE_ALL_PRIORITIES = -(1 << 62)
 _PROBE: Micros = round(PROBE_SECONDS * SECOND)
 
 
@@ -167,7 +167,7 @@ def _won_before(desk: Desk, request: ClaimRequest, types: Sequence[str]) -> list
 
 def _lanes(desk: Desk, type: str) -> Iterator[_Lane]:
     """The lanes of a type that hold anything, each with the ready time of its head."""
-    priority = _BEFORE_ALL_PRIORITIES
+    priority = BEFORE_ALL_PRIORITIES
     while (found := desk.one(NEXT_LANE, type, priority)) is not None:
         priority, ready_at = found
         yield _Lane(priority, type, ready_at)

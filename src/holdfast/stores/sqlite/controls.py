@@ -8,8 +8,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, revision, rules
-from holdfast.core.checkpoint import Cancel, Control, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core import audit, retention, revision, rules
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
@@ -31,6 +31,12 @@ _DROP_ENTRY = """
       and location = ?
 """  # by the primary key
 
+_FREE_KEY = """
+    update run
+    set key = null
+    where id = ?
+"""  # by the primary key
+
 
 def control(desk: Desk, run_id: str, request: Control) -> bool:
     """Carry out a person's wish. Raises before it writes."""
@@ -40,19 +46,27 @@ def control(desk: Desk, run_id: str, request: Control) -> bool:
         raise RunNotFound(f"there is no run {run_id}")
     if desk.one(_WAS_ASKED, run_id, request.id) is not None:
         return True
+    if run.deleted_at is not None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return _carry_out(desk, run, request, now)
+
+
+def _carry_out(desk: Desk, run: Run, request: Control, now: Micros) -> bool:
     match request:
         case Cancel():
-            return moves.cancel(desk, run_id, request, now)
+            return moves.cancel(desk, run.id, request, now)
         case Pause():
             return _change(desk, run, rules.paused(run, now), request, now)
         case Resume():
-            return _change(desk, run, rules.resumed(run, desk.waits(run_id), now), request, now)
+            return _change(desk, run, rules.resumed(run, desk.waits(run.id), now), request, now)
         case Wake():
-            return _change(desk, run, rules.roused(run, desk.waits(run_id), now), request, now)
+            return _change(desk, run, rules.roused(run, desk.waits(run.id), now), request, now)
         case Rewind() | Recover():
             return _revise(desk, run, request, now)
         case Fork():
-            return _fork(desk, run_id, request, now)
+            return _fork(desk, run.id, request, now)
+        case Delete():
+            return _delete(desk, run, request, now)
         case _:
             assert_never(request)
 
@@ -114,4 +128,14 @@ def _fork(desk: Desk, run_id: str, request: Fork, now: Micros) -> bool:
     for fact in audit.of_fork(source, request, now):
         desk.note(fact)
     desk.news.ready.add(forked.type)
+    return True
+
+
+def _delete(desk: Desk, run: Run, request: Delete, now: Micros) -> bool:
+    """Take a run out of sight. One that lives ends first, as by any cancel."""
+    revision.check_free(run, is_forced=request.force)
+    moves.cancel(desk, run.id, rules.deletion(request), now)
+    desk.put(retention.deleted(desk.run(run.id) or run, now))
+    desk.note(audit.of_control(run.id, "deleted", request, now))
+    desk.connection.execute(_FREE_KEY, (run.id,))
     return True

@@ -98,8 +98,6 @@ _IS_NOTED = """
     limit 1
 """  # audit_run
 
-_AUDIT_TRIM_EVERY = 50
-
 _TRIM = f"""
     delete from audit
     where run_id = ?1
@@ -339,8 +337,12 @@ class Desk:
     def note_often(self, fact: AuditFact, count: int) -> None:
         """Note what a run does again and again, of which the last ones suffice; now and then clear the rest away."""
         self._facts.append(rows.fact_row(fact))
-        if count % _AUDIT_TRIM_EVERY == 0:
-            self._trims.add(fact.run_id)
+        self.trim_now_and_then(fact.run_id, count)
+
+    def trim_now_and_then(self, run_id: str, count: int) -> None:
+        """Clear old facts of a run away, if it is time for that after so many."""
+        if count % audit.TRIM_EVERY == 0:
+            self._trims.add(run_id)
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """Drop runs that another statement has changed; they are loaded anew."""

@@ -87,6 +87,8 @@ def _sources(connection: apsw.Connection, query: Query) -> Iterator[tuple[list[C
         yield [*_types(query), *_states(query)], "indexed by run_parent"
     elif query.id_prefix is not None:
         yield [*_types(query), *_states(query)], "indexed by sqlite_autoindex_run_1"
+    elif query.is_deleted:
+        yield [*_types(query), *_states(query)], "indexed by run_deleted"
     elif query.states and query.states.issubset(RARE_STATES):
         for state in query.states:
             yield [(f"run.state = '{state.value}'", ()), *_types(query)], "indexed by run_rare"
@@ -133,6 +135,7 @@ def _filters(query: Query) -> Iterator[Condition]:
         yield "run.parent_id = ?", (query.parent_id,)
     if query.id_prefix is not None:
         yield "run.id >= ? and run.id < ?", (query.id_prefix, query.id_prefix + _LAST_CHARACTER)
+    yield f"run.deleted_at is {'not ' if query.is_deleted else ''}null", ()
     at = "tag.created_at" if query.tags else "run.created_at"
     if query.created_from is not None:
         yield f"{at} >= ?", (query.created_from,)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.clock import Micros
 from holdfast.core.model import RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
 from holdfast.core.topics import REPLY_RETENTION, topic_of
-from holdfast.stores.sqlite import letters, topics
+from holdfast.stores.sqlite import letters, purging, topics
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.rows import Row
 
@@ -105,14 +107,20 @@ _DROP_REPLIES = """
 """  # reply_age, then the primary key
 
 
-def prune(desk: Desk, limit: int, *, is_dry_run: bool) -> Pruned:
-    """Remove at most `limit` of each kind; or only say how much that would be."""
-    if not is_dry_run:
-        return _Pruning(desk, limit).done()
+def prune(desk: Desk, limit: int, retention: Micros) -> Pruned:
+    """Remove at most `limit` of each kind."""
+    now = desk.now()
+    pruned = _Pruning(desk, limit, now).done()
+    runs, has_more = purging.purge(desk, limit, retention, now)
+    return replace(pruned, runs=runs, has_more=pruned.has_more or has_more)
+
+
+def rehearse(desk: Desk, limit: int) -> Pruned:
+    """Only say how much that would be. Runs are not counted: there may be many, and a reader can do that."""
     desk.flush()  # others share this transaction
     desk.connection.execute("savepoint dry_run")
     try:
-        return _Pruning(desk, limit).done()
+        return _Pruning(desk, limit, desk.now()).done()
     finally:
         desk.connection.execute("rollback to dry_run")
         desk.connection.execute("release dry_run")
@@ -121,9 +129,9 @@ def prune(desk: Desk, limit: int, *, is_dry_run: bool) -> Pruned:
 class _Pruning:
     """One pruning, and what it has removed so far."""
 
-    def __init__(self, desk: Desk, limit: int) -> None:
+    def __init__(self, desk: Desk, limit: int, now: Micros) -> None:
         self._desk = desk
-        self._now: Micros = desk.now()
+        self._now = now
         self._limit = limit
         self._left = limit
         self._removed = {"open": 0, "pending": 0, "taken": 0}

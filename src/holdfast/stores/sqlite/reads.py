@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import apsw
 
-from holdfast.core.audit import KEPT, ROUTINE
+from holdfast.core.audit import kept
 from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.states import ENDS, RunState
@@ -25,6 +25,7 @@ _GET = f"""
     from run
     join intent on intent.run_id = run.id
     where run.id = ?
+      and run.deleted_at is null
 """  # by the primary keys
 
 _FIND = """
@@ -71,6 +72,7 @@ _REPLIES = """
 _COUNTS = """
     select type, state, count(*)
     from run not indexed
+    where deleted_at is null
     group by type, state
     order by type
 """  # reads every run
@@ -119,10 +121,7 @@ def find(connection: apsw.Connection, key: str) -> str | None:
 
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:
     """The facts of a run's life. Of what it does again and again some old ones may not be cleared away yet."""
-    facts = list(map(rows.fact_of, connection.execute(_AUDIT, (run_id,))))
-    routine = [fact for fact in facts if fact.event in ROUTINE]
-    old = set(map(id, routine[:-KEPT]))
-    return tuple(fact for fact in facts if id(fact) not in old)
+    return kept(map(rows.fact_of, connection.execute(_AUDIT, (run_id,))))
 
 
 def ends(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Run]:

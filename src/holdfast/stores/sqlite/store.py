@@ -9,38 +9,49 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import apsw
+from msgspec.structs import replace
 
-from holdfast.core.checkpoint import (
-    Checkpoint,
-    Claimed,
-    ClaimRequest,
-    Control,
-    Created,
-    LeaseRequest,
-    Verdicts,
-)
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import (
     AuditFact,
+    Backlog,
     DeadLetter,
     Entry,
     Event,
+    Firing,
     Holding,
     Intent,
     Message,
     Run,
+    Schedule,
     Topic,
     TypeChange,
     TypeOffer,
     TypeRule,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Finding, LetterQuery, Pruned, Query, SchemaStatus, Sent, SlotUse
+from holdfast.core.ports import (
+    Details,
+    Due,
+    Finding,
+    Fired,
+    LetterQuery,
+    Pruned,
+    Query,
+    ScheduleQuery,
+    SchemaStatus,
+    Sent,
+    SlotUse,
+)
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
+from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
 from holdfast.stores.sqlite import (
     arrivals,
+    backlogs,
     checkup,
     claims,
     controls,
@@ -50,9 +61,12 @@ from holdfast.stores.sqlite import (
     limits,
     listing,
     pruning,
+    purging,
     reads,
+    schedules,
     schema,
     starts,
+    transfers,
 )
 from holdfast.stores.sqlite import topics as topic_rules
 from holdfast.stores.sqlite import types as type_rules
@@ -173,8 +187,34 @@ class SqliteStore:
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         return await self._writer.run(lambda desk: letters.purge(desk, numbers))
 
-    async def prune(self, limit: int, *, is_dry_run: bool = False) -> Pruned:
-        return await self._writer.run(lambda desk: pruning.prune(desk, limit, is_dry_run=is_dry_run))
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return await self._writer.run(lambda desk: schedules.restore(desk, wanted))
+
+    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
+        return await self._writer.run(lambda desk: schedules.put(desk, wanted))
+
+    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.pause(desk, names, is_paused=is_paused))
+
+    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
+        return await self._writer.run(lambda desk: schedules.remove(desk, names))
+
+    async def trigger_schedule(self, name: str, run_id: str) -> bool:
+        return await self._writer.run(lambda desk: schedules.trigger(desk, name, run_id))
+
+    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        return await self._writer.run(lambda desk: schedules.fire(desk, firings))
+
+    async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
+        if not is_dry_run:
+            return await self._writer.run(lambda desk: pruning.prune(desk, limit, retention))
+        now = self._clock.now()
+        pruned = await self._writer.run(lambda desk: pruning.rehearse(desk, limit))
+        runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
+        return replace(pruned, runs=runs)
 
     async def control(self, run_id: str, request: Control) -> bool:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
@@ -219,11 +259,33 @@ class SqliteStore:
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
 
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._readers.run(lambda connection: transfers.dump(connection, run_ids))
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._readers.run(transfers.last_event)
+
+    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
+        return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        now = self._clock.now()
+        return await self._readers.run(lambda connection: schedules.due(connection, limit, after, now))
+
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)
 
+    async def backlog(self) -> Sequence[Backlog]:
+        return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
+
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._readers.run(reads.workers)
+
+    async def held(self) -> dict[str, int]:
+        return await self._readers.run(backlogs.held)
 
     async def orphans(self, limit: int) -> Sequence[str]:
         return await self._readers.run(lambda connection: reads.orphans(connection, limit))

@@ -26,6 +26,7 @@ _PARTS = (
     "claim",
     "control",
     "database",
+    "delete",
     "event",
     "fork",
     "generation",
@@ -34,6 +35,7 @@ _PARTS = (
     "letter",
     "limit",
     "message",
+    "moved_event",
     "pause",
     "queue",
     "rate",
@@ -41,10 +43,13 @@ _PARTS = (
     "recover",
     "renew",
     "repeat",
+    "retention",
     "rewind",
     "rollback",
+    "schedule",
     "slot",
     "start",
+    "transfer",
     "type",
 )
 
@@ -57,6 +62,7 @@ from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
+from holdfast.testing.contract.delete import DeleteContract  # noqa: E402
 from holdfast.testing.contract.event import EventContract  # noqa: E402
 from holdfast.testing.contract.fork import ForkContract  # noqa: E402
 from holdfast.testing.contract.generation import GenerationContract  # noqa: E402
@@ -65,6 +71,7 @@ from holdfast.testing.contract.hint import HintContract  # noqa: E402
 from holdfast.testing.contract.letter import LetterContract  # noqa: E402
 from holdfast.testing.contract.limit import LimitContract  # noqa: E402
 from holdfast.testing.contract.message import MessageContract  # noqa: E402
+from holdfast.testing.contract.moved_event import MovedEventContract  # noqa: E402
 from holdfast.testing.contract.pause import PauseContract  # noqa: E402
 from holdfast.testing.contract.queue import QueueContract  # noqa: E402
 from holdfast.testing.contract.rate import RateContract  # noqa: E402
@@ -72,10 +79,13 @@ from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
+from holdfast.testing.contract.retention import RetentionContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
 from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
+from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
 from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
+from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
 from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
@@ -86,6 +96,7 @@ __all__ = [
     "ClaimContract",
     "ControlContract",
     "DatabaseContract",
+    "DeleteContract",
     "EventContract",
     "ForkContract",
     "GenerationContract",
@@ -94,6 +105,7 @@ __all__ = [
     "LetterContract",
     "LimitContract",
     "MessageContract",
+    "MovedEventContract",
     "PauseContract",
     "QueueContract",
     "RateContract",
@@ -101,12 +113,15 @@ __all__ = [
     "RecoverContract",
     "RenewContract",
     "RepeatContract",
+    "RetentionContract",
     "RewindContract",
     "RollbackContract",
+    "ScheduleContract",
     "SettableClock",
     "SlotContract",
     "StartContract",
     "StoreContract",
+    "TransferContract",
     "TypeContract",
 ]
 
@@ -130,10 +145,15 @@ class StoreContract(
     RewindContract,
     RecoverContract,
     ForkContract,
+    TransferContract,
+    MovedEventContract,
+    ScheduleContract,
     TypeContract,
     LimitContract,
     SlotContract,
     RateContract,
+    DeleteContract,
+    RetentionContract,
     ReadContract,
     HintContract,
 ):

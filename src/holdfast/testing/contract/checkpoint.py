@@ -133,6 +133,29 @@ class CheckpointContract(Contract):
         assert details is not None
         assert details.values == {"done": "2", "it's ☃": '"x"'}
 
+    async def test_signs_of_life_are_noted_by_their_number_and_the_last_hundred_kept(self, store: Store) -> None:
+        """SEMANTICS, seeing: heartbeats are facts of the audit, and of what happens over and over the last 100 stay."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(a_retry(),)))
+        for number in range(1, 121):
+            await write(store, checkpoint_for(lease, beat=number, values={"progress": f"{number}"}))
+
+        told = await store.audit(an_id(1))
+        beats = [fact for fact in told if fact.event == "heartbeat"]
+        assert [fact.event for fact in told if fact not in beats] == ["retried"]
+        assert [fact.data["request"] for fact in beats] == [f"1.{number}" for number in range(21, 121)]
+
+    async def test_a_holder_that_lost_its_run_shows_no_sign_of_life(self, store: Store) -> None:
+        """S2, T8: nor does it publish anything."""
+        lease = await held(store)
+        await store.control(an_id(1), Cancel(id="c"))
+        verdict = await write(store, checkpoint_for(lease, beat=1, values={"progress": "1"}))
+
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert (verdict.is_lost, details.values) == (True, {})
+        assert "heartbeat" not in await facts_of(store)
+
     async def test_waits_are_replaced_as_a_set_and_kept_if_not_given(self, store: Store) -> None:
         """The port: `waits` is the full set of open waits, or None if it did not change."""
         lease = await held(store)

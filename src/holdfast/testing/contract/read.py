@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Release
+from holdfast.core.checkpoint import Cancel, Pause, Release, Resume
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.model import Backlog
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
     LEASE,
+    OTHER_WORKER,
     TYPE,
+    WORKER,
+    a_message,
     an_id,
     an_intent,
     block,
@@ -52,6 +56,8 @@ class ReadContract(Contract):
         assert list(await store.list(Query())) == []
         assert list(await store.ends([an_id(1)])) == []
         assert await store.counts() == {}
+        assert list(await store.backlog()) == []
+        assert await store.held() == {}
         assert list(await store.workers()) == []
         assert list(await store.orphans(10)) == []
 
@@ -256,6 +262,48 @@ class ReadContract(Contract):
             TYPE: {RunState.PENDING: 2, RunState.SUCCEEDED: 1},
             "other's": {RunState.PENDING: 1},
         }
+
+    async def test_the_backlog_is_what_may_be_claimed_now(self, store: Store, clock: SettableClock) -> None:
+        """T5: from `ready_at` on, whatever made it ready. Sleeping, waiting, held and ended runs are no part of it."""
+        await start(store, an_intent(1, priority=9), an_intent(2, delay=2 * SECOND), an_intent(3, type="other's"))
+        await ended(store, 4)
+        await suspended(store, 5, for_message("go"))
+        await suspended(store, 6, for_time(START + SECOND))
+        await held(store, 7)
+        await store.control(an_id(3), Pause(id="p"))
+
+        assert list(await store.backlog()) == [Backlog(type=TYPE, count=1, since=START)]
+        clock.advance(2 * SECOND)
+        await store.send([a_message(5)])
+        assert list(await store.backlog()) == [Backlog(type=TYPE, count=4, since=START)]
+        await store.control(an_id(3), Resume(id="r"))
+        await store.control(an_id(1), Cancel(id="c"))
+        assert list(await store.backlog()) == [
+            Backlog(type=TYPE, count=3, since=START + SECOND),
+            Backlog(type="other's", count=1, since=START + 2 * SECOND),
+        ]
+
+    async def test_a_lease_that_has_run_out_belongs_to_the_backlog(self, store: Store, clock: SettableClock) -> None:
+        """T5: the ready time of a held run is the end of its lease. S7: at that instant, not before."""
+        await held(store, 1)
+        await held(store, 2, worker=OTHER_WORKER)
+        await start(store, an_intent(3, delay=DAY))
+
+        clock.advance(LEASE - 1)
+        assert list(await store.backlog()) == []
+        clock.advance(1)
+        assert list(await store.backlog()) == [Backlog(type=TYPE, count=2, since=START + LEASE)]
+
+    async def test_held_runs_are_counted_by_their_holder(self, store: Store, clock: SettableClock) -> None:
+        """The port: `held`. Expiry alone ends nothing: until somebody else claims, the run is held."""
+        await held(store, 1)
+        await held(store, 2, type="other's")
+        await held(store, 3, worker=OTHER_WORKER)
+        await ended(store, 4)
+        await start(store, an_intent(5))
+        clock.advance(LEASE)
+
+        assert await store.held() == {WORKER: 2, OTHER_WORKER: 1}
 
     async def test_no_state_a_run_can_be_in_is_an_orphan(self, store: Store) -> None:
         """PROMISES 8: each live run is claimed, ready, or waiting for something named."""

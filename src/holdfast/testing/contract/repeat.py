@@ -64,6 +64,7 @@ class RepeatContract(Contract):
             events=(an_event("e1"),),
             cancels=(an_id(5),),
             values={"done": "1"},
+            beat=1,
             charged=True,
         )
         first = await write(store, checkpoint)

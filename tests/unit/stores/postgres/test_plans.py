@@ -12,7 +12,7 @@ from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Query
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import claims, listing, pruning, reads, requests
+from holdfast.stores.postgres import backlogs, claims, listing, pruning, purging, reads, requests
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import hold
@@ -24,7 +24,8 @@ RUNS = 20_000
 # Of twenty types: half have ended, most others sleep, a few run, are due, or have failed.
 FILL = """
     insert into {schema}.runs (
-        id, type, state, created_at, start_at, ready_at, worker, token, key, parent_id, tags, crashes
+        id, type, state, created_at, start_at, ready_at, worker, token, key, parent_id, tags, crashes, finished_at,
+        purge_at, deleted_at
     )
     select
         lpad(to_hex(n), 12, '0'),
@@ -44,7 +45,10 @@ FILL = """
         case when n %% 3 = 0 then 'key ' || n end,
         case when n %% 100 = 0 then lpad(to_hex(n / 100), 12, '0') end,
         case when n %% 50 = 0 then jsonb_build_object('customer', (n %% 700)::text) end,
-        0
+        0,
+        case when n %% 2 = 0 then 2000000 + n end,
+        case when n %% 8 = 0 then 3000000 + n end,
+        case when n %% 40 = 0 then 2500000 + n end
     from generate_series(1, %s) as n
 """
 
@@ -110,6 +114,7 @@ LISTS = {
     "a rare state of a type": (Query(states=frozenset({RunState.BLOCKED}), type="type.1"), "runs_rare"),
     "what runs": (Query(states=frozenset({RunState.RUNNING})), "runs_held"),
     "a type": (Query(type="type.1", limit=20), "runs_listed"),
+    "what was deleted": (Query(is_deleted=True, limit=20), "runs_deleted"),
     "a page of a type": (Query(type="type.1", before=(1_010_000, "a"), limit=20), "runs_listed"),
     "children": (Query(parent_id="0000000000aa"), "runs_parent"),
     "a tag": (Query(tags={"customer": "100"}), "runs_tags"),
@@ -195,6 +200,33 @@ def test_a_statement_finds_its_few_rows_by_an_index(full: Place, name: str) -> N
     assert scans(found) == [], found
 
 
+IDS = [f"{number:012x}" for number in range(1, 201)]
+
+DROPPED = ("runs_pkey", "entries_pkey", "audits_run", "receipts_pkey", "replies_pkey", "inbox_pkey", "waits_pkey")
+
+PURGES: dict[str, tuple[str, Any, str]] = {
+    "runs at their instant": (purging._DUE, {"now": 3_001_000, "usual": 10, "limit": 20}, "runs_purge"),
+    "runs of types": (purging._DUE, {"now": 2_001_000, "usual": 10, "limit": 20}, "runs_ended"),
+    "about runs": (purging._ABOUT, {"ids": IDS, "room": 2_000, "usual": 10}, "runs_pkey"),
+    "runs to lock": (purging._LOCK, {"ids": IDS, "tokens": [1] * len(IDS)}, "runs_pkey"),
+    "runs for later": (purging._DEFER, (1, IDS), "runs_pkey"),
+    **{f"drop from {index}": (purging._DROP, {"ids": IDS}, index) for index in DROPPED},
+    **{drop: (drop, (IDS[0], 9), "audits_run" if "audits" in drop else "_pkey") for drop in purging._DROPS_SOME},
+}
+
+
+@pytest.mark.parametrize("name", PURGES)
+def test_a_bite_of_runs_is_removed_by_indexes(full: Place, name: str) -> None:
+    text, values, index = PURGES[name]
+
+    with full.connection.transaction(force_rollback=True):
+        full.execute(purging._PLANNING)
+        found = plan(full, text, values)
+
+    assert any(one.endswith(index) for one in indexes(found)), found
+    assert scans(found) == [], found
+
+
 def test_a_look_through_the_view_for_producers_costs_what_a_look_at_the_table_costs(full: Place) -> None:
     by_id = plan(full, "select state, result from {schema}.intent where id = 'a'", None)
     by_key = plan(full, "select state, result from {schema}.intent where idempotency_key = 'key 3'", None)
@@ -230,6 +262,17 @@ def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(fu
         assert len(claimed.leases) == 3
 
     scanned, rows = touched(full, claim)
+
+    assert scanned == 0
+    assert rows < 200
+
+
+def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> None:
+    def look() -> None:
+        assert sum(one.count for one in backlogs.backlog(full.connection, full.schema, None)) == 10
+        assert backlogs.held(full.connection, full.schema) == {"w": 10}
+
+    scanned, rows = touched(full, look)
 
     assert scanned == 0
     assert rows < 200

@@ -14,6 +14,10 @@ create index runs_ended on runs (type, finished_at, id)
 create index runs_purge on runs (purge_at, id)
     where purge_at is not null;
 
+-- Those that people no longer see, newest first.
+create index runs_deleted on runs (created_at, id)
+    where deleted_at is not null;
+
 -- `rate_window` is what the rate has to remember.
 create table types (
     name text collate "C" primary key,
@@ -99,3 +103,144 @@ comment on column slot.run_id is 'The run that has it.';
 
 comment on table types is 'holdfast''s own; read the view type.';
 comment on table slots is 'holdfast''s own; read the view slot.';
+
+-- What people see and use, in place of what `0005_people.sql` has: without what was deleted.
+
+create or replace view run as
+    select id, type, state, priority, key,
+        coalesce(tags, '{}') as tags,
+        coalesce(continued, payload)::json as payload,
+        result::json as result,
+        error::json as error,
+        worker, token, attempt, generation, crashes, parent_id,
+        instant(created_at) as created_at,
+        coalesce(instant(start_at), ready_at, instant(created_at)) as start_at,
+        ready_at,
+        instant(first_claimed_at) as first_claimed_at,
+        instant(suspended_at) as suspended_at,
+        instant(updated_at) as updated_at,
+        instant(finished_at) as finished_at
+    from runs
+    where deleted_at is null;
+
+-- Likewise. Nor is the check for what waits for a slot, which is not ready at any time: it was checked before.
+create or replace view intent as
+    select id, type, payload,
+        key as idempotency_key,
+        priority,
+        ready_at as run_at,
+        tags,
+        state collate "C" as state,
+        result::json as result,
+        error::json as error,
+        instant(created_at) as created_at,
+        instant(finished_at) as finished_at
+    from runs
+    where token > 0
+       or state <> 'pending'
+       or parent_id is not null
+       or (ready_at is null and start_at is not null)
+       or check_intent_v1(id, type, payload, key, priority, ready_at, tags)
+    with local check option;
+
+-- A run that nobody has ever claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot
+-- nor waits for one. What becomes of any other is for a worker to decide, by the rules.
+create or replace function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
+    language plpgsql security definer
+    set search_path from current
+    as $$
+declare
+    request constant text := new_id();
+    now constant bigint := micros(clock_timestamp());
+    why constant text := coalesce(reason, '');
+    current record;
+begin
+    perform check_payload_v1('reason', to_json(why)::text, false);
+    -- Locked first: only a later statement sees what whoever had it before has written of its waits.
+    perform from runs as r where r.id = cancel.run_id for no key update;
+    update runs as r
+    set state = 'cancelled',
+        token = 1,
+        start_at = coalesce(r.start_at, micros(r.ready_at)),
+        ready_at = null,
+        claim_id = null,
+        crashes = 0,
+        error = json_build_object('type', 'Cancelled', 'message', why)::text,
+        updated_at = now,
+        finished_at = now,
+        purge_at = now + r.retention
+    where r.id = cancel.run_id
+      and r.state = 'pending'
+      and r.token = 0
+      and r.arrivals = 0
+      and r.parent_id is null
+      and r.slots is null
+      and not exists (select from waits as w where w.run_id = r.id)
+    returning r.id, r.type, r.state
+    into current;
+    if found then
+        insert into audits (run_id, event, at, data)
+        values (current.id, 'cancelled', now, json_build_object('reason', why, 'request', request)::text);
+        perform notify();
+        return true;
+    end if;
+    select r.id, r.type, r.state
+    from runs as r
+    where r.id = cancel.run_id
+      and r.deleted_at is null
+    into current;
+    if not found then
+        raise exception 'there is no run %', coalesce(quote_literal(cancel.run_id), 'null')
+            using errcode = 'no_data_found';
+    end if;
+    if current.state in ('succeeded', 'failed', 'cancelled') then
+        return false;
+    end if;
+    insert into requests (body)
+    values (json_build_object(
+        'kind', 'cancel',
+        'run_id', current.id,
+        'request', json_build_object('id', request, 'reason', why)
+    )::text);
+    perform notify(current.type);
+    return true;
+end
+$$;
+
+create or replace function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
+    language plpgsql security definer
+    set search_path from current
+    as $$
+declare
+    current record;
+begin
+    perform check_text_v1('name', send.name);
+    perform check_text_v1('id', send.id);
+    perform check_payload_v1('payload', send.payload::text, false);
+    select r.id, r.type, r.state
+    from runs as r
+    where r.id = send.run_id
+      and r.deleted_at is null
+    into current;
+    if not found then
+        raise exception 'there is no run %', coalesce(quote_literal(send.run_id), 'null')
+            using errcode = 'no_data_found';
+    end if;
+    if current.state in ('succeeded', 'failed', 'cancelled') then
+        raise exception 'run % has ended (%) and takes no more messages', quote_literal(current.id), current.state
+            using errcode = 'object_not_in_prerequisite_state';
+    end if;
+    insert into requests (body)
+    values (json_build_object(
+        'kind', 'send',
+        'message', json_build_object(
+            'id', send.id,
+            'name', send.name,
+            'payload', coalesce(send.payload::text, 'null'),
+            'run_id', current.id
+        )
+    )::text);
+    perform notify(current.type);
+    return send.id;
+end
+$$;

@@ -14,6 +14,10 @@ create index run_ended on run (type, finished_at, id)
 create index run_purge on run (purge_at, id)
     where purge_at is not null;
 
+-- Those that people no longer see, newest first.
+create index run_deleted on run (created_at, id)
+    where deleted_at is not null;
+
 -- `per_key` and `rate` are JSON; `rate_window` is what the rate has to remember.
 create table type (
     name text primary key not null,

@@ -1,0 +1,31 @@
+"""`holdfast completion`."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.exits import Refusal
+
+_VARIABLE = "_HOLDFAST_COMPLETE"
+
+
+@holdfast_command(
+    "completion",
+    "holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast",
+    "holdfast completion zsh > ~/.zfunc/_holdfast",
+    "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the script that lets a shell complete commands, options, runs, types and topics after TAB.
+
+    Save it where the examples say, and open another shell. For zsh that directory has to be in `fpath` before
+    `compinit` is called in ~/.zshrc. To try it at once: eval "$(holdfast completion bash)".
+    """
+    complete = get_completion_class(shell)
+    if complete is None:
+        raise Refusal(f"this version of click knows no completion for {shell}; upgrade it")
+    root = click.get_current_context().find_root()
+    click.echo(complete(root.command, {}, "holdfast", _VARIABLE).source())

@@ -1,0 +1,46 @@
+"""`holdfast delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import Output
+from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
+
+
+def _unchanged(info: RunInfo) -> str:
+    return f"is {info.state.value}"
+
+
+VERB = Verb("delete", "deleting", "deleted", _unchanged, states=frozenset(RunState), of="", is_destructive=True)
+
+
+@holdfast_command(
+    "delete",
+    "holdfast delete 01a1e122",
+    'holdfast delete --filter "type:shop.* state:failed until:2030-01-31" --dry-run',
+    "holdfast delete key:order-17 --force --yes",
+)
+@choosing(VERB)
+@click.option("--force", is_flag=True, help="Also a run that a worker holds, which is taken away from it.")
+@pass_output
+def command(
+    out: Output, runs: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
+) -> ExitCode:
+    """Take runs out of sight at once, for good; a day later they are removed.
+
+    A run that has not ended is cancelled, and nothing of what it did is undone; its children follow their close policy.
+    Its key is free. `holdfast ls deleted:true` still lists it until it is removed.
+
+    RUN is an id, the beginning of one, or key:KEY. On a terminal it asks once; elsewhere it needs --yes.
+    The exit code is 6 if a run that was named was left because a worker holds it.
+    """
+    choice = Choice(runs, words, dry_run, yes)
+    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.delete(run_id, force=force))

@@ -1,0 +1,105 @@
+"""`holdfast export`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
+from holdfast.cli.lookup import find_run
+from holdfast.cli.moving import Teller
+from holdfast.cli.output import Output
+from holdfast.cli.session import in_session
+from holdfast.cli.times import LENGTH
+from holdfast.engine.export import Export
+
+_SHOWN = 10
+
+
+@holdfast_command(
+    "export",
+    "holdfast export > runs.jsonl",
+    "holdfast export type:billing.* > billing.jsonl",
+    "holdfast export --no-live until:2030-01-01 | gzip > archive.jsonl.gz",
+    "holdfast export --dry-run",
+)
+@click.argument("words", metavar="[FILTER]...", nargs=-1)
+@filter_options
+@click.option("--no-live", is_flag=True, help="Only runs that have ended; nothing is paused.")
+@click.option("--timeout", type=LENGTH, default="60s", show_default=True, help="How long to wait for busy runs.")
+@click.option("--reason", default="exported", show_default=True, help="Why runs are paused; `explain` tells it.")
+@click.option("--dry-run", is_flag=True, help="Only say how many runs it would be; nothing is paused.")
+@pass_output
+def command(
+    out: Output, words: Sequence[str], timeout: timedelta, reason: str, *, no_live: bool, dry_run: bool, **options: Any
+) -> ExitCode:
+    """Write runs to stdout as lines of JSON, for `import` into another store.
+
+    FILTER is as for `ls`; without one everything goes: runs, rules of topics, events that somebody may still get, dead
+    letters. Live runs are paused first, and stay paused in this store, so that they never go on in both. Live parents
+    and children of a chosen run go too. The exit code is 1 if a run had to be left because a worker did not let go of
+    it in time.
+    """
+    chosen = parse_filter([*words, *words_of_options(options)])
+    if not dry_run and sys.stdout.isatty():
+        raise Refusal("the lines are for a file, not for a terminal: holdfast export > runs.jsonl")
+
+    async def work(hf: Holdfast) -> ExitCode:
+        wanted = chosen
+        if chosen.parent_id is not None:
+            wanted = replace(chosen, parent_id=await find_run(hf, chosen.parent_id))
+        if dry_run:
+            await _preview(out, hf, wanted, is_live=not no_live)
+            return ExitCode.OK
+        export = hf.export(
+            live=not no_live, timeout=timeout.total_seconds(), reason=reason, told=Teller(out), **wanted.options()
+        )
+        stream = sys.stdout.buffer
+        async for line in export:
+            stream.write(line)
+        stream.flush()
+        _tell(out, export)
+        return ExitCode.FAILED if export.left else ExitCode.OK
+
+    return in_session(out.settings, work)
+
+
+async def _preview(out: Output, hf: Holdfast, chosen: RunFilter, *, is_live: bool) -> None:
+    ended = live = held = 0
+    async for info in hf.list(**chosen.options()):
+        ended += info.state.is_end
+        live += not info.state.is_end
+        held += info.worker is not None
+    if not is_live:
+        live = held = 0
+    if out.is_json:
+        out.item({"ended": ended, "live": live, "held": held})
+        return
+    out.line(f"{ended:>9,}  runs that have ended")
+    out.line(f"{live:>9,}  live runs, which would be paused, and with them those they belong to")
+    out.line(f"{held:>9,}  of them are being worked on, and would have to let go first")
+    out.talk("nothing was changed")
+
+
+def _tell(out: Output, export: Export) -> None:
+    counts = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in export.counts.items())
+    out.talk(f"exported {counts or 'nothing'} (export {export.id})")
+    if export.counts["schedule"]:
+        out.talk("schedules go on here as long as a worker runs; stop the workers of this store before you import")
+    if export.taken_along:
+        out.talk(f"{len(export.taken_along):,} of these runs matched no filter, but belong to live ones that did")
+    for run in export.left[:_SHOWN]:
+        out.talk(f"left run {run.id}: {run.why}")
+    if len(export.left) > _SHOWN:
+        out.talk(f"… and {len(export.left) - _SHOWN:,} more")
+    if export.left:
+        out.talk("those are paused here, or about to be; export again later, or let them go on with `holdfast resume`")

@@ -1,0 +1,91 @@
+"""The configuration: which value of a setting counts, and where it came from.
+
+A flag, or an argument, wins over the environment, which wins over the file, which wins over the default. Nothing is
+read before somebody asks, and then only what the answer depends on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from holdfast.config.file import SettingsFile, find_file
+from holdfast.config.secret import told
+from holdfast.config.settings import Setting
+
+T = TypeVar("T")
+
+FLAG = "flag"
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A value and where it came from: `flag`, `HOLDFAST_URL`, `/shop/pyproject.toml:tool.holdfast.url` or `default`.
+
+    `folder` is that of the file, if it came from one.
+    """
+
+    value: Any
+    place: str
+    folder: Path | None = None
+
+
+class Configuration:
+    """The values of all settings. `flags` are those of a command line, by the keys of their settings.
+
+    The file is read once, the environment whenever it is asked.
+    """
+
+    def __init__(
+        self,
+        flags: Mapping[str, object] | None = None,
+        *,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._flags = flags or {}
+        self._directory = directory
+        self._environment = os.environ if environment is None else environment
+
+    def __getitem__(self, setting: Setting[T]) -> T:
+        """The value that counts. Raises `InvalidRequest` if it cannot be one, or the file is not in order."""
+        return cast("T", self.origin(setting).value)
+
+    def chosen(self, setting: Setting[T], given: T | None) -> T:
+        """What was passed as an argument, or the value that counts if that is None."""
+        return self[setting] if given is None else given
+
+    def origin(self, setting: Setting[Any]) -> Origin:
+        """The value that counts, and where it came from."""
+        if setting.key in self._flags:
+            return Origin(self._flags[setting.key], FLAG)
+        # As everywhere, an empty variable is one that is not set.
+        if text := self._environment.get(setting.variable):
+            return Origin(self._parsed(setting, text), setting.variable)
+        if self._file is not None and setting.key in self._file.values:
+            return Origin(self._file.values[setting.key], self._file.place(setting.key), self._file.path.parent)
+        return Origin(setting.default, DEFAULT)
+
+    def _parsed(self, setting: Setting[Any], text: str) -> object:
+        try:
+            return setting.kind.parse(text)
+        except ValueError as error:
+            raise _refused(f"{setting.variable}={told(text)}: {error}") from None
+
+    @cached_property
+    def _file(self) -> SettingsFile | None:
+        try:
+            return find_file(self._directory)
+        except ValueError as error:
+            raise _refused(str(error)) from error
+
+
+def _refused(message: str) -> Exception:
+    from holdfast.core.errors import InvalidRequest  # here: it loads more than help on the command line needs
+
+    return InvalidRequest(message)

@@ -1,0 +1,119 @@
+"""The file of settings: `holdfast.toml`, or `pyproject.toml` with a table `[tool.holdfast]`.
+
+It is looked for in the current directory, then in each above it; the first that has settings is the one. All of it is
+read and checked, also what nobody asks for: a misspelt key must not be a setting that has no effect.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.config.kind import Secret
+from holdfast.config.secret import HIDDEN, told
+from holdfast.config.settings import SETTINGS
+
+OWN_NAME = "holdfast.toml"
+PROJECT_NAME = "pyproject.toml"
+
+_GROUPS = {key.rpartition(".")[0] for key in SETTINGS} - {""}
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """The values that a file gives, by the keys of their settings. `prefix` stands before each key in it."""
+
+    path: Path
+    prefix: str
+    values: Mapping[str, object]
+
+    def place(self, key: str) -> str:
+        """Where a setting stands."""
+        return f"{self.path}:{self.prefix}{key}"
+
+
+def find_file(directory: Path | None = None) -> SettingsFile | None:
+    """The file that counts for a program in this directory. Raises `ValueError` if it cannot be read or understood."""
+    try:
+        start = directory or Path.cwd()
+    except FileNotFoundError:
+        return None  # somebody has removed the directory, and with it whatever it was in
+    for folder in (start, *start.parents):
+        # The one that is ours goes first; the other is the whole project's.
+        for name in (OWN_NAME, PROJECT_NAME):
+            if (found := _read(folder / name)) is not None:
+                return found
+    return None
+
+
+def _read(path: Path) -> SettingsFile | None:
+    if not _exists(path):
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    if path.name == OWN_NAME:
+        return SettingsFile(path, "", _values(path, "", _parsed(path, content)))
+    if b"holdfast" not in content:
+        return None  # somebody else's, whatever state it is in
+    tools = _parsed(path, content).get("tool")
+    table = tools.get("holdfast") if isinstance(tools, dict) else None
+    if table is None:
+        return None
+    if isinstance(table, dict):
+        return SettingsFile(path, "tool.holdfast.", _values(path, "tool.holdfast.", table))
+    raise ValueError(f"{path}: tool.holdfast = {told(table)}: it is a table, written [tool.holdfast]")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # a directory that may not even be looked into
+
+
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def _values(path: Path, prefix: str, table: Mapping[str, object]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key, value in _flat(table):
+        setting = SETTINGS.get(key)
+        if setting is None:
+            raise ValueError(f"{path}: there is no setting {prefix}{key}{_advice(path, key, value)}")
+        try:
+            values[key] = setting.kind.rooted(setting.kind.accept(value), path.parent)
+        except ValueError as error:
+            shown = HIDDEN if isinstance(setting.kind, Secret) else told(value)
+            raise ValueError(f"{path}: {prefix}{key} = {shown}: {error}") from None
+    return values
+
+
+def _flat(table: Mapping[str, object], group: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        key = f"{group}{name}"
+        if key in _GROUPS and isinstance(value, dict):
+            yield from _flat(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _advice(path: Path, key: str, value: object) -> str:
+    if key == "tool" and isinstance(value, dict):
+        return f"; in {path.name} settings stand at the top, without [tool.holdfast]"
+    if key in _GROUPS:
+        return f"; {key} is a table of settings"
+    near = difflib.get_close_matches(key, [*_GROUPS, *SETTINGS], n=1, cutoff=0.5)
+    # What was put into the wrong table, or has the name of an argument: `concurrency`, `lease_seconds`.
+    near = near or [known for known in SETTINGS if known.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(SETTINGS)}"

@@ -1,0 +1,312 @@
+"""Schedules: which slots are due, what is made of them, and how a schedule stands afterwards. Pure decisions.
+
+A slot is an instant at which a schedule fires. The id of its run follows from the schedule's name and the slot, so
+whoever fires a slot again makes no second run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar, get_args
+
+from msgspec.structs import replace
+
+from holdfast.core.clock import SECOND, Micros, micros, moment
+from holdfast.core.codec import same_json
+from holdfast.core.cron import check_cron, check_zone, next_fire
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ids import derived_id
+from holdfast.core.intent import check_priority, check_tags, check_text, described, run_options
+from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
+from holdfast.core.ports import Fired
+
+GRACE: Micros = 60 * SECOND
+"""A slot that nobody fired for longer than this was missed, and falls under the catch-up rule."""
+
+SLOTS_LIMIT = 1_000
+"""So many slots of a schedule are made up for at once."""
+
+EVERY_LEAST: Micros = SECOND
+UPCOMING = 5
+
+NAME_TAG = "schedule"
+SLOT_TAG = "slot"
+"""Tags of each run of a schedule: whose it is, and of which slot."""
+
+_STANDING = ("is_paused", "created_at", "updated_at", "anchor", "next_at", "last_slot", "last_run_id", "open_run_ids",
+             "skipped", "last_skipped_slot")  # fmt: skip
+"""What tells how a schedule stands, not what it is to do."""
+
+
+T = TypeVar("T")
+
+
+# Slots
+
+
+def next_slot(schedule: Schedule, after: Micros) -> Micros | None:
+    """The first slot after an instant; None if there is none any more."""
+    if schedule.every is not None:
+        return schedule.anchor + max(1, (after - schedule.anchor) // schedule.every + 1) * schedule.every
+    assert schedule.cron is not None
+    return next_fire(schedule.cron, schedule.zone, after)
+
+
+def next_slots(schedule: Schedule, after: Micros, count: int = UPCOMING) -> list[Micros]:
+    """The first slots after an instant."""
+    slots: list[Micros] = []
+    while len(slots) < count and (slot := next_slot(schedule, slots[-1] if slots else after)) is not None:
+        slots.append(slot)
+    return slots
+
+
+def firing(schedule: Schedule, now: Micros, limit: int = SLOTS_LIMIT) -> Firing:
+    """What is to be made of a schedule that is due."""
+    first = schedule.next_at
+    assert first is not None
+    assert first <= now
+    if schedule.catch_up == "all":
+        slots, after = _each(schedule, first, now, limit)
+        return Firing(schedule=schedule, slots=tuple(slots), next_at=after)
+    latest, after = first, next_slot(schedule, first)
+    if after is not None and after <= now:
+        latest = _latest(schedule, after, now)
+        after = next_slot(schedule, latest)
+    is_missed = schedule.catch_up == "skip" and latest < now - GRACE
+    return Firing(schedule=schedule, slots=() if is_missed else (latest,), next_at=after)
+
+
+def _each(schedule: Schedule, first: Micros, now: Micros, limit: int) -> tuple[list[Micros], Micros | None]:
+    """All slots that are due, and the first that is not, or is too many."""
+    slots: list[Micros] = []
+    slot: Micros | None = first
+    while slot is not None and slot <= now and len(slots) < limit:
+        slots.append(slot)
+        slot = next_slot(schedule, slot)
+    return slots, slot
+
+
+def _latest(schedule: Schedule, first: Micros, now: Micros) -> Micros:
+    """The last slot that is due. By halving: after a year there may be half a million of them."""
+    latest, beyond = first, now
+    while latest < beyond:
+        middle = (latest + beyond) // 2
+        slot = next_slot(schedule, middle)
+        if slot is not None and slot <= now:
+            latest = slot
+        else:
+            beyond = middle
+    return latest
+
+
+# Firing
+
+
+def fired(firing: Firing, open_run_ids: Sequence[str], now: Micros) -> tuple[Schedule, list[Intent], Fired]:
+    """The schedule afterwards, the runs to make, and what to tell of it. Of its runs those have not ended."""
+    schedule = firing.schedule
+    intents: list[Intent] = []
+    skipped: list[Micros] = []
+    for slot in firing.slots:
+        if schedule.overlap == "skip" and (open_run_ids or intents):
+            skipped.append(slot)
+        else:
+            intents.append(intent_of(schedule, slot))
+    run_ids = tuple(intent.id for intent in intents)
+    after = replace(
+        schedule,
+        next_at=firing.next_at,
+        updated_at=now,
+        last_slot=firing.slots[len(intents) - 1] if intents else schedule.last_slot,
+        skipped=schedule.skipped + len(skipped),
+        last_skipped_slot=skipped[-1] if skipped else schedule.last_skipped_slot,
+    )
+    return having_made(after, open_run_ids, run_ids), intents, Fired(run_ids=run_ids, skipped=tuple(skipped))
+
+
+def triggered(schedule: Schedule, open_run_ids: Sequence[str], run_id: str, now: Micros) -> tuple[Schedule, Intent]:
+    """The schedule after a person wished for a run of it, and that run."""
+    intent = replace(_intent(schedule), id=run_id, tags={**schedule.tags, NAME_TAG: schedule.name})
+    return replace(having_made(schedule, open_run_ids, [run_id]), updated_at=now), intent
+
+
+def having_made(schedule: Schedule, open_run_ids: Sequence[str], run_ids: Sequence[str]) -> Schedule:
+    """The schedule after it made runs. Only one that must not overlap remembers all that go on."""
+    return replace(
+        schedule,
+        last_run_id=run_ids[-1] if run_ids else schedule.last_run_id,
+        open_run_ids=(*open_run_ids, *run_ids) if schedule.overlap == "skip" else (),
+    )
+
+
+def intent_of(schedule: Schedule, slot: Micros) -> Intent:
+    """The run of a slot, the same each time."""
+    return replace(
+        _intent(schedule),
+        id=run_id_of(schedule, slot),
+        start_at=slot + jitter_of(schedule, slot),
+        tags={**schedule.tags, NAME_TAG: schedule.name, SLOT_TAG: slot_text(slot)},
+    )
+
+
+def run_id_of(schedule: Schedule, slot: Micros) -> str:
+    """The id of the run of a slot, whoever makes it, and however often."""
+    return derived_id(f"schedule {schedule.name}@{slot}", slot)
+
+
+def jitter_of(schedule: Schedule, slot: Micros) -> Micros:
+    """By how much the run of a slot starts later: chance, but the same each time."""
+    noise = hashlib.blake2b(f"{schedule.name}@{slot}".encode(), digest_size=8).digest()
+    return schedule.jitter * int.from_bytes(noise, "big") // (1 << 64)
+
+
+def _intent(schedule: Schedule) -> Intent:
+    return Intent(
+        id="", type=schedule.type, payload=schedule.payload, priority=schedule.priority, options=schedule.options
+    )
+
+
+def slot_text(slot: Micros) -> str:
+    """A slot as the tag of its run tells it."""
+    return moment(slot).isoformat().replace("+00:00", "Z")
+
+
+# Changing
+
+
+def planned(before: Schedule | None, wanted: Schedule, now: Micros) -> Schedule:
+    """A schedule that somebody set, as it stands then. One that is set as it is does not change at all.
+
+    Who changes the rule begins with the next slot; who changes anything else disturbs no slot.
+    """
+    if before is None:
+        fresh = replace(wanted, created_at=now, updated_at=now, anchor=now)
+        return replace(fresh, next_at=None if fresh.is_paused else next_slot(fresh, now))
+    kept = {name: getattr(before, name) for name in _STANDING}
+    if _is_same(before, replace(wanted, **kept)):
+        return before
+    after = replace(wanted, **kept | {"updated_at": now})
+    if after.overlap == "skip" and before.overlap != "skip" and before.last_run_id is not None:
+        after = replace(after, open_run_ids=(before.last_run_id,))
+    if (before.cron, before.every, before.zone) == (after.cron, after.every, after.zone):
+        return after
+    after = replace(after, anchor=before.anchor if before.every == after.every else now)
+    return replace(after, next_at=None if after.is_paused else next_slot(after, now))
+
+
+def _is_same(a: Schedule, b: Schedule) -> bool:
+    return same_json(a.payload, b.payload) and replace(a, payload=b.payload) == b
+
+
+def paused(schedule: Schedule, now: Micros) -> Schedule | None:
+    """The schedule, firing no more; None if it is so already."""
+    return None if schedule.is_paused else replace(schedule, is_paused=True, next_at=None, updated_at=now)
+
+
+def resumed(schedule: Schedule, now: Micros) -> Schedule | None:
+    """The schedule, firing again; None if it does. Slots of the time in between are not made up for."""
+    if not schedule.is_paused:
+        return None
+    return replace(schedule, is_paused=False, next_at=next_slot(schedule, now), updated_at=now)
+
+
+# Checking
+
+
+def check_schedule_name(name: object) -> str:
+    """Return the name of a schedule if it is one."""
+    return check_text(name, "schedule's name")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What can be said about a schedule, beside its cron expression.
+
+    `every`: seconds, instead of cron; `zone`: the time zone of cron, default UTC. `catch_up`: what becomes of slots
+    that nobody fired in time: `one` run for all of them (the default), `all` of them, or `skip`. `overlap="skip"`
+    leaves a slot out while an earlier run has not ended. `jitter` spreads the starts over so many seconds. The others
+    are options of each run, as for `hf.start`.
+    """
+
+    every: float | timedelta | None
+    zone: str | None
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: float | timedelta
+    priority: int
+    tags: Mapping[str, str] | None
+    max_run: float | timedelta | None
+    max_suspend: float | timedelta | None
+    undelivered: Undelivered
+
+
+def checked_schedule(
+    name: str,
+    workflow: object,
+    args: tuple[Any, ...],
+    cron: str | None,
+    options: ScheduleOptions,
+    *,
+    is_declared: bool = False,
+) -> Schedule:
+    """The schedule that somebody wants. Refuses what makes no sense, and shows where."""
+    if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
+        known = ", ".join(ScheduleOptions.__annotations__)
+        raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))}; a schedule has {known}")
+    type, payload, _ = described(workflow, args)
+    every, zone = options.get("every"), options.get("zone")
+    if (cron is None) == (every is None):
+        raise InvalidRequest(f"schedule {name!r} needs a cron expression or every=…, and not both")
+    if every is not None and zone is not None:
+        raise InvalidRequest(f"schedule {name!r}: zone={zone!r} is for cron; an interval is the same everywhere")
+    return Schedule(
+        name=check_schedule_name(name),
+        type=type,
+        payload=payload,
+        cron=None if cron is None else check_cron(cron),
+        every=None if every is None else _checked_every(every),
+        zone="UTC" if zone is None else check_zone(zone),
+        catch_up=_checked_choice("catch_up", options.get("catch_up", "one"), get_args(CatchUp)),
+        overlap=_checked_choice("overlap", options.get("overlap", "allow"), get_args(Overlap)),
+        jitter=_checked_jitter(options.get("jitter", 0)),
+        priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+        tags=_checked_tags(dict(options.get("tags") or {})),
+        options=run_options(
+            max_run=options.get("max_run"),
+            max_suspend=options.get("max_suspend"),
+            undelivered=options.get("undelivered", "discard"),
+        ),
+        is_declared=is_declared,
+    )
+
+
+def _checked_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
+    if value not in choices:
+        raise InvalidRequest(f"{what}={value!r}: it is {' or '.join(map(repr, choices))}")
+    return value
+
+
+def _checked_every(every: float | timedelta) -> Micros:
+    if isinstance(every, bool) or not isinstance(every, (int, float, timedelta)):
+        raise InvalidRequest(f"every={every!r}: it is seconds or a timedelta")
+    length = micros(every)
+    if length < EVERY_LEAST:
+        raise InvalidRequest(f"every={every!r}: an interval is at least {EVERY_LEAST // SECOND} second")
+    return length
+
+
+def _checked_jitter(jitter: float | timedelta) -> Micros:
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float, timedelta)):
+        raise InvalidRequest(f"jitter={jitter!r}: it is seconds or a timedelta")
+    length = micros(jitter)
+    if length < 0:
+        raise InvalidRequest(f"jitter={jitter!r}: no run starts earlier than its slot")
+    return length
+
+
+def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
+    for name in (NAME_TAG, SLOT_TAG):
+        if name in tags:
+            raise InvalidRequest(f"tag {name!r} is set by the schedule itself on each of its runs; choose another name")
+    return check_tags(tags)

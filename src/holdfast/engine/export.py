@@ -1,0 +1,244 @@
+"""An export: runs leave a store as lines. Live ones are paused first, and stay so where they were.
+
+It never holds more than a page of runs, unless a filter chose them: then it knows the ids of those that are live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import lines
+from holdfast.core.checkpoint import Pause
+from holdfast.core.errors import RunNotFound
+from holdfast.core.ids import new_id
+from holdfast.core.model import Run, Value
+from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, ScheduleQuery, Store
+from holdfast.core.states import ENDS, LIVE, RunState
+from holdfast.core.transfer import EXPORT, is_at_rest, is_ruled
+from holdfast.engine.door import Door
+from holdfast.engine.queries import Filter, pages, query_of
+
+RUNS_AT_ONCE = 50
+LOOK_SECONDS = 0.2
+"""How often to look whether runs have let go."""
+
+Told = Callable[[str, int], object]
+"""Is told what is going on, and how many of them are done."""
+
+_BUSY = "a worker did not let go of it in time"
+_OF_FAMILY = "it belongs together with run {}, of which a worker did not let go in time"
+_MEANWHILE = "it was started or resumed meanwhile"
+
+
+class LeftRun(Value, frozen=True, kw_only=True):
+    """A run that could not be exported, and why."""
+
+    id: str
+    why: str
+
+
+class Export:
+    """Lines, to be iterated over once. Afterwards it tells what they were, and what had to be left."""
+
+    def __init__(
+        self,
+        door: Door,
+        chosen: Filter,
+        *,
+        store_kind: str,
+        version: str,
+        is_live: bool,
+        timeout_seconds: float,
+        reason: str,
+        told: Told,
+    ) -> None:
+        self.id = new_id()
+        self.counts: Counter[str] = Counter()
+        """How many lines there were of each kind."""
+        self.left: list[LeftRun] = []
+        self.taken_along: list[str] = []
+        """Live runs that no filter chose, but which belong to one that was chosen."""
+        self._door = door
+        self._chosen = chosen
+        self._store_kind = store_kind
+        self._version = version
+        self._is_live = is_live
+        self._timeout_seconds = timeout_seconds
+        self._reason = reason
+        self._told = told
+        self._is_filtered = any(chosen.values())
+        self._members: set[str] = set()  # of a filtered export: the live runs that go
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await self._door.opened()
+        store = self._door.store
+        query = await query_of(store, self._chosen)
+        if self._is_live:
+            await self._pause_all(store, query)
+        last_event = await store.last_event()  # when no run can learn of another one
+        yield lines.encode(await self._header(store, last_event))
+        async for line in self._contents(store, query, last_event):
+            self.counts[lines.tag_of(line)] += 1
+            yield lines.encode(line)
+        yield lines.encode(lines.Footer(counts=dict(self.counts), left=len(self.left)))
+
+    async def _header(self, store: Store, last_event: int) -> lines.Header:
+        return lines.Header(
+            format=lines.FORMAT,
+            export_id=self.id,
+            exported_at=await store.now(),
+            version=self._version,
+            store=self._store_kind,
+            last_event=last_event,
+            fields=lines.known_fields(),
+        )
+
+    async def _contents(self, store: Store, query: Query, last_event: int) -> AsyncIterator[lines.Content]:
+        if self._is_live:
+            async for rule in _rules(store):
+                yield rule
+        async for run_ids in self._run_ids(store, query):
+            for dump in await store.dump(run_ids):
+                yield lines.RunLine(dump=dump)
+            self._told("exported", len(run_ids))
+        if self._is_live:
+            async for event in self._events(store, last_event):
+                yield event
+        if self._is_live and not self._is_filtered:
+            async for line in _rest(store):
+                yield line
+
+    # Choosing
+
+    async def _run_ids(self, store: Store, query: Query) -> AsyncIterator[Sequence[str]]:
+        """The runs that go, a few at a time; who does not is told of in `left`."""
+        left, members = {run.id for run in self.left}, set(self._members)
+        states = query.states or frozenset(RunState)
+        async for page in pages(store, replace(query, states=states if self._is_live else states & ENDS)):
+            going = []
+            for run in (details.run for details in page):
+                members.discard(run.id)
+                if run.id in left:
+                    continue
+                if run.state.is_end or is_at_rest(run):
+                    going.append(run.id)
+                else:
+                    self.left.append(LeftRun(id=run.id, why=_MEANWHILE))
+            for some in _in_parts(going):
+                yield some
+        self.taken_along = sorted(members - left)
+        for some in _in_parts(self.taken_along):
+            yield some
+
+    async def _events(self, store: Store, last_event: int) -> AsyncIterator[lines.EventLine]:
+        """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
+        after = 0
+        while page := await store.kept_events(after, PAGE_LIMIT):
+            for event in page:
+                if event.number <= last_event and not (event.is_queued and self._is_filtered):
+                    yield lines.EventLine(event=event)
+            after = page[-1].number
+
+    # Pausing
+
+    async def _pause_all(self, store: Store, query: Query) -> None:
+        """Pause what is to go, again and again: what is about to let go may start children before it does."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_seconds
+        is_first = True
+        while True:
+            found, waiting = 0, []
+            async for runs in self._moving(store, query):
+                found += len(runs)
+                waiting += [run.id for run in runs if run.is_held or not is_first]
+                for some in _in_parts([run.id for run in runs if not run.is_pausing]):
+                    await asyncio.gather(*(self._pause(store, run_id) for run_id in some))
+            if not found:
+                return
+            if waiting and loop.time() >= deadline:
+                await self._leave(store, waiting)
+                return
+            if waiting:
+                self._told("waiting for", len(waiting))
+                await asyncio.sleep(min(LOOK_SECONDS, max(0.0, deadline - loop.time())))
+            is_first = False
+
+    async def _pause(self, store: Store, run_id: str) -> None:
+        try:
+            await store.control(run_id, Pause(id=EXPORT + self.id, reason=self._reason))
+        except RunNotFound:
+            return
+        self._told("paused", 1)
+
+    async def _moving(self, store: Store, query: Query) -> AsyncIterator[Sequence[Run]]:
+        """Live runs that are to go and are not at rest. With a filter come all that belong to those it chooses."""
+        states = (query.states or LIVE) & LIVE
+        if not states:
+            return
+        if not self._is_filtered:
+            async for page in pages(store, replace(query, states=states - {RunState.PAUSED})):
+                yield [details.run for details in page if not is_at_rest(details.run)]
+            return
+        met: set[str] = set()
+        async for page in pages(store, replace(query, states=states)):
+            for details in page:
+                if details.run.id not in met:
+                    family = await family_of(store, details.run)
+                    met.update(run.id for run in family)
+                    yield [run for run in family if not is_at_rest(run)]
+        self._members |= met
+
+    async def _leave(self, store: Store, busy: Sequence[str]) -> None:
+        """Leave runs whose workers do not let go, and all that belongs to them."""
+        left = dict.fromkeys(busy, _BUSY)
+        for run_id in busy:
+            details = await store.get(run_id)
+            for member in [] if details is None else await family_of(store, details.run):
+                left.setdefault(member.id, _OF_FAMILY.format(run_id))
+        self.left += [LeftRun(id=run_id, why=why) for run_id, why in left.items()]
+
+
+async def family_of(store: Store, run: Run) -> list[Run]:
+    """The live runs that belong together with one: its ancestors and all below the first of them."""
+    while run.parent_id is not None and (parent := await store.get(run.parent_id)) is not None:
+        if parent.run.state.is_end:
+            break
+        run = parent.run
+    family = [run]
+    for member in family:
+        async for page in pages(store, Query(parent_id=member.id, states=LIVE)):
+            family += [details.run for details in page]
+    return family
+
+
+async def _rules(store: Store) -> AsyncIterator[lines.Content]:
+    """What was said of topics and types."""
+    for topic in await store.topics():
+        yield lines.TopicLine(topic=topic)
+    for rule in await store.types():
+        if is_ruled(rule):
+            yield lines.TypeLine(type=rule)
+
+
+async def _rest(store: Store) -> AsyncIterator[lines.Content]:
+    """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
+    number = 0
+    while letters := await store.dead_letters(LetterQuery(after=number, limit=PAGE_LIMIT)):
+        for letter in letters:
+            yield lines.LetterLine(letter=letter)
+        number = letters[-1].number
+    name = ""
+    while schedules := await store.schedules(ScheduleQuery(after=name, limit=PAGE_LIMIT)):
+        for schedule in schedules:
+            yield lines.ScheduleLine(schedule=schedule)
+        name = schedules[-1].name
+
+
+def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:
+    chosen = list(run_ids)
+    for start in range(0, len(chosen), RUNS_AT_ONCE):
+        yield chosen[start : start + RUNS_AT_ONCE]

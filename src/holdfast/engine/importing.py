@@ -1,0 +1,235 @@
+"""Importing: lines come into a store. What an export has paused is resumed when all of them are there, not before.
+
+Every line may come again: what is there already is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+
+import msgspec
+
+from holdfast.core import lines
+from holdfast.core.checkpoint import Resume
+from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.model import DeadLetter, Schedule, WaitKind
+from holdfast.core.ports import Query, Store
+from holdfast.core.states import RunState
+from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause, is_ruled, ruling
+from holdfast.engine.export import RUNS_AT_ONCE, Told
+from holdfast.engine.queries import pages
+
+BYTES_AT_ONCE = 4 * 2**20
+OTHERS_AT_ONCE = 500
+
+Lines = Iterable[str | bytes] | AsyncIterable[str | bytes]
+
+_REFUSALS = {
+    "newer": "is here as it was left by an earlier move, and the file has gone further; import it into an empty store",
+    "stranger": "is another run here, with the same id",
+    "key": "has the key {key!r}, which belongs to run {other} here",
+}
+
+
+class RefusedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was not imported, and why."""
+
+    id: str
+    why: str
+
+
+class ImportReport(msgspec.Struct, kw_only=True):
+    """What became of an import.
+
+    `known` runs were there already. `skipped` events have numbers that other events have here. `left` runs did not go
+    out with the export. `was_finished`: all of it was imported before, so nothing was done.
+    """
+
+    export_id: str = ""
+    restored: int = 0
+    known: int = 0
+    resumed: int = 0
+    topics: int = 0
+    types: int = 0
+    schedules: int = 0
+    events: int = 0
+    skipped: int = 0
+    letters: int = 0
+    left: int = 0
+    refused: list[RefusedRun] = msgspec.field(default_factory=list)
+    was_finished: bool = False
+
+
+class Import:
+    """Takes in lines, a batch at a time."""
+
+    def __init__(self, store: Store, told: Told) -> None:
+        self.report = ImportReport()
+        self._store = store
+        self._told = told
+        self._reading = lines.Reading()
+        self._runs: list[Dump] = []
+        self._events: list[KeptEvent] = []
+        self._letters: list[DeadLetter] = []
+        self._schedules: list[Schedule] = []
+        self._size = 0
+        self._topics: set[str] = set()
+        self._types: set[str] = set()
+        self._pauses: set[str] = set()  # the requests by which exports paused runs of this file
+
+    async def take(self, source: Lines) -> ImportReport:
+        """Take in all lines. What is refused in the middle of them leaves what was before, paused."""
+        try:
+            async for text in _each(source):
+                content = self._reading.read(text)
+                if isinstance(content, lines.Header):
+                    await self._begin(content)
+                elif content is not None and not self.report.was_finished:
+                    await self._add(content, len(text))
+            self.report.left = self._reading.end().left
+        except InvalidRequest as refusal:
+            raise InvalidRequest(f"{refusal}\n{self._so_far()}") from None
+        if not self.report.was_finished:
+            await self._flush()
+            await self._resume()
+            # Not before all is there: they would fire at once.
+            self.report.schedules = await self._store.restore_schedules(self._schedules)
+            await self._store.restore(self._restoration(is_last=True))
+        return self.report
+
+    def _so_far(self) -> str:
+        report = self.report
+        if not report.restored:
+            return "Nothing was imported."
+        return (
+            f"{report.restored} runs were imported before that, and those that export paused are paused; nothing was "
+            "resumed. A whole file of the same store continues from here: what is there already is left as it is."
+        )
+
+    async def _begin(self, header: lines.Header) -> None:
+        self.report.export_id = header.export_id
+        self._topics = {topic.name for topic in await self._store.topics()}
+        self._types = {rule.name for rule in await self._store.types() if is_ruled(rule)}
+        # Before anything else: whatever is emitted from now on has a higher number than all that the runs know.
+        told = await self._store.restore(self._restoration())
+        self.report.was_finished = told.is_finished
+
+    async def _add(self, line: lines.Content, size: int) -> None:
+        match line:
+            case lines.RunLine(dump=dump):
+                self._runs.append(dump)
+            case lines.EventLine(event=event):
+                self._events.append(event)
+            case lines.LetterLine(letter=letter):
+                self._letters.append(letter)
+            case lines.TopicLine(topic=topic):
+                if topic.name not in self._topics:  # what was said here counts
+                    await self._store.put_topics([topic])
+                    self.report.topics += 1
+            case lines.ScheduleLine(schedule=schedule):
+                self._schedules.append(schedule)
+            case lines.TypeLine(type=rule):
+                if rule.name not in self._types:
+                    await self._store.change_types([ruling(rule)])
+                    self.report.types += 1
+        self._size += size
+        others = len(self._events) + len(self._letters)
+        if len(self._runs) >= RUNS_AT_ONCE or others >= OTHERS_AT_ONCE or self._size >= BYTES_AT_ONCE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Write what has gathered."""
+        restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters)
+        told = await self._store.restore(restoration)
+        for dump, fate in zip(self._runs, told.fates, strict=True):
+            self._note(dump, fate)
+        self.report.events += told.events
+        self.report.skipped += told.skipped
+        self.report.letters += told.letters
+        self._told("imported", len(self._runs))
+        self._runs, self._events, self._letters, self._size = [], [], [], 0
+
+    def _note(self, dump: Dump, fate: Fate) -> None:
+        report = self.report
+        if fate.outcome == "restored":
+            report.restored += 1
+        elif fate.outcome == "known":
+            report.known += 1
+        else:
+            why = _REFUSALS[fate.outcome].format(key=dump.run.key, other=fate.other)
+            report.refused.append(RefusedRun(id=fate.run_id, why=f"run {fate.run_id} {why}"))
+        if not dump.run.state.is_end and (pause := export_pause(dump.audit)) is not None:
+            self._pauses.add(pause)
+
+    def _restoration(
+        self,
+        *,
+        runs: Sequence[Dump] = (),
+        events: Sequence[KeptEvent] = (),
+        letters: Sequence[DeadLetter] = (),
+        is_last: bool = False,
+    ) -> Restoration:
+        header = self._reading.header
+        assert header is not None
+        return Restoration(
+            export_id=header.export_id,
+            last_event=max([header.last_event, *map(_last_event, runs)]),
+            runs=tuple(runs),
+            events=tuple(events),
+            letters=tuple(letters),
+            is_last=is_last,
+        )
+
+    async def _resume(self) -> None:
+        """Let go on what exports have paused; those of this file, also if an earlier import brought them."""
+        async for page in pages(self._store, Query(states=frozenset({RunState.PAUSED}))):
+            ids = [details.run.id for details in page]
+            for start in range(0, len(ids), RUNS_AT_ONCE):
+                await asyncio.gather(*map(self._resume_one, ids[start : start + RUNS_AT_ONCE]))
+
+    async def _resume_one(self, run_id: str) -> None:
+        pause = export_pause(await self._store.audit(run_id))
+        if pause not in self._pauses or pause is None:
+            return
+        try:
+            is_resumed = await self._store.control(run_id, Resume(id=IMPORT + pause))
+        except RunNotFound:
+            return
+        self.report.resumed += is_resumed
+        self._told("resumed", 1)
+
+
+class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds."""
+
+    header: lines.Header
+    footer: lines.Footer
+    states: dict[str, int]
+
+
+async def summary_of(source: Lines) -> FileSummary:
+    """Read a file to its end without importing anything. Refuses one that is not whole."""
+    reading, states = lines.Reading(), Counter[str]()
+    async for text in _each(source):
+        if isinstance(line := reading.read(text), lines.RunLine):
+            states[line.dump.run.state.value] += 1
+    footer = reading.end()
+    assert reading.header is not None
+    return FileSummary(header=reading.header, footer=footer, states=dict(states))
+
+
+async def _each(source: Lines) -> AsyncIterator[str | bytes]:
+    if isinstance(source, AsyncIterable):
+        async for line in source:
+            yield line
+    else:
+        for line in source:
+            yield line
+
+
+def _last_event(dump: Dump) -> int:
+    """The highest number of an event that reached a run: some may have, after the header was written."""
+    numbers = [int(arrival.ref or 0) for arrival in dump.inbox if arrival.kind is WaitKind.EVENT]
+    return max(numbers, default=0)

@@ -1,0 +1,76 @@
+"""Queries: which runs a program or person means, as a store is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypedDict
+
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros, instant, micros
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.ports import PAGE_LIMIT, Details, Query, Reader, Store
+from holdfast.core.states import RunState
+
+
+class Filter(TypedDict, total=False):
+    """Conditions that must all hold; of several states one.
+
+    `type` may end in `.*`; `since` is a moment, or how long ago. Runs that were deleted are meant only if `deleted` is
+    set, and then no others.
+    """
+
+    state: RunState | str | Iterable[RunState | str] | None
+    type: str | None
+    key: str | None
+    tags: Mapping[str, str] | None
+    parent_id: str | None
+    since: datetime | timedelta | None
+    until: datetime | None
+    deleted: bool
+
+
+async def query_of(store: Store, chosen: Filter) -> Query:
+    """The query that a filter stands for."""
+    until = chosen.get("until")
+    return Query(
+        states=_states(chosen.get("state")),
+        type=chosen.get("type"),
+        key=chosen.get("key"),
+        tags=dict(chosen.get("tags") or {}),
+        parent_id=chosen.get("parent_id"),
+        created_from=await _since(store, chosen.get("since")),
+        created_until=None if until is None else instant(until),
+        is_deleted=chosen.get("deleted", False),
+    )
+
+
+async def pages(store: Reader, query: Query, limit: int | None = None) -> AsyncIterator[Sequence[Details]]:
+    """All that a query asks for, newest first, a page at a time."""
+    left = limit
+    while left is None or left > 0:
+        size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
+        page = await store.list(replace(query, limit=size))
+        yield page
+        if len(page) < size:
+            return
+        last = page[-1].run
+        query = replace(query, before=(last.created_at, last.id))
+        left = None if left is None else left - size
+
+
+async def _since(store: Store, since: datetime | timedelta | None) -> Micros | None:
+    if isinstance(since, timedelta):
+        return await store.now() - micros(since)
+    return None if since is None else instant(since)
+
+
+def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
+    if state is None:
+        return frozenset()
+    names = [state] if isinstance(state, str) else list(state)
+    try:
+        return frozenset(RunState(name) for name in names)
+    except ValueError as error:
+        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None

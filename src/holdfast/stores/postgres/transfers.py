@@ -1,0 +1,240 @@
+"""Transfers: runs, events and dead letters leave for another store, or come from one.
+
+What becomes of them the operations of the memory store decide, as of everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from msgspec.structs import replace
+
+from holdfast.core.audit import kept
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.model import EntryKind
+from holdfast.core.received import received_in
+from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
+from holdfast.stores.memory import transfers
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
+from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.topics import RESTORING, classid
+from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
+
+STEPS_LIMIT = 1_000_000
+"""So many numbers are drawn one by one, which every role may; a wider gap is jumped over, which is for the owner."""
+
+_DUMP = """
+    select json_build_object(
+        'run', row_to_json(run),
+        'entries', coalesce(
+            (
+                select json_agg(entry order by entry.position = 0, entry.position, entry.location)
+                from {schema}.entries_read as entry
+                where entry.run_id = run.id
+            ),
+            '[]'
+        ),
+        'inbox', coalesce(
+            (
+                select json_agg(arrival order by arrival.number)
+                from {schema}.inbox_read as arrival
+                where arrival.run_id = run.id
+            ),
+            '[]'
+        ),
+        'waits', coalesce(
+            (
+                select json_agg(wait order by wait.place)
+                from {schema}.waits_read as wait
+                where wait.run_id = run.id
+            ),
+            '[]'
+        ),
+        'values', coalesce(
+            (
+                select json_object_agg(value.name, value.value)
+                from {schema}.run_values as value
+                where value.run_id = run.id
+            ),
+            '{}'
+        ),
+        'receipts', coalesce(
+            (
+                select json_object_agg(receipt.message_id, receipt.at)
+                from {schema}.receipts as receipt
+                where receipt.run_id = run.id
+            ),
+            '{}'
+        ),
+        'replies', coalesce(
+            (
+                select json_object_agg(reply.message_id, json_build_array(reply.payload, reply.at))
+                from {schema}.replies as reply
+                where reply.run_id = run.id
+            ),
+            '{}'
+        ),
+        'audit', coalesce(
+            (
+                select json_agg(
+                    json_build_object(
+                        'run_id', fact.run_id, 'event', fact.event, 'at', fact.at,
+                        'data', coalesce(fact.data, '{}')::json
+                    )
+                    order by fact.number
+                )
+                from {schema}.audits as fact
+                where fact.run_id = run.id
+            ),
+            '[]'
+        )
+    )::text
+    from unnest(%s::text[]) with ordinality as wanted (id, place)
+    join {schema}.runs_read as run on run.id = wanted.id
+    order by wanted.place
+"""  # by the primary keys, and audits_run; one statement sees one instant
+
+_KEPT_EVENTS = """
+    select number, topic, id, payload, at, reached, state = 'pending'
+    from {schema}.events
+    where number > %s
+      and state in ('open', 'pending')
+    order by number
+    limit %s
+"""  # by the primary key
+
+_LAST_EVENT = """
+    select coalesce(pg_sequence_last_value('{schema}.events_number_seq'), 0)
+"""
+
+_TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
+
+_ORIGIN = """
+    select value
+    from {schema}.meta
+    where name = %s
+"""  # by the primary key
+
+_LATEST_AT = """
+    select at
+    from {schema}.events
+    order by number desc
+    limit 1
+"""  # by the primary key
+
+_DRAW = """
+    select count(nextval('{schema}.events_number_seq'))
+    from generate_series(1, %s)
+"""
+
+_JUMP = """
+    select setval('{schema}.events_number_seq', %s)
+"""
+
+_KEEP_ORIGIN = """
+    insert into {schema}.meta (name, value)
+    values (%s, %s)
+    on conflict (name) do update
+    set value = excluded.value
+"""
+
+_dump = msgspec.json.Decoder(Dump)
+_origin = msgspec.json.Decoder(Origin)
+
+
+def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
+    """Those of the runs that are at rest, with all that belongs to them."""
+    found = (_dump.decode(text) for (text,) in connection.execute(qualified(_DUMP, schema), (list(run_ids),)))
+    return [replace(one, audit=kept(one.audit)) for one in found if is_at_rest(one.run)]
+
+
+def kept_events(connection: psycopg.Connection[Any], schema: str, after: int, limit: int) -> list[KeptEvent]:
+    """The events that somebody may still get, beyond a number."""
+    names = KeptEvent.__struct_fields__
+    found = connection.execute(qualified(_KEPT_EVENTS, schema), (after, limit))
+    return [KeptEvent(**dict(zip(names, row, strict=True))) for row in found]
+
+
+def last_event(connection: psycopg.Connection[Any], schema: str) -> int:
+    row = connection.execute(qualified(_LAST_EVENT, schema)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk[tuple[Restored, News]]:
+    """Write what comes from another store, as far as that was not done before."""
+    return (yield from TRANSACTION.around(_restored(calls, restoration, at)))
+
+
+def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk[tuple[Restored, News]]:
+    schema, name = calls.schema, f"origin {restoration.export_id}"
+    yield _TAKE_TURN, (classid(schema), RESTORING)
+    origin = yield from _known_origin(schema, name)
+    if not origin.is_finished:
+        yield from _raise_numbers(schema, restoration.last_event)
+    after = origin
+
+    def operation(working: WorkingSet, now: Micros) -> Restored:
+        nonlocal after
+        working.origins[restoration.export_id] = origin
+        told = transfers.restore(working, restoration, now)
+        after = working.origins[restoration.export_id]
+        return told
+
+    told, news = yield from decided(calls, _wishes(restoration, origin), operation, at, PART)
+    yield qualified(_KEEP_ORIGIN, schema), (name, msgspec.json.encode(after).decode())
+    return told, news
+
+
+def _known_origin(schema: str, name: str) -> Talk[Origin]:
+    known = yield qualified(_ORIGIN, schema), (name,)
+    if known is not None:
+        return _origin.decode(known)
+    high = yield qualified(_LAST_EVENT, schema), ()
+    since = yield qualified(_LATEST_AT, schema), ()
+    return Origin(high=high, since=since or 0, at=since or 0)
+
+
+def _raise_numbers(schema: str, last: int) -> Talk[None]:
+    """Have events to come get higher numbers than this, also if others draw numbers meanwhile."""
+    gap = last - (yield qualified(_LAST_EVENT, schema), ())
+    if gap > STEPS_LIMIT:
+        yield qualified(_JUMP, schema), (last,)
+    elif gap > 0:
+        yield qualified(_DRAW, schema), (gap,)
+
+
+def _wishes(restoration: Restoration, origin: Origin) -> Wishes:
+    wishes = Wishes()
+    for one in restoration.runs:
+        wishes.runs.add(one.run.id)
+        wishes.audits.add(one.run.id)
+        if one.run.key is not None:
+            wishes.keys.add(one.run.key)
+    for event in restoration.events:
+        wishes.events.add((event.topic, event.id))
+        if event.is_queued:
+            wishes.emitted.add(event.topic)
+            wishes.waiting[event.topic] += 1
+        else:
+            wishes.awaited.add(event.topic)
+    wishes.new_events = _numbers_wanted(restoration, origin.high)
+    return wishes
+
+
+def _numbers_wanted(restoration: Restoration, high: int) -> int:
+    """At most so many events get new numbers."""
+    if not high:
+        return 0
+    unread = [one for dump in restoration.runs for one in dump.inbox]
+    entries = [entry for dump in restoration.runs for entry in dump.entries if entry.kind is EntryKind.EVENT]
+    had = [one for entry in entries for one in received_in(entry)]
+    queued = sum(event.is_queued and event.number <= high for event in restoration.events)
+    return queued + sum(one.is_exclusive for one in unread) + sum(one.is_exclusive for one in had)

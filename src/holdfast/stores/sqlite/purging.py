@@ -1,0 +1,246 @@
+"""Purging: ended runs go away, with all that belongs to them, when their time has come.
+
+A run is removed in one transaction. If it has more rows than a bite may remove it is taken out of sight first, so that
+nobody reopens what is left of it, and goes a bite at a time.
+"""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+
+import apsw
+
+from holdfast.core import retention
+from holdfast.core.clock import Micros
+from holdfast.core.model import Run
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.rows import Row
+
+_IS_PARENT_LIVE = """
+    exists (select 1 from run as parent where parent.id = run.parent_id and parent.finished_at is null)
+"""  # by the primary key
+
+# What a run has many of. Counted no further than there is need to know.
+_SIZE = """
+    (select count(*) from (select 1 from entry where run_id = run.id limit ?1))
+    + (select count(*) from (select 1 from audit where run_id = run.id limit ?1))
+    + (select count(*) from (select 1 from receipt where run_id = run.id limit ?1))
+    + (select count(*) from (select 1 from reply where run_id = run.id limit ?1))
+    + (select count(*) from (select 1 from value where run_id = run.id limit ?1))
+"""  # by the primary keys, and audit_run
+
+_ABOUT = f"""
+    select intent.tags, {_IS_PARENT_LIVE}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
+    from json_each(?2) as chosen
+    cross join run on run.id = chosen.value
+    cross join intent on intent.run_id = run.id
+    order by chosen.id
+"""  # by the primary keys
+
+_DUE = """
+    select id
+    from run indexed by run_purge
+    where purge_at <= ?
+    order by purge_at, id
+    limit ?
+"""
+
+_DUE_OF_TYPE = """
+    select finished_at, id
+    from run indexed by run_ended
+    where type = ?
+      and finished_at <= ?
+      and finished_at is not null
+      and purge_at is null
+    order by finished_at, id
+"""
+
+_NEXT_TYPE = """
+    select type
+    from run indexed by run_ended
+    where type > ?
+      and finished_at is not null
+      and purge_at is null
+    order by type
+    limit 1
+"""
+
+_RETENTIONS = """
+    select name, retention
+    from type
+    where retention is not null
+"""  # all of them: there are few
+
+# `retention.verdict` in the words of SQL.
+_COUNT = f"""
+    select run.type, count(*)
+    from run indexed by run_purge
+    where run.purge_at <= ?1
+      and (
+        run.retention is not null
+        or run.deleted_at is not null
+        or run.finished_at <= ?1 - coalesce((select type.retention from type where type.name = run.type), ?2)
+      )
+      and not {_IS_PARENT_LIVE}
+    group by run.type
+"""
+
+_COUNT_BY_TYPE = f"""
+    select count(*)
+    from run indexed by run_ended
+    where run.type = ?
+      and run.finished_at <= ?
+      and run.finished_at is not null
+      and run.purge_at is null
+      and not {_IS_PARENT_LIVE}
+"""
+
+_DEFER = """
+    update run
+    set purge_at = ?
+    where id = ?
+"""  # by the primary key
+
+_HIDE = """
+    update run
+    set deleted_at = ifnull(deleted_at, ?1), purge_at = ?1, key = null
+    where id = ?2
+"""  # by the primary key
+
+_DROP_TAG = """
+    delete from tag
+    where name = ?
+      and value = ?
+      and created_at = ?
+      and run_id = ?
+"""  # by the primary key
+
+# All that belongs to runs, themselves last: by the primary keys, and audit_run.
+_DROPS = tuple(
+    f"delete from {table} where {id} in (select value from json_each(?))"
+    for table, id in (
+        *((table, "run_id") for table in ("entry", "audit", "receipt", "reply", "value", "inbox", "wait", "intent")),
+        ("run", "id"),
+    )
+)
+
+# Some of what a run has many of.
+_DROPS_SOME = tuple(
+    f"delete from {table} where run_id = ?1 and {id} in (select {id} from {table} where run_id = ?1 limit ?2)"
+    for table, id in (
+        ("entry", "location"),
+        ("audit", "number"),
+        ("receipt", "message_id"),
+        ("reply", "message_id"),
+        ("value", "name"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A run whose time has come, perhaps."""
+
+    run: Run
+    is_parent_live: bool
+    size: int
+
+
+def purge(desk: Desk, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
+    """Look at the first runs that are due; how many went, by type, and whether there are more.
+
+    `usual` is how long runs are kept whose type does not say.
+    """
+    desk.flush()  # what others of this transaction have written
+    room = limit * retention.ROWS_PER_RUN
+    kept = _retentions(desk.connection, usual)
+    due = _about(desk, _due(desk, limit, kept, now), room)
+    gone: list[_Due] = []
+    for one in due:
+        run, is_parent_live = one.run, one.is_parent_live
+        found = retention.verdict(run, retention=kept[run.type], is_parent_live=is_parent_live, now=now)
+        if found == "purge":
+            gone.append(one)
+        else:
+            desk.connection.execute(_DEFER, (retention.deferred(run, found, now).purge_at, run.id))
+    count = retention.fitting((one.size for one in gone), room)
+    if gone and count == 0:
+        _gut(desk, gone[0].run, room, now)
+    else:
+        _remove(desk, [one.run for one in gone[:count]])
+    desk.forget(one.run.id for one in due)
+    by_type = Counter(one.run.type for one in gone[:count])
+    return dict(sorted(by_type.items())), len(due) == limit or count < len(gone)
+
+
+def count(connection: apsw.Connection, usual: Micros, now: Micros) -> dict[str, int]:
+    """How many runs would go, by type, were all that are due removed."""
+    kept = _retentions(connection, usual)
+    by_type: Counter[str] = Counter({str(type): many for type, many in connection.execute(_COUNT, (now, usual))})
+    for type in _types(connection):
+        by_type[type] += connection.execute(_COUNT_BY_TYPE, (type, now - kept[type])).get
+    return {type: many for type, many in sorted(by_type.items()) if many}
+
+
+def _retentions(connection: apsw.Connection, usual: Micros) -> dict[str, Micros]:
+    """How long runs of each type are kept."""
+    return defaultdict(lambda: usual, {str(type): kept for type, kept in connection.execute(_RETENTIONS)})
+
+
+def _types(connection: apsw.Connection) -> Iterator[str]:
+    """The types of which there are ended runs without an instant of their own, hopping from one to the next."""
+    last = ""
+    while (found := connection.execute(_NEXT_TYPE, (last,)).get) is not None:
+        last = found
+        yield last
+
+
+def _due(desk: Desk, limit: int, kept: Mapping[str, Micros], now: Micros) -> list[str]:
+    """The first runs that are due: those with an instant of their own, then the others by the time they ended.
+
+    So those go together that were made together, and have their rows on the same pages.
+    """
+    ids = [run_id for (run_id,) in desk.all(_DUE, now, limit)]
+    if len(ids) < limit:
+        ended = [_ended(desk, type, now - kept[type]) for type in _types(desk.connection)]
+        ids += [run_id for _, run_id in islice(merge(*ended), limit - len(ids))]
+        for reading in ended:
+            reading.close()
+    return ids
+
+
+def _ended(desk: Desk, type: str, until: Micros) -> Generator[Row, None, None]:
+    """The runs of a type that are due, by the time they ended; read only as far as they are asked for."""
+    with closing(desk.connection.execute(_DUE_OF_TYPE, (type, until))) as found:
+        yield from found
+
+
+def _about(desk: Desk, ids: Sequence[str], room: int) -> list[_Due]:
+    found = desk.connection.execute(_ABOUT, (room + 1, rows.json_of(ids)))
+    return [_Due(rows.run_of(row[3:], tags=row[0]), bool(row[1]), row[2]) for row in found]
+
+
+def _remove(desk: Desk, runs: Sequence[Run]) -> None:
+    """Remove runs and all that belongs to them."""
+    if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
+        desk.connection.executemany(_DROP_TAG, tags)
+    ids = rows.json_of([run.id for run in runs])
+    for statement in _DROPS if runs else ():
+        desk.connection.execute(statement, (ids,))
+
+
+def _gut(desk: Desk, run: Run, room: int, now: Micros) -> None:
+    """Remove some of what a run has too many of. Nobody sees it from now on."""
+    desk.connection.execute(_HIDE, (now, run.id))
+    for statement in _DROPS_SOME:
+        if room > 0:
+            desk.connection.execute(statement, (run.id, room))
+            room -= desk.connection.changes()

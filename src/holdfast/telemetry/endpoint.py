@@ -1,0 +1,126 @@
+"""The endpoint: a small HTTP server for metrics and for the question whether a worker is well.
+
+It answers `GET /metrics` and `GET /healthz`, closes after each answer, and can do nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+from holdfast.config.address import DEFAULT_HOST, Address
+from holdfast.core.errors import InvalidRequest
+
+_HEAD_LIMIT = 8 * 1024
+_SECONDS = 5.0
+_PLAIN = "text/plain; charset=utf-8"
+
+_log = logging.getLogger("holdfast.metrics")
+
+
+class Answer(NamedTuple):
+    """What is sent back."""
+
+    status: str
+    text: str
+    type: str = _PLAIN
+
+
+class Endpoint:
+    """Serves `text`, of the given content type, at `/metrics`; with a token, only to whoever presents it."""
+
+    def __init__(
+        self,
+        text: Callable[[], Awaitable[str]],
+        content_type: str,
+        is_healthy: Callable[[], bool],
+        token: str | None = None,
+    ) -> None:
+        self._text = text
+        self._content_type = content_type
+        self._is_healthy = is_healthy
+        self._token = token
+
+    @asynccontextmanager
+    async def serving(self, address: Address) -> AsyncIterator[Address]:
+        """Listen for as long as the block lasts. Gives the address, with the port that was found for port 0."""
+        if not address.is_local and self._token is None:
+            raise InvalidRequest(
+                f"metrics at {address} could be read by other machines: set HOLDFAST_METRICS_TOKEN, which they then "
+                f"have to present as a bearer token, or listen on {DEFAULT_HOST}"
+            )
+        try:
+            server = await asyncio.start_server(self._talk, address.host, address.port, limit=_HEAD_LIMIT)
+        except OSError as error:
+            raise InvalidRequest(
+                f"cannot listen on {address}: {error.strerror or error}; choose another port"
+            ) from error
+        try:
+            yield Address(address.host, server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
+            await server.wait_closed()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # Whoever connects and says nothing, or does not listen, is not waited for.
+            async with asyncio.timeout(_SECONDS):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                method, path, headers = _parsed(head)
+                answer = await self._answer(method, path, headers)
+                writer.write(_encoded(answer, has_body=method != "HEAD"))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+        if path not in ("/metrics", "/healthz"):
+            return Answer("404 Not Found", "there are /metrics and /healthz\n")
+        if method not in ("GET", "HEAD"):
+            return Answer("405 Method Not Allowed", "only GET\n")
+        if path == "/healthz":
+            if self._is_healthy():
+                return Answer("200 OK", "ok\n")
+            return Answer("503 Service Unavailable", "the worker has not renewed its leases for too long\n")
+        if not self._may_read(headers.get("authorization", "")):
+            return Answer("401 Unauthorized", "present the token: Authorization: Bearer …\n")
+        try:
+            return Answer("200 OK", await self._text(), self._content_type)
+        except Exception:  # noqa: BLE001 - the worker goes on, whatever this was
+            _log.exception("metrics could not be told")
+            return Answer("500 Internal Server Error", "see the log of the worker\n")
+
+    def _may_read(self, authorization: str) -> bool:
+        if self._token is None:
+            return True
+        return hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode())
+
+
+def _parsed(head: str) -> tuple[str, str, dict[str, str]]:
+    """Method, path and headers of a request. One that is not understood asks for nothing there is."""
+    first, *lines = head.split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3:
+        return "GET", "", {}
+    pairs = (line.partition(":") for line in lines)
+    return words[0], words[1].partition("?")[0], {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _encoded(answer: Answer, *, has_body: bool) -> bytes:
+    body = answer.text.encode()
+    lines = (
+        f"HTTP/1.1 {answer.status}",
+        f"Content-Type: {answer.type}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        "\r\n",
+    )
+    return "\r\n".join(lines).encode() + (body if has_body else b"")

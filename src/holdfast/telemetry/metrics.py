@@ -1,0 +1,61 @@
+"""Metrics: what was counted in this process, and how the store stands, for whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+from holdfast.core.ports import Store
+from holdfast.core.signals import Signals
+from holdfast.telemetry import catalogue
+from holdfast.telemetry.census import Census
+from holdfast.telemetry.exposition import CONTENT_TYPE, Exposition, Sample
+from holdfast.telemetry.hooks import Hooks
+from holdfast.telemetry.tally import PATTERNS, Tally
+
+
+class Busy(Protocol):
+    """A worker, as far as metrics are concerned."""
+
+    name: str
+
+    @property
+    def held_count(self) -> int: ...
+
+    @property
+    def slots(self) -> int: ...
+
+
+class Metrics:
+    """The metrics of one Holdfast. Counting begins when it is made."""
+
+    content_type = CONTENT_TYPE
+    """The type of `text()`, for a response of yours."""
+
+    def __init__(
+        self,
+        signals: Signals,
+        hooks: Hooks,
+        workers: Callable[[], Iterable[Busy]],
+        store: Callable[[], Awaitable[Store]],
+    ) -> None:
+        self._hooks = hooks
+        self._workers = workers
+        self._exposition = Exposition()
+        self._census = Census(store)
+        signals.tap(Tally(self._exposition), *PATTERNS)
+
+    async def text(self) -> str:
+        """All metrics in the text format of Prometheus."""
+        return self._exposition.text(await self.samples())
+
+    async def samples(self) -> Sequence[Sample]:
+        """What is looked up and not counted: the workers of this process, its hooks, the store."""
+        samples: list[Sample] = [
+            (catalogue.HOOKS_DROPPED, (), self._hooks.dropped),
+            (catalogue.HOOK_ERRORS, (), self._hooks.errors),
+        ]
+        for worker in self._workers():
+            samples.append((catalogue.HELD_RUNS, (worker.name,), worker.held_count))
+            samples.append((catalogue.WORKER_SLOTS, (worker.name,), worker.slots))
+        return [*samples, *await self._census.samples()]

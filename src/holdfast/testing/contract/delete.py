@@ -1,0 +1,252 @@
+"""Delete: a run that people no longer see."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.clock import SECOND
+from holdfast.core.errors import RunBusy, RunNotFound
+from holdfast.core.model import DeadLetter, Message, RunOptions
+from holdfast.core.ports import LetterQuery, Pruned, Query, Store
+from holdfast.core.retention import DELETED_RETENTION
+from holdfast.core.states import RunState
+from holdfast.testing.contract.arrange import (
+    TYPE,
+    a_message,
+    a_step,
+    an_id,
+    an_intent,
+    block,
+    checkpoint_for,
+    claim_one,
+    claimed_ids,
+    ended,
+    facts_of,
+    for_child,
+    for_message,
+    held,
+    holding_of,
+    picture_of,
+    renew,
+    start,
+    succeed,
+    suspended,
+    the_run,
+    write,
+)
+from holdfast.testing.contract.base import Contract
+from holdfast.testing.contract.clock import START, SettableClock
+
+CONTROLS: tuple[Control, ...] = (
+    Cancel(id="x"),
+    Pause(id="x"),
+    Resume(id="x"),
+    Wake(id="x"),
+    Rewind(id="x", location="charge", force=True),
+    Recover(id="x", force=True),
+    Fork(id="x", run_id=an_id(9), location="charge", force=True),
+    Delete(id="x", force=True),
+)
+
+
+async def deleted(store: Store) -> list[str]:
+    return [details.run.id for details in await store.list(Query(is_deleted=True))]
+
+
+class DeleteContract(Contract):
+    """A run that is deleted is out of sight at once, and of the world a day later."""
+
+    async def test_a_deleted_run_is_not_seen_any_more(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, seeing: soft delete hides and unclaims."""
+        await start(store, an_intent(1, key="k", tags={"it's": "%"}), an_intent(2))
+        clock.advance(SECOND)
+
+        assert await store.control(an_id(1), Delete(id="d")) is True
+
+        assert await store.get(an_id(1)) is None
+        assert await store.find("k") is None
+        for query in (
+            Query(),
+            Query(type=TYPE),
+            Query(tags={"it's": "%"}),
+            Query(id_prefix=an_id(1)),
+            Query(states=frozenset({RunState.CANCELLED})),
+        ):
+            assert an_id(1) not in [details.run.id for details in await store.list(query)]
+        assert await store.counts() == {TYPE: {RunState.PENDING: 1}}
+        assert await store.orphans(10) == []
+        assert await claimed_ids(store) == [an_id(2)]
+
+    async def test_a_deleted_run_is_listed_if_asked_for(self, store: Store, clock: SettableClock) -> None:
+        """With all that can be asked for in a list."""
+        await start(store, an_intent(1, tags={"it's": "%"}), an_intent(2, parent_id=an_id(1)))
+        await ended(store, 3, type="other")
+        await ended(store, 4)
+        for number in (1, 2, 3):
+            await store.control(an_id(number), Delete(id="d"))
+
+        found = [
+            [details.run.id for details in await store.list(query)]
+            for query in (
+                Query(is_deleted=True),
+                Query(is_deleted=True, type="other"),
+                Query(is_deleted=True, type="other.*"),
+                Query(is_deleted=True, tags={"it's": "%"}),
+                Query(is_deleted=True, parent_id=an_id(1)),
+                Query(is_deleted=True, id_prefix=an_id(3)),
+                Query(is_deleted=True, states=frozenset({RunState.SUCCEEDED})),
+                Query(is_deleted=True, states=frozenset({RunState.CANCELLED}), limit=1),
+                Query(is_deleted=True, before=(START, an_id(2))),
+            )
+        ]
+
+        one, two, three = map(an_id, (1, 2, 3))
+        assert found == [[three, two, one], [three], [], [one], [two], [three], [three], [two], [one]]
+
+    async def test_a_run_that_ended_is_deleted_as_it_is(self, store: Store, clock: SettableClock) -> None:
+        """How it ended does not change (S5); it is audited, and goes after a day whatever its retention."""
+        await ended(store, 1, retention=100 * DELETED_RETENTION, key="k")
+        clock.advance(SECOND)
+
+        assert await store.control(an_id(1), Delete(id="d")) is True
+
+        (details,) = await store.list(Query(is_deleted=True))
+        run = details.run
+        assert (run.state, run.result, run.key) == (RunState.SUCCEEDED, '"done"', None)
+        assert (run.deleted_at, run.purge_at) == (START + SECOND, START + SECOND + DELETED_RETENTION)
+        fact = (await store.audit(an_id(1)))[-1]
+        assert (fact.event, fact.at, fact.data) == ("deleted", START + SECOND, {"request": "d"})
+        clock.advance(DELETED_RETENTION - 1)
+        early = await store.prune(10)
+        clock.advance(1)
+        assert (early, await store.prune(10)) == (Pruned(), Pruned(runs={TYPE: 1}))
+        assert await deleted(store) == []
+
+    async def test_a_run_that_lives_is_cancelled_first_and_undoes_nothing(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, control: as by a forced cancel; whoever waits for its end is told."""
+        lease = await held(store, 1, options=RunOptions(undelivered="dead_letter"))
+        await store.send([a_message()])
+        step = a_step(has_undo=True)
+        await write(store, checkpoint_for(lease, seen=1, entries=(step,)))
+        await write(store, checkpoint_for(lease, block(), seen=1))
+
+        assert await store.control(an_id(1), Delete(id="d")) is True
+
+        (run,) = await store.ends([an_id(1)])
+        assert run.error is not None
+        assert (run.state, run.error.message, run.finished_at) == (RunState.CANCELLED, "deleted", START)
+        assert [type(letter) for letter in await store.dead_letters(LetterQuery())] == [DeadLetter]
+        assert (await facts_of(store))[-2:] == ["cancelled", "deleted"]
+
+    async def test_a_held_run_is_deleted_only_by_force_which_fences_its_holder(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, control: `RunBusy` while a worker holds the run unless `force`. PROMISES: fenced."""
+        lease = await held(store)
+        before = await picture_of(store, 1)
+
+        with pytest.raises(RunBusy, match=an_id(1)):
+            await store.control(an_id(1), Delete(id="d"))
+        assert await picture_of(store, 1) == before
+        assert await store.control(an_id(1), Delete(id="d", force=True)) is True
+
+        (verdict,) = (await renew(store, holding_of(lease))).verdicts
+        assert verdict.is_lost
+        assert (await write(store, checkpoint_for(lease, succeed()))).is_lost
+        (run,) = await store.ends([an_id(1)])
+        assert (run.state, run.token) == (RunState.CANCELLED, lease.run.token + 1)
+
+    async def test_a_repeated_request_changes_nothing(self, store: Store, clock: SettableClock) -> None:
+        """S6: a lost answer is safe."""
+        await start(store, an_intent(1))
+        await store.control(an_id(1), Delete(id="d"))
+        before = (await store.list(Query(is_deleted=True)), await store.audit(an_id(1)))
+        clock.advance(SECOND)
+
+        assert await store.control(an_id(1), Delete(id="d")) is True
+        assert (await store.list(Query(is_deleted=True)), await store.audit(an_id(1))) == before
+
+    @pytest.mark.parametrize("request_", CONTROLS, ids=lambda control: type(control).__name__)
+    async def test_nothing_can_be_done_to_a_deleted_run(self, store: Store, request_: Control) -> None:
+        """Neither is it recovered nor rewound: for people it does not exist."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, succeed(), entries=(a_step(),)))
+        await store.control(an_id(1), Delete(id="d"))
+
+        with pytest.raises(RunNotFound, match=an_id(1)):
+            await store.control(an_id(1), request_)
+        assert await deleted(store) == [an_id(1)]
+
+    async def test_a_message_to_a_deleted_run_is_refused_as_to_an_unknown_one(self, store: Store) -> None:
+        """SEMANTICS, messages: by its id, by its key, from a run, and as a dead letter that is replayed."""
+        lease = await held(store, 2, options=RunOptions(undelivered="dead_letter"))
+        await start(store, an_intent(1, key="k", options=RunOptions(undelivered="dead_letter")))
+        await store.send([a_message(1)])
+        await store.control(an_id(1), Delete(id="d"))
+
+        by_id, by_key = await store.send([a_message(1, id="m2"), Message(id="m4", name="go", payload="1", key="k")])
+        await write(store, checkpoint_for(lease, messages=(a_message(1, id="m3"),)))
+
+        assert (by_id.refused, by_key.refused) == ("unknown", "unknown")
+        (dropped,) = [fact for fact in await store.audit(an_id(2)) if fact.event == "dropped"]
+        assert dropped.data["why"] == "unknown"
+        assert await store.replay_letters([1]) == 0
+
+    async def test_the_key_of_a_deleted_run_is_free_and_its_id_is_not(self, store: Store) -> None:
+        """SEMANTICS, starting: starting with an id that exists never touches the existing run."""
+        await start(store, an_intent(1, key="k"))
+        await store.control(an_id(1), Delete(id="d"))
+
+        (by_key, by_id) = (await store.create([an_intent(2, key="k", payload='{"a":1}'), an_intent(1)])).runs
+
+        assert (by_key.run_id, by_key.created) == (an_id(2), True)
+        assert (by_id.run_id, by_id.created) == (an_id(1), False)
+        assert await store.find("k") == an_id(2)
+        assert await deleted(store) == [an_id(1)]
+
+    async def test_the_parent_of_a_deleted_run_is_told_as_of_any_cancel(self, store: Store) -> None:
+        """SEMANTICS, children: the end of a child is an arrival at its parent."""
+        await suspended(store, 1, for_child(2))
+        await start(store, an_intent(2, parent_id=an_id(1)))
+
+        await store.control(an_id(2), Delete(id="d"))
+
+        lease = await claim_one(store)
+        assert [(one.name, one.state) for one in lease.arrivals] == [(an_id(2), RunState.CANCELLED)]
+
+    async def test_the_children_of_a_deleted_run_follow_their_close_policy(self, store: Store) -> None:
+        """SEMANTICS, control: one that is cancelled with it can be seen; nobody has deleted it."""
+        await suspended(store, 1, for_message("go"))
+        await start(
+            store,
+            an_intent(2, parent_id=an_id(1), on_close="cancel"),
+            an_intent(3, parent_id=an_id(1)),
+        )
+
+        await store.control(an_id(1), Delete(id="d"))
+
+        assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
+        assert await deleted(store) == [an_id(1)]
+
+    async def test_a_deleted_child_waits_for_its_parent_like_any_other(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, children: a child is not pruned while its parent lives."""
+        await start(store, an_intent(1))
+        await ended(store, 2, parent_id=an_id(1))
+        await store.control(an_id(2), Delete(id="d"))
+        clock.advance(DELETED_RETENTION)
+        while_it_lives = await store.prune(10)
+        await store.control(an_id(1), Delete(id="e"))
+        clock.advance(DELETED_RETENTION)
+
+        assert while_it_lives == Pruned()
+        assert await store.prune(10) == Pruned(runs={TYPE: 2})
+
+    async def test_an_unknown_run_cannot_be_deleted(self, store: Store) -> None:
+        """`RunNotFound`, as for every control."""
+        with pytest.raises(RunNotFound, match=an_id(1)):
+            await store.control(an_id(1), Delete(id="d"))

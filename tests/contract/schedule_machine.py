@@ -1,0 +1,134 @@
+"""A machine that does the same to the schedules of two stores, and compares all they answer and all they show.
+
+The memory store is the model. Apart from the other machine, as schedules touch nothing else but the runs they make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from holdfast.core.checkpoint import Cancel
+from holdfast.core.clock import DAY, SECOND, Micros
+from holdfast.core.model import Firing, RunOptions, Schedule
+from holdfast.core.ports import Due, Query, ScheduleQuery, Store
+from holdfast.core.schedules import firing
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.contract import SettableClock
+
+NAMES = ("it's %", "nightly", "Ünï")
+RULES: tuple[dict[str, Any], ...] = (
+    {"every": SECOND},
+    {"every": SECOND, "overlap": "skip"},
+    {"every": DAY, "overlap": "skip", "catch_up": "all", "tags": {"it's": "%"}},
+    {"every": DAY, "payload": '{"a":1}', "catch_up": "all", "options": RunOptions(max_run=DAY)},
+    {"cron": "0 9 * * mon-fri", "zone": "Europe/Rome", "catch_up": "skip", "jitter": SECOND},
+    {"cron": "0 9 * * mon-fri", "zone": "America/New_York", "type": "shop.order", "priority": 0},
+)
+SCHEDULES = tuple(
+    Schedule(**{"name": name, "type": "shop", "payload": "{}"} | rule) for name in NAMES for rule in RULES
+)
+SOME = st.lists(st.sampled_from(SCHEDULES), min_size=1, max_size=3)
+SOME_NAMES = st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=3)
+LENGTHS: tuple[Micros, ...] = (1, SECOND, 30 * SECOND, DAY // 24, DAY, 3 * DAY)
+QUERIES = st.sampled_from(
+    [
+        ScheduleQuery(),
+        ScheduleQuery(limit=1),
+        ScheduleQuery(after="it's %", limit=2),
+        ScheduleQuery(name="nightly"),
+        ScheduleQuery(name="nobody"),
+        ScheduleQuery(type="shop"),
+        ScheduleQuery(type="shop.*"),
+        ScheduleQuery(type="%"),
+    ]
+)
+SLOTS = 3
+MANY = 1_000
+
+
+class ScheduleMachine(RuleBasedStateMachine):
+    """Drives the model and another store side by side."""
+
+    def __init__(self, open_other: Callable[[SettableClock], Store]) -> None:
+        super().__init__()
+        self.clock = SettableClock()
+        self.loop = asyncio.new_event_loop()
+        self.model = MemoryStore(clock=self.clock)
+        self.other = open_other(self.clock)
+        self.seen: list[Due] = []
+        self.loop.run_until_complete(self.model.open())
+        self.loop.run_until_complete(self.other.open())
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.other.close())
+        self.loop.close()
+
+    @initialize(schedules=SOME)
+    def begin(self, schedules: list[Schedule]) -> None:
+        self.put(schedules)
+
+    @rule(schedules=SOME)
+    def put(self, schedules: list[Schedule]) -> None:
+        self._both(lambda store: store.put_schedules(schedules))
+
+    @rule(names=SOME_NAMES, kind=st.sampled_from(["pause", "resume", "resume", "remove"]))
+    def change(self, names: list[str], kind: str) -> None:
+        if kind == "remove":
+            self._both(lambda store: store.remove_schedules(names))
+        else:
+            self._both(lambda store: store.pause_schedules(names, is_paused=kind == "pause"))
+
+    @rule(name=st.sampled_from([*NAMES, "nobody"]), number=st.integers(0, 3))
+    def trigger(self, name: str, number: int) -> None:
+        self._both(lambda store: store.trigger_schedule(name, f"trigger-{number}"))
+
+    @rule(length=st.sampled_from(LENGTHS), limit=st.integers(1, 3), age=st.sampled_from([0, 0, 0, 1, 2]))
+    def fire(self, length: Micros, limit: int, age: int) -> None:
+        """Fire what is due, or what was due a while ago, as a slow scheduler would find it."""
+        self.clock.advance(length)
+        self.seen.append(self._both(lambda store: store.due_schedules(limit)))
+        found = self.seen[-1 - age :][0]
+        firings: list[Firing] = [firing(one, found.now, SLOTS) for one in found.schedules]
+        self._both(lambda store: store.fire(firings))
+
+    @rule(number=st.integers(0, 3))
+    def end(self, number: int) -> None:
+        """End one of the runs that were made last."""
+        made = [*self.model._state.records]
+        for run_id in made[-1 - number :][:1]:
+            self._end(run_id)
+
+    def _end(self, run_id: str) -> None:
+        self._both(lambda store: store.control(run_id, Cancel(id="c")))
+
+    @rule(query=QUERIES)
+    def look(self, query: ScheduleQuery) -> None:
+        self._both(lambda store: store.schedules(query))
+
+    @invariant()
+    def both_show_the_same(self) -> None:
+        self._both(lambda store: store.schedules(ScheduleQuery(limit=MANY)))
+        self._both(lambda store: store.list(Query(limit=MANY)))
+        due = self._both(lambda store: store.due_schedules(1))
+        if due.schedules:
+            after = due.schedules[0].next_at, due.schedules[0].name
+            self._both(lambda store: store.due_schedules(2, after))
+
+    def _both(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
+        """Ask both; the answers must be equal. Returns the model's."""
+
+        async def ask() -> tuple[Any, Any]:
+            return await operation(self.model), await operation(self.other)
+
+        model, other = self.loop.run_until_complete(ask())
+        assert _plain(other) == _plain(model)
+        return model
+
+
+def _plain(answer: Any) -> Any:
+    return list(answer) if isinstance(answer, (list, tuple)) else answer

@@ -1,0 +1,167 @@
+"""Completion: what a shell offers after TAB. Through bash where it is about the shell, else as click's scripts ask."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import completing
+from tests.scenario.test_cli_worker import holdfast
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+# What the shells call as `holdfast`, with the patience of a test on a busy machine.
+PATIENT = "from holdfast.cli import completing, main; completing.LIMIT_SECONDS = {seconds}; main.main()"
+
+
+def offered(shop: Shop, typed: str, *, seconds: float = 30, **environment: str) -> dict[str, str]:
+    """What fish would offer for the last word, with what it says about each. Nothing else may be written."""
+    *words, last = typed.split(" ")
+    asked = {"_HOLDFAST_COMPLETE": "fish_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": last}
+    done = subprocess.run(
+        [sys.executable, "-c", PATIENT.format(seconds=seconds)],
+        cwd=shop.path.parent,
+        env=os.environ | {"HOLDFAST_URL": shop.url} | environment | asked,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    items = [line.partition(",")[2].partition("\t") for line in done.stdout.splitlines() if line]
+    return {value: about for value, _, about in items}
+
+
+def test_commands_are_offered_with_what_they_are_for(shop: Shop) -> None:
+    assert offered(shop, "holdfast wa") == {
+        "watch": "Follow a run until it ends.",
+        "wake": "Have runs that wait look again, now.",
+    }
+    assert offered(shop, "holdfast topics d").keys() == {"dead-letters"}
+
+
+def test_options_are_offered_those_of_holdfast_itself_too(shop: Shop) -> None:
+    assert offered(shop, "holdfast worker --gr").keys() == {"--grace"}
+    assert offered(shop, "holdfast worker --u").keys() == {"--until-idle", "--url"}
+    assert offered(shop, "holdfast --out").keys() == {"--output"}
+    assert offered(shop, "holdfast ls -o js").keys() == {"json", "jsonl"}
+    assert offered(shop, "holdfast completion ").keys() == {"bash", "zsh", "fish"}
+
+
+def test_runs_are_offered_by_the_beginning_of_their_ids(shop: Shop) -> None:
+    first, second = (shop.start("shop.add.v1", {"a": 1, "b": 2}, id=id) for id in ("01-first", "02-second"))
+
+    assert offered(shop, "holdfast show ") == {first: "pending shop.add.v1", second: "pending shop.add.v1"}
+    assert offered(shop, "holdfast cancel 01-first 02").keys() == {second}
+    assert offered(shop, "holdfast explain 03") == {}
+
+
+def test_types_and_topics_are_offered(shop: Shop) -> None:
+    shop.start("shop.event.v1", {"topic": "paid"})
+    shop.work()
+    shop.start("billing.invoice.v1")
+    shop.do(lambda hf: hf.topic("jobs", mode="queue"))
+
+    assert offered(shop, "holdfast start ").keys() == {"billing.invoice.v1", "shop.event.v1"}
+    assert offered(shop, "holdfast ls --type sh").keys() == {"shop.event.v1"}
+    assert offered(shop, "holdfast emit ") == {"jobs": "queue", "paid": "a run waits for it"}
+
+
+def test_the_store_is_that_of_the_flags_typed_so_far(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Shop(tmp_path / "other")
+    other.start("other.v1")
+
+    assert offered(shop, f"holdfast --url {other.url} start ").keys() == {"other.v1"}
+    assert offered(shop, f"holdfast start --url {other.url} o").keys() == {"other.v1"}
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "memory://", "postgresql://127.0.0.1:1/x", "sqlite:////nowhere/x.db"])
+def test_a_store_that_cannot_be_used_offers_nothing_and_says_nothing(shop: Shop, url: str) -> None:
+    assert offered(shop, "holdfast show 0", HOLDFAST_URL=url or shop.url) == {}
+    assert not shop.path.exists()
+
+
+def test_a_mistake_in_the_file_of_settings_offers_nothing_and_says_nothing(shop: Shop) -> None:
+    (shop.path.parent / "holdfast.toml").write_text("ulr = 'x'")
+
+    assert offered(shop, "holdfast show 0") == {}
+    assert offered(shop, "holdfast sho").keys() == {"show"}
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(shop: Shop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and never says a word
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x"
+
+        assert offered(shop, "holdfast show 0", seconds=0.2, HOLDFAST_URL=url) == {}
+
+
+def test_the_application_is_not_loaded(shop: Shop) -> None:
+    (shop.path.parent / "app.py").write_text("open('loaded', 'w').close()")
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, id="01-first")
+
+    assert offered(shop, "holdfast show 0", HOLDFAST_APPLICATION="app:hf").keys() == {"01-first"}
+    assert not (shop.path.parent / "loaded").exists()
+
+
+def test_nobody_waits_long_after_tab() -> None:
+    assert completing.LIMIT_SECONDS <= 2
+
+
+# The scripts
+
+
+def test_bash_offers_what_holdfast_does(shop: Shop, tmp_path: Path) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2}, id="01-first")
+    command = tmp_path / "bin" / "holdfast"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\n{PATIENT.format(seconds=30)}\n")
+    command.chmod(0o755)
+    script = """
+        eval "$(holdfast completion bash)"
+        complete -p holdfast
+        for line in "holdfast expl" "holdfast show 01"; do
+            COMP_WORDS=($line) COMPREPLY=()
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+            _holdfast_completion holdfast
+            echo "${COMPREPLY[@]}"
+        done
+    """
+
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        cwd=shop.path.parent,
+        env=os.environ | {"HOLDFAST_URL": shop.url, "PATH": f"{command.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (done.stdout.splitlines()[1:], done.stderr) == (["explain", "01-first"], "")
+    assert "-F _holdfast_completion holdfast" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("shell", "beginning"),
+    [("bash", "_holdfast_completion() {"), ("zsh", "#compdef holdfast"), ("fish", "function _holdfast_completion")],
+)
+def test_a_script_is_printed_for_each_shell(shop: Shop, shell: str, beginning: str) -> None:
+    done = holdfast(shop, "completion", shell)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.lstrip().startswith(beginning)
+    assert f"_HOLDFAST_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_another_shell_is_refused(shop: Shop) -> None:
+    result = shop.type("completion", "tcsh")
+
+    assert result.exit_code == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.stderr

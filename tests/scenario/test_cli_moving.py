@@ -1,0 +1,207 @@
+"""`holdfast export` and `holdfast import`, typed as a person would, also with files that are no good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Shop:
+    """An empty shop to move to."""
+    (tmp_path / "target").mkdir()
+    other = Shop(tmp_path / "target")
+    other.type("migrate")
+    return other
+
+
+def opened(shop: Shop) -> tuple[str, str]:
+    """A run that has ended, and one that waits."""
+    ended = shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
+    waiting = shop.start("shop.order.v1", {"name": "tea"}, key="order-17", tags={"shop": "x"})
+    shop.work()
+    return ended, waiting
+
+
+def written(shop: Shop, path: Path, *words: str) -> str:
+    """Export to a file; what was said to the person."""
+    result = shop.type("export", *words)
+    assert result.exit_code == 0, result.stderr
+    path.write_bytes(result.stdout_bytes)
+    return result.stderr
+
+
+def state_of(shop: Shop, run_id: str) -> str:
+    state: str = shop.read("show", run_id)["run"]["state"]
+    return state
+
+
+def test_runs_are_moved_and_go_on_in_the_other_store(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    ended, waiting = opened(shop)
+    file = tmp_path / "runs.jsonl"
+
+    told = written(shop, file, "--reason", "moving house")
+    result = target.type("import", str(file))
+
+    assert "exported 2 runs" in told
+    assert result.exit_code == 0
+    assert result.stdout == "        2  runs\n        1  runs go on\n"
+    assert "(moving house)" in shop.type("explain", waiting).stdout
+    target.work()
+    target.type("send", "key:order-17", "approve", '"yes"')
+    target.work()
+    assert json.loads(target.type("result", waiting).stdout) == {"approval": "yes", "paid": "paid for tea"}
+    assert json.loads(target.type("result", ended).stdout) == 3
+    assert state_of(shop, waiting) == "paused"
+
+
+def test_lines_are_json_and_nothing_else_is_written(shop: Shop) -> None:
+    opened(shop)
+
+    result = shop.type("export", "--json")
+
+    kinds = [json.loads(line)["line"] for line in result.stdout.splitlines()]
+    assert kinds == ["holdfast", "run", "run", "end"]
+
+
+def test_a_dry_run_counts_and_changes_nothing(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    _, waiting = opened(shop)
+
+    assert shop.read("export", "--dry-run") == {"ended": 1, "live": 1, "held": 0}
+    assert shop.read("export", "--dry-run", "--no-live") == {"ended": 1, "live": 0, "held": 0}
+    assert shop.read("export", "--dry-run", "state:suspended") == {"ended": 0, "live": 1, "held": 0}
+    told = shop.type("export", "--dry-run")
+    assert "        1  live runs, which would be paused" in told.stdout
+    assert "nothing was changed" in told.stderr
+    assert state_of(shop, waiting) == "suspended"
+
+    written(shop, tmp_path / "runs.jsonl")
+    summary = target.read("import", str(tmp_path / "runs.jsonl"), "--dry-run")
+    assert (summary["counts"], summary["states"]) == ({"run": 2}, {"paused": 1, "succeeded": 1})
+    assert "        2  runs" in target.type("import", str(tmp_path / "runs.jsonl"), "--dry-run").stdout
+    assert target.read("ls") == []
+
+
+def test_an_import_is_repeated_without_harm(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    opened(shop)
+    written(shop, tmp_path / "runs.jsonl")
+    first = target.read("import", str(tmp_path / "runs.jsonl"))
+
+    again = target.type("import", str(tmp_path / "runs.jsonl"))
+
+    assert (first["restored"], first["resumed"], first["refused"]) == (2, 1, [])
+    assert again.exit_code == 0
+    assert "was imported into" in again.stderr
+    assert len(target.read("ls")) == 2
+
+
+def test_only_runs_that_have_ended(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    ended, waiting = opened(shop)
+
+    written(shop, tmp_path / "runs.jsonl", "--no-live", "type:shop.*")
+    result = target.type("import", "-", stdin=(tmp_path / "runs.jsonl").read_text())
+
+    assert result.exit_code == 0, result.stderr
+    assert [run["id"] for run in target.read("ls")] == [ended]
+    assert state_of(shop, waiting) == "suspended"
+
+
+def test_a_filter_chooses(shop: Shop, tmp_path: Path) -> None:
+    _, waiting = opened(shop)
+
+    written(shop, tmp_path / "runs.jsonl", "tag.shop:x")
+
+    runs = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [line["dump"]["run"]["id"] for line in runs if line["line"] == "run"] == [waiting]
+
+
+def test_a_run_that_is_refused_is_told_of(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    ended, _ = opened(shop)
+    other = target.start("shop.add.v1", {"a": 5, "b": 5}, key="sum")
+    written(shop, tmp_path / "runs.jsonl")
+
+    result = target.type("import", str(tmp_path / "runs.jsonl"))
+
+    assert result.exit_code == 6
+    assert f"run {ended} has the key 'sum', which belongs to run {other} here" in result.stderr
+    assert "        1  runs were refused" in result.stdout
+
+
+def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2})
+
+    async def hold(hf: Holdfast) -> None:
+        from holdfast.testing.contract.arrange import claim
+
+        await claim(hf.store, types=["shop.add.v1"])
+
+    shop.do(hold)
+
+    result = shop.type("export", "--timeout", "0s")
+
+    assert result.exit_code == 1
+    assert "a worker did not let go of it in time" in result.stderr
+    assert "export again later" in result.stderr
+    assert [json.loads(line)["line"] for line in result.stdout.splitlines()] == ["holdfast", "end"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "there is nothing to import"),
+        (b"\n\n", "there is nothing to import"),
+        (b"garbage\n", "line 1 is no JSON: 'garbage'"),
+        (b"\x00\xff\xfe\n", "line 1 is no JSON"),
+        (b'{"line": "run"}\n', "line 1 is not as it should be: Object missing required field `dump`"),
+        (b'{"a": 1}\n', "line 1 is not as it should be"),
+        (b"[" * 100_000 + b"\n", "line 1 is no"),
+    ],
+)
+def test_garbage_imports_nothing(target: Shop, tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_bytes(content)
+
+    result = target.type("import", str(file))
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert target.read("ls") == []
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 40, 400])
+def test_a_file_that_was_cut_off_imports_nothing(shop: Shop, target: Shop, tmp_path: Path, cut: int) -> None:
+    opened(shop)
+    file = tmp_path / "runs.jsonl"
+    written(shop, file)
+    data = file.read_bytes()
+    file.write_bytes(data[:-cut] if cut > 3 else b"".join(data.splitlines(keepends=True)[:-cut]))
+
+    result = target.type("import", str(file))
+
+    assert result.exit_code == 2
+    assert "cut off" in result.stderr
+    assert target.read("ls") == []
+
+
+def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
+    result = target.type("import", str(tmp_path / "nowhere.jsonl"))
+
+    assert result.exit_code == 3
+    assert "No such file" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["export", "nonsense"], ["export", "--timeout", "soon"], ["import"]])
+def test_mistakes_of_usage_are_told_of(shop: Shop, words: list[Any]) -> None:
+    shop.type("migrate")
+
+    assert shop.type(*words).exit_code == 2

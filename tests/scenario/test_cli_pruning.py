@@ -1,0 +1,73 @@
+"""`holdfast prune`: which runs go, when, and how that is told."""
+
+from __future__ import annotations
+
+from holdfast import Holdfast
+from holdfast.core.model import Intent
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+
+def some_ended_runs(shop: Shop) -> None:
+    """Five sums, two of which are not kept, and an order that waits."""
+    for number in range(5):
+        shop.start("shop.add.v1", {"a": number, "b": 1}, retention=1e-6 if number < 2 else None)
+    shop.start("shop.order.v1", {"name": "ann"}, retention=1e-6)
+    shop.work()
+
+
+def test_runs_go_when_their_time_has_come_and_no_others(shop: Shop) -> None:
+    some_ended_runs(shop)
+
+    before = shop.type("prune", "--dry-run")
+    done = shop.read("prune")
+    after = shop.type("prune")
+
+    assert (before.stdout, before.stderr) == ("        2  runs of shop.add.v1\n", "nothing was changed\n")
+    assert (done["runs"], done["has_more"]) == ({"shop.add.v1": 2}, False)
+    assert (after.stdout, after.stderr) == ("", "there is nothing to prune\n")
+    assert len(shop.read("ls")) == 4
+
+
+def test_what_is_usual_can_be_said(shop: Shop) -> None:
+    some_ended_runs(shop)
+
+    assert shop.read("prune", "--dry-run", "--retention", "1h")["runs"] == {"shop.add.v1": 2}
+    assert shop.read("prune", "--dry-run", "--retention", "1ms")["runs"] == {"shop.add.v1": 5}
+    refused = shop.type("prune", "--retention", "0s")
+    assert refused.exit_code == 2
+    assert "--retention" in refused.stderr
+
+
+def test_many_runs_go_in_several_bites(shop: Shop) -> None:
+    async def start(hf: Holdfast) -> None:
+        await hf.opened()
+        ids = [f"r{number}" for number in range(700)]
+        await hf.store.create([Intent(id=id, type="shop.add.v1", payload="{}", retention=1) for id in ids])
+        for id in ids:
+            await hf.cancel(id)
+
+    shop.do(start)
+
+    assert shop.type("prune").stdout == "      700  runs of shop.add.v1\n"
+
+
+def test_a_person_who_waits_sees_how_far_it_is(shop: Shop) -> None:
+    for number in range(25):
+        shop.start("shop.add.v1", {"a": number, "b": 1}, retention=1e-6)
+    shop.work()
+
+    result = shop.type("--color", "always", "prune")
+
+    assert "pruning" in result.stderr
+    assert "25" in result.stdout
+
+
+def test_a_run_is_started_with_how_long_it_is_kept(shop: Shop) -> None:
+    shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--retention", "1ms")
+    shop.type("start", "shop.add.v1", "a:=1", "b:=2", "--retention", "1h")
+    shop.work()
+
+    assert shop.read("prune")["runs"] == {"shop.add.v1": 1}

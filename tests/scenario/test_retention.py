@@ -1,0 +1,211 @@
+"""Retention and deletion: ended runs go in due time, and what a person deletes is out of sight at once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Context, Fatal, InvalidRequest, Registry, RunBusy, RunCancelled, RunHandle, RunNotFound, RunState
+from holdfast.core.ports import Pruned
+from tests.stage import Stage
+
+MANY = 1_000
+DAY_SECONDS = 86_400
+
+
+def an_app() -> Registry:
+    app = Registry()
+
+    @app.task("add")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.workflow("wait")
+    async def wait(ctx: Context) -> str:
+        answer: str = await ctx.receive("go")
+        return answer
+
+    @app.workflow("family")
+    async def family(ctx: Context, is_waiting: bool) -> int:
+        total = await ctx.call("add", {"a": 1, "b": 2}, retention=60)
+        await ctx.start("add", {"a": 3, "b": 4}, retention=timedelta(minutes=1))
+        await ctx.map("add", [{"a": 5, "b": 6}], retention=60)
+        if is_waiting:
+            await ctx.receive("go")
+        return int(total)
+
+    return app
+
+
+async def test_a_run_is_kept_as_long_as_was_said_and_its_key_with_it(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        run = await h.start("add", {"a": 1, "b": 2}, key="k", retention=timedelta(hours=1))
+        usual = await h.start("add", {"a": 1, "b": 2})
+        assert await run.result() == 3
+        await h.settle()
+        await h.advance(3599)
+        assert await h.store.prune(MANY) == Pruned()
+        assert not (await h.start("add", {"a": 1, "b": 2}, key="k")).created
+        await h.advance(1)
+        assert await h.store.prune(MANY) == Pruned(runs={"add": 1})
+
+        with pytest.raises(RunNotFound):
+            await h.run(run.id).result()
+        with pytest.raises(RunNotFound):
+            await run.recover()
+        assert await usual.result() == 3
+        again = await h.start("add", {"a": 3, "b": 4}, key="k")
+        assert again.created
+
+
+async def test_many_runs_started_at_once_are_kept_as_long_as_was_said(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        runs = await h.start_many("add", [{"a": 1, "b": number} for number in range(5)], retention=60)
+        assert [await run.result() for run in runs] == [1, 2, 3, 4, 5]
+        await h.advance(60)
+
+        assert await h.store.prune(MANY) == Pruned(runs={"add": 5})
+
+
+@pytest.mark.parametrize("retention", [0, -1, timedelta(0)])
+async def test_a_retention_is_longer_than_nothing(stage: Stage, retention: float) -> None:
+    async with stage.harness(an_app()) as h:
+        with pytest.raises(InvalidRequest, match="retention="):
+            await h.start("add", {"a": 1, "b": 2}, retention=retention)
+        with pytest.raises(InvalidRequest, match="retention="):
+            h.worker(retention=retention)
+
+
+async def test_children_have_their_own_retention_and_stay_as_long_as_their_parent_lives(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        parent = await h.start("family", {"is_waiting": True})
+        await h.settle()
+        await h.advance(60)
+        assert await h.store.prune(MANY) == Pruned()
+        await parent.send("go")
+        assert await parent.result() == 3
+        await h.advance(DAY_SECONDS)
+
+        assert (await h.store.prune(MANY)).runs == {"add": 3}
+        assert next(entry.location for entry in await parent.history()) == "add"
+
+
+async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_gone(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        parent = await h.start("family", {"is_waiting": False})
+        assert await parent.result() == 3
+        await h.advance(60)
+        assert await h.store.prune(MANY) == Pruned(runs={"add": 3})
+
+        assert await parent.rewind("add")
+        assert await parent.result() == 3
+
+
+async def test_a_deleted_run_is_out_of_sight(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        run = await h.start("wait", key="k")
+        other = await h.start("wait")
+        await h.settle()
+        by_key: RunHandle[str] = h.run(key="k")
+
+        assert await run.delete()
+
+        run = h.run(run.id)
+        for look in (run.info, run.history, run.audit, run.explain, run.result, run.recover, run.delete, by_key.info):
+            with pytest.raises(RunNotFound):
+                await look()
+        with pytest.raises(RunNotFound):
+            await run.send("go", 1)
+        assert [info.id async for info in h.list()] == [other.id]
+        (info,) = [info async for info in h.list(deleted=True)]
+        assert (info.id, info.state, info.deleted_at) == (run.id, RunState.CANCELLED, h.now)
+        assert (await h.start("wait", key="k")).created
+        assert not (await h.start("wait", id=run.id)).created
+
+
+async def test_whoever_waits_for_the_result_of_a_run_that_is_deleted_is_told(stage: Stage) -> None:
+    async with stage.harness(an_app()) as h:
+        run = await h.start("wait")
+        await h.settle()
+        waiting = asyncio.ensure_future(run.result())
+        await h.settle()
+
+        await run.delete()
+
+        with pytest.raises(RunCancelled, match="deleted"):
+            await waiting
+
+
+async def test_a_run_that_works_is_deleted_only_by_force_and_writes_no_more(stage: Stage) -> None:
+    app, began, may_end = Registry(), asyncio.Event(), asyncio.Event()
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        async def work() -> None:
+            began.set()
+            await may_end.wait()
+
+        await ctx.step("work", work)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await began.wait()
+        with pytest.raises(RunBusy):
+            await run.delete()
+        assert await run.delete(force=True)
+        may_end.set()
+        await h.settle()
+
+        assert [info.state async for info in h.list(deleted=True)] == [RunState.CANCELLED]
+        assert await h.store.history(run.id) in ((), [])
+
+
+async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
+    app = Registry()
+    undone: list[int] = []
+
+    def charge() -> int:
+        return 17
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.step("charge", charge, undo=undone.append)
+        await ctx.receive("go")
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await h.settle()
+        assert await run.delete()
+        await h.settle()
+
+        assert undone == []
+        assert [info.state async for info in h.list(deleted=True)] == [RunState.CANCELLED]
+        await h.advance(DAY_SECONDS)
+        assert await h.store.prune(MANY) == Pruned(runs={shop.type: 1})
+
+
+async def test_a_parent_is_told_of_a_child_that_was_deleted(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.receive("go")
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.call(child)
+        except Exception as error:  # noqa: BLE001 - whatever it is told
+            return str(error)
+        raise Fatal("it went on as if nothing had happened")
+
+    async with stage.harness(app) as h:
+        run = await h.start(parent)
+        await h.settle()
+        (info,) = [info async for info in h.list(parent_id=run.id)]
+
+        await h.delete(info.id)
+
+        assert "deleted" in await run.result()

@@ -1,0 +1,443 @@
+"""Tasks: plain functions run durably, and what their context tells them, and others of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    InvalidRequest,
+    LeaseLost,
+    Registry,
+    Retry,
+    RunCancelled,
+    RunFailed,
+    RunHandle,
+    RunState,
+    TaskContext,
+    step_info,
+)
+from holdfast.core.checkpoint import Checkpoint
+from holdfast.core.ports import Store
+from holdfast.testing.harness import Harness
+from tests.stage import Stage, facts
+
+WAIT_SECONDS = 5.0
+
+
+class Gate:
+    """Where a body waits until the test lets it go on; it tells when it has come there."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self.opened = threading.Semaphore(0)
+
+    def wait(self) -> None:
+        self.reached.release()
+        assert self.opened.acquire(timeout=WAIT_SECONDS)
+
+    async def wait_on_loop(self) -> None:
+        self.reached.release()
+        await asyncio.to_thread(self.opened.acquire, timeout=WAIT_SECONDS)
+
+    async def until_reached(self, h: Harness) -> None:
+        assert await asyncio.to_thread(self.reached.acquire, timeout=WAIT_SECONDS)
+        await h.settle()
+
+    def open(self) -> None:
+        self.opened.release()
+
+
+async def events(run: RunHandle[Any]) -> list[str]:
+    return [fact.event for fact in await run.audit()]
+
+
+# What a task knows
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_task_knows_its_run_its_attempt_and_its_key(stage: Stage, is_async: bool) -> None:
+    app = Registry()
+    known: list[list[Any]] = []
+
+    def tell(ctx: TaskContext, to: str) -> str:
+        known.append([ctx.run_id, ctx.type, ctx.attempt, ctx.idempotency_key, ctx.is_cancelled])
+        if ctx.attempt == 1:
+            raise ConnectionError("not yet")
+        return f"sent to {to}"
+
+    async def tell_on_loop(ctx: TaskContext, to: str) -> str:
+        return tell(ctx, to)
+
+    send = app.task("mail.send.v1", retry=Retry(max_attempts=2))(tell_on_loop if is_async else tell)
+
+    async with stage.harness(app) as h:
+        run = await h.start(send, "ada")
+        assert await run.result() == "sent to ada"
+        key = f"{run.id}:1:mail.send.v1"
+        assert known == [[run.id, "mail.send.v1", 1, key, False], [run.id, "mail.send.v1", 2, key, False]]
+        assert await facts(run) == ["mail.send.v1 step done"]
+        details = await h.store.get(run.id)
+        assert details is not None
+        assert json.loads(details.run.payload) == {"to": "ada"}
+
+
+async def test_the_context_is_what_step_info_gives(stage: Stage) -> None:
+    app = Registry()
+
+    @app.task
+    def same(ctx: TaskContext) -> bool:
+        return step_info() is ctx
+
+    async with stage.harness(app) as h:
+        assert await h.execute(same)
+
+
+async def test_a_task_with_a_context_can_be_a_child_and_take_keywords(stage: Stage) -> None:
+    app = Registry()
+
+    @app.task("child.v1")
+    def child(ctx: TaskContext, number: int, *, factor: int = 2) -> list[int]:
+        return [number * factor, ctx.attempt]
+
+    async with stage.harness(app) as h:
+        run = await h.start("child.v1", {"number": 4, "factor": 3})
+        assert await run.result() == [12, 1]
+        assert await h.execute(child, 4) == [8, 1]
+
+
+async def test_the_logger_of_a_task_names_the_run(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    app = Registry()
+
+    @app.task("mail.send.v1")
+    def send(ctx: TaskContext) -> None:
+        ctx.logger.warning("the postman is late")
+
+    async with stage.harness(app) as h:
+        with caplog.at_level(logging.INFO, logger="holdfast.task"):
+            run = await h.start(send)
+            await run.result()
+    (record,) = (one for one in caplog.records if one.name == "holdfast.task")
+    assert (record.__dict__["run_id"], record.__dict__["run_type"]) == (run.id, "mail.send.v1")
+
+
+# Progress
+
+
+async def test_progress_is_seen_while_a_task_runs_in_a_thread(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task
+    def export(ctx: TaskContext) -> str:
+        ctx.progress(0.4)
+        gate.wait()
+        return "done"
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(export)
+        await gate.until_reached(h)
+        assert await run.value("progress") == 0.4
+        assert (await run.info()).state is RunState.RUNNING
+        gate.open()
+        assert await run.result() == "done"
+        assert await run.value("progress") == 0.4
+
+
+async def test_progress_is_seen_while_a_task_runs_on_the_loop(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task
+    async def export(ctx: TaskContext) -> str:
+        ctx.progress({"rows": 10, "of": 25})
+        await gate.wait_on_loop()
+        return "done"
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(export)
+        await gate.until_reached(h)
+        assert await run.value("progress") == {"rows": 10, "of": 25}
+        gate.open()
+        assert await run.result() == "done"
+
+
+async def test_what_is_said_later_is_written_after_a_rest(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task
+    def export(ctx: TaskContext) -> None:
+        for done in (1, 2, 3):
+            ctx.progress(done)
+            gate.wait()
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(export)
+        await gate.until_reached(h)
+        gate.open()
+        await gate.until_reached(h)
+        assert await run.value("progress") == 1  # no time has passed since
+        await h.advance(0.25)
+        assert await run.value("progress") == 2
+        gate.open()
+        await gate.until_reached(h)
+        gate.open()
+        await run.result()
+        assert await run.value("progress") == 3  # with the end, however soon that comes
+
+
+class Counting:
+    """Counts the checkpoints that pass."""
+
+    def __init__(self, store: Store, counted: list[Checkpoint]) -> None:
+        self._store = store
+        self._counted = counted
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Any:
+        self._counted.extend(checkpoints)
+        return self._store.checkpoint(checkpoints)
+
+
+async def test_a_task_that_tells_of_every_row_does_not_flood_the_store(stage: Stage) -> None:
+    app = Registry()
+    counted: list[Checkpoint] = []
+
+    @app.task
+    def export(ctx: TaskContext) -> int:
+        for row in range(20_000):
+            ctx.progress(row)
+            ctx.heartbeat()
+        return 20_000
+
+    async with stage.harness(app, wrap=lambda store: Counting(store, counted)) as h:
+        run = await h.start(export)
+        assert await run.result() == 20_000
+        assert await run.value("progress") == 19_999
+    assert len(counted) <= 2  # no time has passed: what was said first, and the end
+
+
+async def test_progress_that_is_no_json_fails_the_task_where_it_is_told(stage: Stage) -> None:
+    app = Registry()
+
+    @app.task
+    def export(ctx: TaskContext) -> None:
+        ctx.progress(object())
+
+    async with stage.harness(app) as h:
+        with pytest.raises(RunFailed, match="progress cannot be stored as JSON"):
+            await h.execute(export)
+
+
+async def test_an_attempt_that_fails_leaves_its_progress_until_the_next_one_tells_its_own(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task(retry=Retry(max_attempts=2, initial=60, max_delay=60, jitter=0))
+    def export(ctx: TaskContext) -> None:
+        if ctx.attempt == 1:
+            ctx.progress("half")
+            raise ConnectionError("cut off")
+        gate.wait()
+        ctx.progress("all")
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(export)
+        await h.settle()
+        assert await run.value("progress") == "half"
+        await h.advance(60)
+        await gate.until_reached(h)
+        gate.open()
+        await run.result()
+        assert await run.value("progress") == "all"
+
+
+async def test_a_worker_that_dies_leaves_the_progress_that_was_written(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task(retry=Retry(max_attempts=2))
+    def export(ctx: TaskContext) -> int:
+        ctx.progress(ctx.attempt)
+        gate.wait()
+        return ctx.attempt
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(export)
+        await gate.until_reached(h)
+        await h.crash_worker()
+        gate.open()
+        assert await run.value("progress") == 1
+        await h.advance(31)
+        await h.start_worker()
+        await gate.until_reached(h)
+        assert await run.value("progress") == 2
+        gate.open()
+        assert await run.result() == 2
+
+
+# Signs of life
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_signs_of_life_are_noted_once_a_minute(stage: Stage, is_async: bool) -> None:
+    app, gate = Registry(), Gate()
+
+    def watch(ctx: TaskContext) -> None:
+        for _ in range(4):
+            ctx.heartbeat()
+            gate.wait()
+
+    async def watch_on_loop(ctx: TaskContext) -> None:
+        for _ in range(4):
+            ctx.heartbeat()
+            await gate.wait_on_loop()
+
+    task = app.task("watch.v1")(watch_on_loop if is_async else watch)
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(task)
+        noted: list[int] = []
+        for seconds in (30, 31, 30, 30):
+            await gate.until_reached(h)
+            noted.append((await events(run)).count("heartbeat"))
+            await h.advance(seconds)
+            gate.open()
+        await run.result()
+        beats = [fact for fact in await run.audit() if fact.event == "heartbeat"]
+
+    # At 0 the claim is a minute young; at 30 too; at 61 it is not; at 91 the last note is.
+    assert noted == [0, 0, 1, 1]
+    assert [fact.data["request"] for fact in beats] == ["1.1"]
+
+
+async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) -> None:
+    app = Registry()
+    begun, over = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    @app.task
+    def spin(ctx: TaskContext) -> None:
+        begun.set()
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and not ctx.is_cancelled:
+            time.sleep(0.001)
+        for speak in (ctx.heartbeat, lambda: ctx.progress(1)):
+            try:
+                speak()
+            except LeaseLost as lost:
+                heard.append(str(lost))
+        over.set()
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(spin)
+        assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        assert await run.cancel("enough")
+        with pytest.raises(RunCancelled):
+            await run.result()
+        assert await asyncio.to_thread(over.wait, WAIT_SECONDS)
+        assert await run.value("progress") is None
+    assert len(heard) == 2
+    assert "no longer counts" in heard[0]
+
+
+async def test_a_task_that_takes_too_long_hears_of_it(stage: Stage) -> None:
+    app = Registry()
+    ended: list[bool] = []
+    over = threading.Event()
+
+    @app.task(timeout=0.01)
+    def spin(ctx: TaskContext) -> None:
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until and not ctx.is_cancelled:
+            time.sleep(0.001)
+        ended.append(ctx.is_cancelled)
+        over.set()
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        with pytest.raises(RunFailed, match="longer than"):
+            await h.execute(spin)
+        assert await asyncio.to_thread(over.wait, WAIT_SECONDS)
+    assert ended == [True]
+
+
+async def test_a_task_that_is_to_pause_works_to_its_end(stage: Stage) -> None:
+    app, gate = Registry(), Gate()
+
+    @app.task
+    def work(ctx: TaskContext) -> bool:
+        gate.wait()
+        ctx.heartbeat()
+        return ctx.is_cancelled
+
+    async with stage.harness(app, has_endless_bodies=True) as h:
+        run = await h.start(work)
+        await gate.until_reached(h)
+        await run.pause()
+        await h.settle()
+        gate.open()
+        assert await run.result() is False
+
+
+# Retrying
+
+
+async def test_by_default_a_task_is_tried_again_after_one_and_four_minutes_and_never_earlier(stage: Stage) -> None:
+    app = Registry()
+
+    async with stage.harness(app) as h:
+
+        @app.task
+        def call(ctx: TaskContext) -> None:
+            called.append(h.now)
+            raise ConnectionError("nobody there")
+
+        called: list[Any] = []
+        with pytest.raises(RunFailed, match="nobody there"):
+            await h.execute(call)
+
+    first, second = (later - earlier for earlier, later in pairwise(called))
+    assert len(called) == 3
+    assert timedelta(seconds=60) <= first <= timedelta(seconds=66)
+    assert timedelta(seconds=240) <= second <= timedelta(seconds=264)
+
+
+# Declaring
+
+
+def test_a_context_comes_first_and_is_declared_as_what_it_is() -> None:
+    app = Registry()
+
+    def late(number: int, ctx: TaskContext) -> None: ...
+
+    def other(ctx: str) -> None: ...
+
+    def by_type(context: TaskContext, number: int) -> None: ...
+
+    def by_name(ctx, number: int) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(InvalidRequest, match="must be the first parameter"):
+        app.task(late)
+    with pytest.raises(InvalidRequest, match="declares it as str"):
+        app.task(other)
+    assert app.task(by_type).signature.names == ("number",)
+    assert app.task(by_name).signature.names == ("number",)
+
+
+def test_a_task_that_is_called_has_a_context_nobody_listens_to() -> None:
+    app = Registry()
+
+    @app.task("mail.send.v1")
+    def send(ctx: TaskContext, to: str) -> str:
+        ctx.progress(0.5)
+        ctx.heartbeat()
+        return f"{ctx.type} {ctx.attempt} {to}"
+
+    assert send("ada") == "mail.send.v1 1 ada"

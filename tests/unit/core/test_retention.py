@@ -1,0 +1,62 @@
+"""Retention: what becomes of a run whose time has come, and how much goes at once."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.clock import DAY
+from holdfast.core.model import Run
+from holdfast.core.retention import DELETED_RETENTION, PARENT_PATIENCE, deferred, deleted, fitting, verdict
+from holdfast.core.states import RunState
+
+NOW = 100 * DAY
+ENDED = Run(
+    id="r",
+    type="t",
+    state=RunState.FAILED,
+    payload="{}",
+    created_at=0,
+    start_at=0,
+    updated_at=0,
+    key="k",
+    finished_at=NOW - DAY,
+)
+OWN = replace(ENDED, retention=1, purge_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("run", "retention", "is_parent_live", "expected"),
+    [
+        (ENDED, DAY, False, "purge"),
+        (ENDED, DAY, True, "wait for parent"),
+        (ENDED, DAY + 1, False, "wait for type"),
+        (ENDED, DAY + 1, True, "wait for type"),
+        (OWN, 2 * DAY, False, "purge"),
+        (OWN, 2 * DAY, True, "wait for parent"),
+        (deleted(ENDED, NOW - DAY), 2 * DAY, False, "purge"),
+        (deleted(ENDED, NOW - DAY), 2 * DAY, True, "wait for parent"),
+    ],
+)
+def test_a_run_goes_when_its_time_has_come_and_its_parent_has_ended(
+    run: Run, retention: int, *, is_parent_live: bool, expected: str
+) -> None:
+    assert verdict(run, retention=retention, is_parent_live=is_parent_live, now=NOW) == expected
+
+
+def test_a_run_that_has_to_wait_is_looked_at_again_when_it_may_have_changed() -> None:
+    assert deferred(OWN, "wait for parent", NOW).purge_at == NOW + PARENT_PATIENCE
+    assert deferred(replace(ENDED, purge_at=NOW), "wait for type", NOW).purge_at is None
+
+
+def test_a_deleted_run_has_no_key_and_goes_whatever_its_retention() -> None:
+    gone = deleted(replace(OWN, retention=100 * DAY), NOW)
+
+    assert (gone.key, gone.deleted_at, gone.purge_at) == (None, NOW, NOW + DELETED_RETENTION)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "expected"), [([], 10, 0), ([3, 3, 4], 10, 3), ([3, 3, 5], 10, 2), ([11, 1], 10, 0), ([0], 0, 1)]
+)
+def test_so_many_runs_fit_into_a_bite(sizes: list[int], rows: int, expected: int) -> None:
+    assert fitting(sizes, rows) == expected

@@ -1,0 +1,129 @@
+"""Reports: nothing that a body says last is lost, and however much it says, little of it is written."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.core.clock import SECOND
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.task_context import TaskContext
+from holdfast.testing.clock import VirtualClock
+from holdfast.worker.reports import BEAT_EVERY, LISTEN_EVERY, Reports
+
+
+class Desk:
+    """A run whose bodies ring: on a clock that the test moves, with what was written."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.reports = Reports(self.clock, self.clock.now())
+        self.written: list[str] = []
+        self.beats: list[int] = []
+        self.rings = 0
+
+    def publish(self, name: str, value: str) -> None:
+        assert name == "progress"
+        self.written.append(value)
+
+    def beat(self, number: int) -> None:
+        self.beats.append(number)
+
+    def context(self) -> TaskContext:
+        return TaskContext("run", 1, "task.v1", 1, self.rung)
+
+    def rung(self, info: StepInfo) -> None:
+        self.rings += 1
+        self.hear(info)
+
+    def hear(self, info: StepInfo) -> None:
+        self.reports.hear(info, self, self.hear)
+
+    def let_pass(self, length: int) -> None:
+        for callback in self.clock.pass_to(self.clock.now() + length):
+            callback()
+
+
+def test_the_first_word_is_taken_at_once_and_the_latest_after_a_rest() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    for number in range(1000):
+        ctx.progress(number)
+    assert desk.written == ["0"]
+    assert desk.rings == 1
+    desk.let_pass(LISTEN_EVERY)
+    assert desk.written == ["0", "999"]
+    assert desk.rings == 1
+
+
+def test_after_a_rest_in_which_nothing_was_said_the_next_word_is_taken_at_once() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    ctx.progress("a")
+    desk.let_pass(LISTEN_EVERY)
+    assert desk.clock.next_due() is None  # a body that says nothing costs nothing
+    ctx.progress("b")
+    assert desk.written == ['"a"', '"b"']
+
+
+def test_what_was_said_last_is_there_when_the_body_has_ended() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    ctx.progress(1)
+    ctx.progress(2)
+    desk.reports.forget(ctx)
+    desk.reports.take(ctx, desk)
+    assert desk.written == ["1", "2"]
+    assert desk.clock.next_due() is None
+
+
+def test_null_is_progress_like_any_other() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    ctx.progress(None)
+    assert desk.written == ["null"]
+
+
+def test_signs_of_life_are_counted_once_a_minute_from_the_claim_on() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    noted = []
+    for _ in range(7 * 4):  # every quarter of a minute, for seven minutes
+        desk.let_pass(15 * SECOND)
+        ctx.heartbeat()
+        noted.append(len(desk.beats))
+    assert BEAT_EVERY == 60 * SECOND
+    assert noted[2:5] == [0, 1, 1]
+    assert desk.beats == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_no_last_word_is_lost_between_two_threads() -> None:
+    """The listener takes what there is over and over while a body talks; at last it has heard the last word."""
+    ctx = TaskContext("run", 1, "task.v1", 1, lambda _: rung.set())
+    rung, over = threading.Event(), threading.Event()
+    heard: list[str] = []
+
+    class Scribe:
+        def publish(self, name: str, value: str) -> None:
+            heard.append(value)
+
+        def beat(self, number: int) -> None: ...
+
+    def talk() -> None:
+        for number in range(20_000):
+            ctx.progress(number)
+        over.set()
+
+    talker = threading.Thread(target=talk)
+    talker.start()
+    while not (over.is_set() and not rung.is_set()):
+        if not rung.wait(0.01):
+            continue
+        rung.clear()
+        Reports.take(ctx, Scribe())
+        ctx.has_beaten = False
+        while ctx.listen_again():
+            Reports.take(ctx, Scribe())
+            ctx.has_beaten = False
+    talker.join()
+    assert heard[-1] == "19999"
+    assert heard == sorted(heard, key=int)
