@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from holdfast.core.clock import Micros
 from holdfast.core.model import Rate, Run, TypeRule, Value, Wait, WaitKind
 from holdfast.core.rules import LIMIT_LOCATION
@@ -87,6 +89,11 @@ def parked_at(waits: Iterable[Wait]) -> Wait | None:
 def without(waits: Iterable[Wait]) -> tuple[Wait, ...]:
     """The waits but for the one that a limit has added."""
     return tuple(wait for wait in waits if wait.location != LIMIT_LOCATION)
+
+
+def let_go(run: Run, since: Micros, now: Micros) -> Run:
+    """A run that waits no more, ready in the place it had."""
+    return replace(run, ready_at=min(since, now), updated_at=now)
 
 
 # Rates

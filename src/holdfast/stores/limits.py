@@ -43,6 +43,10 @@ class Book(Protocol):
         """The queues for slots of a type's keys in which somebody waits."""
         ...
 
+    def let_all_go(self, type: str, now: Micros) -> None:
+        """Make ready whoever waits because of limits that a type has no more, as `limits.let_go` says."""
+        ...
+
     def first(self, queue: str) -> Run | None:
         """Whoever waits in a queue and comes before the others: by priority, since when, and id."""
         ...
@@ -107,9 +111,13 @@ def apply(book: Book, rule: TypeRule, now: Micros) -> None:
         else:
             _queue(book, run, queue, now)
             book.note(audit.of_parking(run, queue, now))
-    for queue in book.key_queues(rule.name):
-        _serve(book, rule, [queue], now)
-    _serve(book, rule, _shared(rule), now)
+    if rule.is_limited:
+        for queue in book.key_queues(rule.name):
+            _serve(book, rule, [queue], now)
+        _serve(book, rule, _shared(rule), now)
+    else:
+        book.let_all_go(rule.name, now)
+        book.tell_ready(rule.name)
     if rule.rate is None:
         book.keep_window(rule.name, Window())
 
@@ -214,7 +222,7 @@ def _serve(book: Book, rule: TypeRule, queues: Iterable[str], now: Micros) -> No
         lacking = _lacking(book, rule, run, now)
         if lacking is None:
             given = _given(book, rule, run)
-            book.put(replace(given, ready_at=min(since, now), updated_at=now))
+            book.put(limits.let_go(given, since, now))
             book.tell_ready(run.type)
         elif lacking == queue:
             open.remove(queue)

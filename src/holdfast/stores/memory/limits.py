@@ -53,6 +53,9 @@ class StateBook:
     def key_queues(self, type: str) -> Sequence[str]:
         return self._state.key_queues(type)
 
+    def let_all_go(self, type: str, now: Micros) -> None:
+        self._state.let_all_go(type, now)
+
     def first(self, queue: str) -> Run | None:
         record = first_parked(self._state, queue, rules.LIMIT_LOCATION)
         return None if record is None else record.run

@@ -33,6 +33,7 @@ def changes_of(working: WorkingSet) -> Changes:
             _new_record(changes, record)
     changes["events"], changes["forgotten"] = working.changed_events()
     changes["letters"], changes["purged"] = working.changed_letters()
+    changes["lifted"] = sorted(working.lifted)
     changes["types"] = [with_fields(rule, rate_window=window) for rule, window in working.changed_types()]
     changes["facts"] = working.facts
     return {name: change for name, change in changes.items() if change}

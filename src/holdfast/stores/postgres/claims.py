@@ -31,7 +31,12 @@ WAITING = 16
 """So many of those who wait for a rate are looked at to begin with."""
 
 
-class _Claimed(msgspec.Struct):
+class Found(msgspec.Struct):
+    """What a claim has found: leases; or, if runs of some types with limits are due, which types there are to look at.
+
+    `has_requests`: producers in SQL have left some.
+    """
+
     now: Micros
     has_requests: bool
     next_ready_at: Micros | None = None
@@ -39,6 +44,13 @@ class _Claimed(msgspec.Struct):
     others: tuple[str, ...] = ()
     rated: tuple[str, ...] = ()
     leases: tuple[Lease, ...] = ()
+
+    @property
+    def claimed(self) -> Claimed | None:
+        """What was claimed, unless that takes more."""
+        if self.limited:
+            return None
+        return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
 
 
 class _Leased(msgspec.Struct):
@@ -51,20 +63,23 @@ class _Made(msgspec.Struct):
     ruled: tuple[str, ...] = ()
 
 
-_decode_claimed = msgspec.json.Decoder(_Claimed).decode
+_decode_found = msgspec.json.Decoder(Found).decode
 _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
 
-def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[tuple[Claimed, bool]]:
-    """Lease the first due runs of the given types; and whether producers in SQL have left requests."""
-    found = _decode_claimed((yield calls.claim, _arguments(request, at)))
-    if found.limited:
-        return (yield from _claim_limited(calls, request, found, at)), found.has_requests
-    return Claimed(leases=found.leases, next_ready_at=found.next_ready_at, now=found.now), found.has_requests
+def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]:
+    """Lease the first due runs of the given types, in one trip if they have no limits."""
+    return _decode_found((yield calls.claim, _arguments(request, at)))
 
 
-def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Micros | None) -> Talk[Claimed]:
+def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
+    """Make a claim of limited types again that may have won something already."""
+    found = yield from claim(calls, request, at)
+    return found.claimed or (yield from claim_limited(calls, request, found, at))
+
+
+def claim_limited(calls: Calls, request: ClaimRequest, found: Found, at: Micros | None) -> Talk[Claimed]:
     """Lease due runs as the model says, which knows of limits."""
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
@@ -101,13 +116,13 @@ def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Record | No
     """The last of those that were loaded to be claimed, if there may be others behind it."""
     due = [record for record in working.records.values() if rules.is_due(record.run, now)]
     candidates = [r for r in due if r.run.type in wanted.types and not rules.is_suspect(r.run)]
-    return max(candidates, key=model_claims.claim_order) if len(candidates) >= wanted.count else None
+    return max(candidates, key=model_claims.claim_order) if len(candidates) >= max(1, wanted.count) else None
 
 
 def _is_passed(last: Record, chosen: Sequence[Record], now: Micros) -> bool:
     """Whether a claim went on behind a run, which it has won or parked."""
     is_won = any(record is last for record in chosen)
-    return chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
+    return bool(chosen) and chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
 
 
 def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
@@ -165,7 +180,7 @@ def create_again(
         python=lease.python,
         is_repeat=True,
     )
-    won = _decode_claimed((yield calls.claim, _arguments(request, at))).leases
+    won = (yield from claim(calls, request, at)).leases
     leases = {one.run.id: one for one in won}
     runs = [
         run if (won_before := leases.get(run.run_id)) is None else replace(run, created=True, lease=won_before)

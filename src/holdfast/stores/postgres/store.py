@@ -215,13 +215,19 @@ class PostgresStore:
         """What is leased, and whether producers in SQL have asked for something."""
         at = self._at
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        claimed, has_requests = await self._running(self._wire).hold(
-            lambda: claims.claim(self._calls, request, at),
-            again=lambda: claims.claim(self._calls, repeat, at),
+        found = await self._running(self._wire).hold(
+            lambda: claims.claim(self._calls, request, at), again=lambda: claims.claim(self._calls, repeat, at)
         )
+        claimed = found.claimed
+        if claimed is None:
+            # Not on the loop: many may have to be parked, and only one at a time decides over a type.
+            claimed = await self._running(self._writers).run(
+                lambda connection: hold(connection, claims.claim_limited(self._calls, request, found, at)),
+                again=lambda connection: hold(connection, claims.claim_again(self._calls, repeat, at)),
+            )
         self._following.told(claimed.now)
         self._held.lease(claimed.leases)
-        return claimed, has_requests
+        return claimed, found.has_requests
 
     def _begin_errand(self) -> asyncio.Future[bool]:
         """Do what producers in SQL have asked for, unless that is under way."""

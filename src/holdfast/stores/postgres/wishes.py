@@ -49,8 +49,8 @@ class Wishes:
 
     `emitted` are topics on which events may be published or handed on, `awaited` those somebody begins to wait for.
     `groups` and `waiting` say how many are wanted of those who wait for a slot, or for an event of a queue.
-    `types` are those whose rules and slots are asked for, `limits` those whose limits may become others;
-    `is_ruling`: whoever wants to claim something waits meanwhile.
+    `types` are those whose rules and slots are asked for, `limits` those whose limits may become others, `lifted`
+    those that have none any more; `is_ruling`: whoever wants to claim something waits meanwhile.
     """
 
     runs: set[str] = field(default_factory=set)
@@ -74,6 +74,7 @@ class Wishes:
     new_events: int = 0
     types: set[str] = field(default_factory=set)
     limits: set[str] = field(default_factory=set)
+    lifted: set[str] = field(default_factory=set)
     is_ruling: bool = False
     due: set[Due] = field(default_factory=set)
 
@@ -85,9 +86,7 @@ class Wishes:
             case "inboxes", (run_id, seen):
                 self.inboxes[run_id] = min(seen, self.inboxes.get(run_id, seen))
             case "groups", queues:
-                # A change of limits may let go whoever waits, in as many queues as there are keys.
-                for queue in {*self.groups, *queues} if self.is_ruling else queues:
-                    self.groups[queue] = self.groups[queue] * 2 + 8
+                self._want_more_waiting(queues)
             case "waiting", (topic,):
                 self.waiting[topic] = self.waiting[topic] * 4 + 32
             case "types", (type, *runs):
@@ -100,6 +99,12 @@ class Wishes:
                 getattr(self, wish).add(one)
             case wish, several:
                 getattr(self, wish).add(several)
+
+    def _want_more_waiting(self, queues: Sequence[str]) -> None:
+        """A change of limits may let very many go, from as many queues as there are keys: all of them at once then."""
+        is_known = any(queue in self.groups for queue in queues)
+        for queue in {*self.groups, *queues} if self.is_ruling and is_known else queues:
+            self.groups[queue] = self.groups[queue] * (8 if self.is_ruling else 2) + (4 if self.is_ruling else 8)
 
     def intents(self, intents: Iterable[Intent]) -> None:
         for intent in intents:
@@ -200,6 +205,7 @@ class Wishes:
             "new_events": self.new_events,
             "types": sorted(self.types),
             "limits": sorted(self.limits),
+            "lifted": sorted(self.lifted),
             "is_ruling": self.is_ruling,
             "due": list(self.due),
         }

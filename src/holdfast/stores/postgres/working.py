@@ -313,6 +313,9 @@ class WorkingSet(State):
         self._crowded = loaded.crowded
         self._rules = {rule.name: (rule, window) for rule, window in loaded.types}
         self._limited, self._queues, self._groups = wishes.limits, loaded.queues, {*wishes.groups}
+        self._lifted = wishes.lifted
+        self.lifted: set[str] = set()
+        """Types whose runs wait for no slot any more. They are locked, but only those are loaded who were asked for."""
         super().__init__(
             records=Known("runs", wishes.runs, _records_of(loaded, wishes).items()),
             keys=Known("keys", wishes.keys, loaded.keys),
@@ -366,6 +369,12 @@ class WorkingSet(State):
         if type not in self._limited:
             raise Unknown("limits", type)
         return super().counted(type)
+
+    def let_all_go(self, type: str, now: Micros) -> None:
+        if type not in self._lifted:
+            raise Unknown("lifted", type)
+        super().let_all_go(type, now)
+        self.lifted.add(type)
 
     def key_queues(self, type: str) -> list[str]:
         queues = {*super().key_queues(type), *(queue for queue in self._queues if limits.is_of(queue, type))}

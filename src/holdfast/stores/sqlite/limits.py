@@ -190,6 +190,15 @@ class DeskBook:
         self._desk.flush_waits()
         return [queue for (queue,) in self._desk.all(_KEY_QUEUES, limits.type_slot(type), type)]
 
+    def let_all_go(self, type: str, now: Micros) -> None:
+        for queue in (limits.type_slot(type), limits.rate_slot(type), *self.key_queues(type)):
+            while (run := self.first(queue)) is not None:
+                waits = self.waits(run.id)
+                wait = limits.parked_at(waits)
+                assert wait is not None
+                self.wait(run.id, limits.without(waits))
+                self.put(limits.let_go(run, wait.since, now))
+
     def first(self, queue: str) -> Run | None:
         self._desk.flush_waits()
         found = self._desk.one(FIRST, queue)

@@ -258,7 +258,7 @@ def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19
 
 def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
     def claim() -> None:
-        claimed, _ = hold(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
+        claimed = hold(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
         assert len(claimed.leases) == 3
 
     scanned, rows = touched(full, claim)
@@ -280,7 +280,7 @@ def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> No
 
 def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
     def claim() -> None:
-        claimed, _ = hold(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
+        claimed = hold(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
         assert claimed.leases == ()
 
     scanned, rows = touched(full, claim)

@@ -63,7 +63,7 @@ def claimed_of(place: Place, type: str, limit: int = 5) -> list[str]:
     request = ClaimRequest(
         id=str(uuid4()), worker="w", types=(type,), limit=limit, lease=SECOND, python="3.11.0", may_suspect=True
     )
-    claimed, _ = hold(place.connection, claims.claim(Calls(place.schema), request, None))
+    claimed = hold(place.connection, claims.claim_again(Calls(place.schema), request, None))
     return [lease.run.id for lease in claimed.leases]
 
 
@@ -96,7 +96,7 @@ def test_an_inserted_intent_is_claimed_like_any_other(place: Place) -> None:
         id="c", worker="w", types=("content.thumbnail.v1",), limit=5, lease=SECOND, python="3.11.0", may_suspect=True
     )
 
-    claimed, _ = hold(place.connection, claims.claim(Calls(place.schema), request, None))
+    claimed = hold(place.connection, claims.claim_again(Calls(place.schema), request, None))
 
     assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [(run_id, 1, ())]
 

@@ -68,6 +68,29 @@ begin
 end
 $$;
 
+-- The runs that wait because of limits of types.
+create function parked_of_v1(of_types text[]) returns text[]
+    language plpgsql stable
+    as $$
+begin
+    return array(
+        select p.run_id
+        from unnest(of_types) as t (type)
+        cross join lateral (
+            select w.run_id
+            from waits as w
+            where w.topic in ('type:' || t.type, 'rate:' || t.type)
+                and w.kind = 'slot' and w.location = '~limit'
+            union all
+            select w.run_id
+            from waits as w
+            where w.topic >= 'type:' || t.type || ' ' and w.topic < 'type:' || t.type || '!'
+                and w.kind = 'slot' and w.location = '~limit'
+        ) as p
+    );
+end
+$$;
+
 -- Lock what an operation is about, and tell all it may have to know. First the topics, then the types that have limits,
 -- then all runs, each in one order; everything is read afterwards, so that it is as it stays until the transaction ends.
 -- Only whom to lock is read before: who is found to be missing then makes all begin anew.
@@ -75,8 +98,8 @@ $$;
 -- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
 -- `renewals` may begin anew and part with all their children. `due` is the wish for runs that may be claimed, of which
 -- those are passed over that somebody else has locked. `limits` are types whose limits are to be others: whoever changes
--- rules (`is_ruling`) keeps all from claiming meanwhile, and waits until those are through who have begun. What is not
--- wished for is not looked at.
+-- rules (`is_ruling`) keeps all from claiming meanwhile, and waits until those are through who have begun. `lifted` are
+-- types that have no limits any more, so that nobody waits for them. What is not wished for is not looked at.
 create or replace function load_v1(wishes text, at bigint) returns text
     language plpgsql
     set search_path from current
@@ -106,7 +129,7 @@ begin
     into w
     from json_to_record(asked) as w (
         endings json, renewals json, types json, runs json, is_ruling boolean, buckets json, keys json,
-        emitted json, groups json, limits json, due json, locations json, scopes json, histories json,
+        emitted json, groups json, limits json, lifted json, due json, locations json, scopes json, histories json,
         messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json
     );
     endings := text_array_v1(w.endings);
@@ -176,6 +199,14 @@ begin
     end if;
     if w.limits is not null then
         locked := locked || counted_v1(text_array_v1(w.limits));
+    end if;
+    if w.lifted is not null then
+        -- In the same order, but they are not told of: there may be very many.
+        perform
+        from runs as r
+        where r.id = any(locked || parked_of_v1(text_array_v1(w.lifted)))
+        order by r.id
+        for no key update;
     end if;
     -- A run that is made only now is not seen, for it could not be locked any more.
     locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
@@ -372,12 +403,13 @@ create or replace function apply_v1(changes text, now bigint) returns void
 declare
     c record;
     made bigint;
+    parked text[];
 begin
     -- Taken apart once: whoever asks for a part of a `json` has all of it read.
     select *
     into c
     from json_to_record(changes::json) as c (
-        runs json, made json, types json, freed json, taken json, cleared json, dropped json, entries json,
+        runs json, made json, types json, lifted json, freed json, taken json, cleared json, dropped json, entries json,
         emptied json, consumed json, arrived json, waits json, "values" json, receipts json, replies json,
         forgotten json, events json, letters json, purged json, facts json
     );
@@ -527,6 +559,20 @@ begin
         using json_to_recordset(c.waits) as n (run_id text)
         where w.run_id = n.run_id;
         perform await_v1(c.waits);
+    end if;
+
+    if c.lifted is not null then
+        -- `limits.let_go` in the words of SQL.
+        parked := parked_of_v1(text_array_v1(c.lifted));
+        update runs as r
+        set ready_at = (
+                select instant(least(w.since, now))
+                from waits as w
+                where w.run_id = r.id and w.location = '~limit'
+            ),
+            updated_at = now
+        where r.id = any(parked);
+        delete from waits where run_id = any(parked) and location = '~limit';
     end if;
 
     if c."values" is not null then
