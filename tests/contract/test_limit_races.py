@@ -12,8 +12,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Next, Pause, Release, Resume, Suspend
+from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Next, Pause, Release, Resume, Suspend
 from holdfast.core.ids import new_id
 from holdfast.core.limits import parked_at, type_slot
 from holdfast.core.model import Intent, Lease, Message, TypeChange
@@ -95,7 +96,8 @@ class Crew:
     async def meddle(self, store: Store) -> None:
         """Cancel or pause some run."""
         run_id = an_id(self.chance.randrange(RUNS))
-        await store.control(run_id, self.chance.choice([Cancel(id=new_id(), force=True), Pause(id=new_id())]))
+        requests: list[Control] = [Cancel(id=new_id(), force=True), Pause(id=new_id())]
+        await store.control(run_id, self.chance.choice(requests))
 
     def _checkpoint(self, lease: Lease) -> Checkpoint:
         # Whoever was here before ends, so that there is an end to it.
@@ -151,14 +153,15 @@ async def check_slots_of(store: Store) -> None:
 async def test_limits_that_change_while_runs_are_claimed_and_end_lose_nobody(stores: Stores) -> None:
     await stores[0].create(some_runs())
     crew = Crew(stores, [succeed(), Suspend(), Release()])
+    per_keys: list[dict[str, int]] = [{}, {"tenant": 1}, {"tenant": 2}]
     changes = [
-        *({"concurrency": count} for count in (None, 1, 2, LIMIT)),
-        *({"per_key": per_key} for per_key in ({}, {"tenant": 1}, {"tenant": 2})),
+        *(TypeChange(name="", concurrency=count) for count in (None, 1, 2, LIMIT)),
+        *(TypeChange(name="", per_key=per_key) for per_key in per_keys),
     ]
 
     async def change(store: Store) -> None:
         names = crew.chance.sample(TYPES, crew.chance.randint(1, 2))
-        await store.change_types([TypeChange(name=name, **crew.chance.choice(changes)) for name in names])
+        await store.change_types([replace(crew.chance.choice(changes), name=name) for name in names])
 
     for _ in range(ROUNDS):
         meddling = [crew.meddle(store) for store in stores]
