@@ -20,6 +20,7 @@ from holdfast.core.errors import (
     RunFailed,
     RunFinished,
     RunNotFound,
+    ScheduleNotFound,
     SchemaOutOfDate,
     StepFailed,
     StepTimeout,
@@ -35,7 +36,16 @@ from holdfast.engine.check import RunCheck
 from holdfast.engine.export import Export, LeftRun
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.importing import ImportReport, RefusedRun
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -87,6 +97,8 @@ __all__ = [
     "RunInfo",
     "RunNotFound",
     "RunState",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaOutOfDate",
     "Signal",
     "Step",

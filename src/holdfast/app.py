@@ -55,6 +55,7 @@ class Holdfast(Engine):
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
+        self.schedule = self.registry.schedule
         self.include: Callable[[Registry], None] = self.registry.include
 
     # Lifetime
@@ -207,11 +208,15 @@ class Holdfast(Engine):
 
         return hook
 
+    async def _opened_store(self) -> Store:
+        await self.opened()
+        return self._store
+
     @property
     def metrics(self) -> Metrics:
         """Metrics of this process and of the store; what happens is counted from the first use of this on."""
         if self._metrics is None:
-            self._metrics = Metrics(self.signals, self._hooks, lambda: self._workers, lambda: self._store)
+            self._metrics = Metrics(self.signals, self._hooks, lambda: self._workers, self._opened_store)
         return self._metrics
 
     def __repr__(self) -> str:

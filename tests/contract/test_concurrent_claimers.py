@@ -11,7 +11,7 @@ from threading import Barrier
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
 from holdfast.core.ids import new_id
-from holdfast.core.model import Lease
+from holdfast.core.model import Lease, TypeChange
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
@@ -121,3 +121,39 @@ async def test_eight_claimers_as_tasks_on_several_stores_share_no_run_and_leave_
         await store.close()
 
     assert sorted(lease.run.id for leases in won for lease in leases) == [an_id(number) for number in range(RUNS)]
+
+
+# Limits
+
+LIMIT = 5
+
+
+async def prepare_limited(make_store: MakeStore) -> None:
+    await prepare(make_store)
+    store = make_store()
+    await store.open()
+    await store.change_types([TypeChange(name=TYPE, concurrency=LIMIT)])
+    await store.close()
+
+
+async def finish_limited(store: Store, worker: str) -> list[Lease]:
+    """Claim and end runs until there is none left, and see each time how many are held."""
+    won: list[Lease] = []
+    while (await store.counts())[TYPE].get(RunState.SUCCEEDED, 0) < RUNS:
+        for lease in await claim(store, worker):
+            listed = await store.list(Query(states=frozenset({RunState.RUNNING}), limit=RUNS))
+            assert sum(details.run.is_held for details in listed) <= LIMIT
+            (verdict,) = (await store.checkpoint([checkpoint_for(lease, succeed())])).verdicts
+            assert not verdict.is_lost
+            won.append(lease)
+    return won
+
+
+def test_eight_workers_on_threads_never_exceed_a_limit_and_end_every_run(make_store: MakeStore) -> None:
+    """I9: limits are never exceeded."""
+    asyncio.run(prepare_limited(make_store))
+
+    ended = on_threads(make_store, finish_limited)
+
+    assert sorted(lease.run.id for lease in ended) == [an_id(number) for number in range(RUNS)]
+    assert {lease.run.token for lease in ended} == {1}

@@ -50,6 +50,22 @@ def check(shop: Shop, code: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
+def test_schedules_that_the_code_no_longer_has_are_named(shop: Shop) -> None:
+    code = SAME.replace("@hf.workflow", '@hf.schedule(every=3600, args=("ada",))\n@hf.workflow', 1)
+    (shop.path.parent / "app.py").write_text(code)
+    subprocess.run(
+        [sys.executable, "-m", "holdfast", "worker", "app:hf", "--until-idle"],
+        check=True,
+        cwd=shop.path.parent,
+        env=os.environ | {"HOLDFAST_URL": "sqlite:///shop.db"},
+    )
+
+    same, without = check(shop, code), check(shop, SAME)
+
+    assert "schedules" not in same.stderr
+    assert "code has set and app:hf no longer has: shop.order.v1; `holdfast schedules rm` ends them" in without.stderr
+
+
 def test_code_that_fits_passes_and_nothing_is_executed(shop: Shop) -> None:
     before = shop.read("show", "key:order-1")
     done = check(shop, SAME)

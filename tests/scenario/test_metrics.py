@@ -43,6 +43,7 @@ async def test_what_happens_is_counted_by_type(stage: Stage) -> None:
         for to in ("flaky", "nobody"):
             with pytest.raises(RunFailed):
                 await h.execute("mail.v1", {"to": to})
+        await h.settle()
         told = await numbers(h)
 
     assert told['holdfast_runs_started_total{type="order.v1"}'] == 1
@@ -83,8 +84,17 @@ async def test_the_store_tells_how_many_runs_there_are_and_who_waits(stage: Stag
 async def test_what_a_living_worker_has_waits_but_is_not_unhandled(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         await h.start("order.v1", delay=1)
+        await h.settle()
         h.clock.pass_to(h.clock.now() + 2_000_000)  # and nobody is told, so that it is not claimed yet
         told = await numbers(h)
 
     assert told['holdfast_queue_depth{type="order.v1"}'] == 1
     assert 'holdfast_unhandled_runs{type="order.v1"}' not in told
+
+
+async def test_metrics_can_be_asked_for_before_anything_else(stage: Stage) -> None:
+    h = stage.harness(app())
+    try:
+        assert (await numbers(h))["holdfast_store_up"] == 1
+    finally:
+        await h.close()

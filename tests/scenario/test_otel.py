@@ -142,6 +142,7 @@ async def test_another_worker_carries_the_trace_on_and_repeats_no_span(stage: St
         telescope.instrument(h)
         await h.advance(timedelta(hours=2))
         await h.run(run.id).result()
+        await h.settle()
 
     assert "step charge" in before
     assert not telescope.named("step charge")
@@ -158,6 +159,7 @@ async def test_children_carry_a_trace_on_through_a_worker_that_is_not_instrument
     async with stage.harness(app(telescope)) as h:
         await h.advance(timedelta(hours=2))
         await h.run(run.id).result()
+        await h.settle()
         (child,) = [one async for one in h.list(type="label.v1")]
         details = await h.store.get(child.id)
 
@@ -174,6 +176,7 @@ async def test_all_turns_of_a_run_that_was_started_without_a_trace_share_one(
         telescope.instrument(h)
         await h.advance(timedelta(hours=2))
         await run.result()
+        await h.settle()
 
     turns = telescope.named("run order.v1")
     assert len(turns) >= 2
@@ -223,6 +226,7 @@ async def test_metrics_have_the_names_of_the_catalogue(stage: Stage, telescope: 
         run = await h.start("order.v1", {"value": "x"})
         await h.advance(timedelta(hours=2))
         await run.result()
+        await h.settle()
         telescope.reader.get_metrics_data()  # asks for what is to be looked up
         await h.settle()
         while not any(metric.name == "holdfast_queue_depth" for metric in _seen(telescope)):

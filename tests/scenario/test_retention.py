@@ -163,11 +163,15 @@ async def test_a_run_that_works_is_deleted_only_by_force_and_writes_no_more(stag
 
 
 async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
-    app, undone = Registry(), []
+    app = Registry()
+    undone: list[int] = []
+
+    def charge() -> int:
+        return 17
 
     @app.workflow
     async def shop(ctx: Context) -> None:
-        await ctx.step("charge", lambda: 17, undo=undone.append)
+        await ctx.step("charge", charge, undo=undone.append)
         await ctx.receive("go")
 
     async with stage.harness(app) as h:

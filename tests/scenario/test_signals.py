@@ -84,10 +84,11 @@ async def test_the_life_of_a_run_is_told_in_order(stage: Stage) -> None:
         await h.advance(timedelta(hours=2))
         await run.send("paid", SECRET)
         await run.result()
+        await h.settle()
 
-        assert told(signals) == [
-            "run.started",
-            "run.claimed",
+        # A worker may be quicker than whoever started the run and has yet to hear that it was.
+        assert sorted(told(signals)[:2]) == ["run.claimed", "run.started"]
+        assert told(signals)[2:] == [
             "step.started charge",
             "step.succeeded charge",
             "run.suspended",
@@ -132,6 +133,7 @@ async def test_an_attempt_that_fails_is_told_without_the_text_of_its_error(stage
         run = await h.start("flaky.v1", {"card": SECRET})
         with pytest.raises(RunFailed):
             await run.result()
+        await h.settle()
 
         steps = [signal for signal in signals if signal.location]
         assert [(one.name, one.attempt, one.error) for one in steps] == [
@@ -151,12 +153,13 @@ async def test_a_child_is_told_with_its_parent(stage: Stage) -> None:
 
         run = await h.start("parent.v1")
         await run.result()
+        await h.settle()
 
-        assert [(one.name, one.type, one.parent_id) for one in signals] == [
-            ("run.started", "parent.v1", None),
+        assert sorted((one.name, one.type or "", one.parent_id or "") for one in signals) == [
             ("run.started", "child.v1", run.id),
+            ("run.started", "parent.v1", ""),
             ("run.succeeded", "child.v1", run.id),
-            ("run.succeeded", "parent.v1", None),
+            ("run.succeeded", "parent.v1", ""),
         ]
 
 
@@ -179,6 +182,8 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
         await h.settle()
         await run.recover()
         await fork.cancel(force=True)
+        await fork.delete()
+        await run.delete()
 
         changes = [one.name for one in signals if one.name not in ("run.claimed", "run.suspended")]
         assert changes == [
@@ -192,6 +197,9 @@ async def test_what_people_do_to_a_run_is_told(stage: Stage) -> None:
             "run.cancelled",
             "run.recovered",
             "run.cancelled",
+            "run.deleted",
+            "run.cancelled",
+            "run.deleted",
         ]
         assert [one.run_id for one in signals if one.name == "run.started"] == [fork.id]
         assert {one.type for one in signals} == {"undoing.v1"}
@@ -214,7 +222,7 @@ async def test_a_run_that_pauses_in_the_hands_of_a_worker_is_told_to_be_paused(s
         release.set()
         await h.settle()
 
-        assert told(signals) == ["run.started", "run.claimed", "run.paused"]
+        assert sorted(told(signals)) == ["run.claimed", "run.paused", "run.started"]
         assert signals[-1].state is RunState.PAUSED
 
 
@@ -283,8 +291,8 @@ async def test_nothing_is_told_before_its_write_is_answered_and_then_once(stage:
         await run.result()
         await h.settle()
 
-        assert before == ["run.started", "run.claimed"]
-        assert told(signals) == ["run.started", "run.claimed", "run.succeeded"]
+        assert "run.succeeded" not in before
+        assert sorted(told(signals)) == ["run.claimed", "run.started", "run.succeeded"]
 
 
 async def test_a_replayed_run_tells_no_step_again(stage: Stage) -> None:
@@ -296,6 +304,7 @@ async def test_a_replayed_run_tells_no_step_again(stage: Stage) -> None:
         await h.advance(timedelta(hours=2))
         await h.run(run.id).send("paid", "yes")
         await h.run(run.id).result()
+        await h.settle()
 
         assert told(signals)[-1] == "run.succeeded"
         assert not [one for one in signals if one.name.startswith("step.")]

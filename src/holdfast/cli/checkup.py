@@ -38,6 +38,7 @@ async def findings(hf: Holdfast) -> list[Finding]:
         *_workers(workers, alive, now, own),
         *await _types(hf, alive, now),
         await _orphans(hf),
+        await _schedules(hf),
         *[finding async for finding in _runs(hf, alive, now)],
     ]
 
@@ -97,6 +98,19 @@ async def _orphans(hf: Holdfast) -> Finding:
         "orphans",
         f"nothing will ever move {', '.join(lost[:_NAMED])}{more}; this is a bug of holdfast, please report it; "
         "`holdfast cancel` ends them",
+    )
+
+
+async def _schedules(hf: Holdfast) -> Finding:
+    due = await hf.store.due_schedules(_NAMED)
+    late = [one.name for one in due.schedules if one.next_at is not None and one.next_at < due.now - _LATE]
+    if not late:
+        return Finding.ok("schedules", "no schedule is overdue")
+    names = ", ".join(late) + (" and perhaps more" if len(late) == _NAMED else "")
+    return Finding.warning(
+        "schedules",
+        f"nobody fires {names}, due for more than {spoken(_LATE / SECOND)}: start a worker, or see in the log of one "
+        "why it does not",
     )
 
 

@@ -35,7 +35,7 @@ def exit_code_of(error: Exception) -> ExitCode | None:
     match error:
         case Refusal():
             return error.code
-        case errors.RunNotFound():
+        case errors.RunNotFound() | errors.ScheduleNotFound():
             return ExitCode.NOT_FOUND
         case errors.StoreUnavailable() | errors.SchemaOutOfDate():
             return ExitCode.UNREACHABLE

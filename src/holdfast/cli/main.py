@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "send": "Send a message to a run.",
         "emit": "Publish an event to all runs that wait for it.",
         "topics": "Set how events are delivered; replay what could not be.",
+        "schedules": "Have runs made over time: by cron, or every so often.",
         "cancel": "End runs as cancelled.",
         "pause": "Keep runs from going on until they are resumed.",
         "resume": "Let paused runs go on.",

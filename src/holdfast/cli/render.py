@@ -17,7 +17,16 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import AuditInfo, DeadLetterInfo, EntryInfo, RunInfo, TopicInfo, TypeInfo, WaitInfo
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    RunInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+)
 
 Json = dict[str, Any]
 
@@ -109,6 +118,31 @@ def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
         "heartbeat_at": micros_json(worker.heartbeat_at),
         "is_alive": is_alive,
         "held": held,
+    }
+
+
+def schedule_json(schedule: ScheduleInfo) -> Json:
+    return {
+        "name": schedule.name,
+        "type": schedule.type,
+        "payload": schedule.payload,
+        "cron": schedule.cron,
+        "every_seconds": None if schedule.every is None else schedule.every.total_seconds(),
+        "zone": schedule.zone,
+        "catch_up": schedule.catch_up,
+        "overlap": schedule.overlap,
+        "jitter_seconds": schedule.jitter.total_seconds(),
+        "priority": schedule.priority,
+        "tags": dict(schedule.tags),
+        "is_declared": schedule.is_declared,
+        "is_paused": schedule.is_paused,
+        "created_at": time_json(schedule.created_at),
+        "updated_at": time_json(schedule.updated_at),
+        "next_at": time_json(schedule.next_at),
+        "last_slot": time_json(schedule.last_slot),
+        "last_run_id": schedule.last_run_id,
+        "skipped": schedule.skipped,
+        "last_skipped_slot": time_json(schedule.last_skipped_slot),
     }
 
 

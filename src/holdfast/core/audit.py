@@ -17,6 +17,9 @@ KEPT = 100
 ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
 
+TRIM_EVERY = 50
+"""Where that costs something, the rest is cleared away only after so many more."""
+
 REQUEST = "request"
 """Where a fact names the request that it goes back to."""
 

@@ -7,6 +7,7 @@
     │   └── UnknownWorkflow        a type nobody registered here
     ├── KeyConflict                this key already belongs to a run with another payload
     ├── RunNotFound                no run with this id or key
+    ├── ScheduleNotFound           no schedule of this name
     ├── RunFinished                the run has ended and takes no more
     ├── RunBusy                    a worker holds the run right now
     ├── LeaseLost                  somebody else holds the run; what was written is refused
@@ -150,6 +151,10 @@ class KeyConflict(HoldfastError):
 
 class RunNotFound(HoldfastError, LookupError):
     """No run with this id or key."""
+
+
+class ScheduleNotFound(HoldfastError, LookupError):
+    """No schedule of this name."""
 
 
 class RunFinished(HoldfastError):

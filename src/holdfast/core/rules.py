@@ -16,6 +16,7 @@ from holdfast.core.checkpoint import (
     Cancel,
     Checkpoint,
     ClaimRequest,
+    Delete,
     Finish,
     Hold,
     LeaseRequest,
@@ -45,9 +46,6 @@ CLOSING = Cancel(id="", reason="its parent ended")
 BY_PARENT = Cancel(id="", reason="cancelled by its parent")
 FORGOTTEN = Cancel(id="", reason="its parent was taken back to before it started it")
 """Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
-
-DELETION = Cancel(id="", reason="deleted", force=True)
-"""How a run ends that is deleted while it lives."""
 
 
 # Starting
@@ -372,6 +370,11 @@ def cancelled(run: Run, reason: str, now: Micros) -> Run:
     """The run, ended. The token grows, so that a holder's later writes are refused."""
     ended = replace(_ended(run, RunState.CANCELLED, now), token=run.token + 1)
     return replace(ended, error=cancellation(reason))
+
+
+def deletion(request: Delete) -> Cancel:
+    """How a run ends that is deleted while it lives."""
+    return Cancel(id=request.id, reason="deleted", force=True)
 
 
 def cancellation(reason: str) -> ErrorRecord:

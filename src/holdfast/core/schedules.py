@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, TypedDict, TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -18,17 +18,8 @@ from holdfast.core.codec import same_json
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_priority, check_tags, check_text, described
-from holdfast.core.model import (
-    DEFAULT_OPTIONS,
-    DEFAULT_PRIORITY,
-    CatchUp,
-    Firing,
-    Intent,
-    Overlap,
-    RunOptions,
-    Schedule,
-)
+from holdfast.core.intent import check_priority, check_tags, check_text, described, run_options
+from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
 from holdfast.core.ports import Fired
 
 GRACE: Micros = 60 * SECOND
@@ -49,6 +40,9 @@ _STANDING = ("is_paused", "created_at", "updated_at", "anchor", "next_at", "last
 """What tells how a schedule stands, not what it is to do."""
 
 
+T = TypeVar("T")
+
+
 # Slots
 
 
@@ -66,11 +60,6 @@ def next_slots(schedule: Schedule, after: Micros, count: int = UPCOMING) -> list
     while len(slots) < count and (slot := next_slot(schedule, slots[-1] if slots else after)) is not None:
         slots.append(slot)
     return slots
-
-
-def upcoming(schedule: Schedule, count: int = UPCOMING) -> list[Micros]:
-    """The slots it will fire next, if nobody changes it: none while it is paused."""
-    return [] if schedule.next_at is None else [schedule.next_at, *next_slots(schedule, schedule.next_at, count - 1)]
 
 
 def firing(schedule: Schedule, now: Micros, limit: int = SLOTS_LIMIT) -> Firing:
@@ -231,30 +220,46 @@ def check_schedule_name(name: object) -> str:
     return check_text(name, "schedule's name")
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """What can be said about a schedule, beside its cron expression.
+
+    `every`: seconds, instead of cron; `zone`: the time zone of cron, default UTC. `catch_up`: what becomes of slots
+    that nobody fired in time: `one` run for all of them (the default), `all` of them, or `skip`. `overlap="skip"`
+    leaves a slot out while an earlier run has not ended. `jitter` spreads the starts over so many seconds. The others
+    are options of each run, as for `hf.start`.
+    """
+
+    every: float | timedelta | None
+    zone: str | None
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: float | timedelta
+    priority: int
+    tags: Mapping[str, str] | None
+    max_run: float | timedelta | None
+    max_suspend: float | timedelta | None
+    undelivered: Undelivered
+
+
 def checked_schedule(
     name: str,
     workflow: object,
     args: tuple[Any, ...],
+    cron: str | None,
+    options: ScheduleOptions,
     *,
-    cron: str | None = None,
-    every: float | timedelta | None = None,
-    zone: str | None = None,
-    catch_up: CatchUp = "one",
-    overlap: Overlap = "allow",
-    jitter: float | timedelta = 0,
-    priority: int = DEFAULT_PRIORITY,
-    tags: Mapping[str, str] | None = None,
-    options: RunOptions = DEFAULT_OPTIONS,
     is_declared: bool = False,
 ) -> Schedule:
     """The schedule that somebody wants. Refuses what makes no sense, and shows where."""
+    if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
+        known = ", ".join(ScheduleOptions.__annotations__)
+        raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))}; a schedule has {known}")
+    type, payload, _ = described(workflow, args)
+    every, zone = options.get("every"), options.get("zone")
     if (cron is None) == (every is None):
         raise InvalidRequest(f"schedule {name!r} needs a cron expression or every=…, and not both")
     if every is not None and zone is not None:
         raise InvalidRequest(f"schedule {name!r}: zone={zone!r} is for cron; an interval is the same everywhere")
-    _check_choice("catch_up", catch_up, get_args(CatchUp))
-    _check_choice("overlap", overlap, get_args(Overlap))
-    type, payload, _ = described(workflow, args)
     return Schedule(
         name=check_schedule_name(name),
         type=type,
@@ -262,19 +267,24 @@ def checked_schedule(
         cron=None if cron is None else check_cron(cron),
         every=None if every is None else _checked_every(every),
         zone="UTC" if zone is None else check_zone(zone),
-        catch_up=catch_up,
-        overlap=overlap,
-        jitter=_checked_jitter(jitter),
-        priority=check_priority(priority),
-        tags=_checked_tags(dict(tags or {})),
-        options=options,
+        catch_up=_checked_choice("catch_up", options.get("catch_up", "one"), get_args(CatchUp)),
+        overlap=_checked_choice("overlap", options.get("overlap", "allow"), get_args(Overlap)),
+        jitter=_checked_jitter(options.get("jitter", 0)),
+        priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+        tags=_checked_tags(dict(options.get("tags") or {})),
+        options=run_options(
+            max_run=options.get("max_run"),
+            max_suspend=options.get("max_suspend"),
+            undelivered=options.get("undelivered", "discard"),
+        ),
         is_declared=is_declared,
     )
 
 
-def _check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
+def _checked_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
     if value not in choices:
         raise InvalidRequest(f"{what}={value!r}: it is {' or '.join(map(repr, choices))}")
+    return value
 
 
 def _checked_every(every: float | timedelta) -> Micros:

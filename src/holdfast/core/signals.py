@@ -34,6 +34,7 @@ SIGNALS = {
     "run.recovered": "a run got another chance at what it failed at",
     "run.rewound": "a run was taken back to a location",
     "run.forked": "another run was made from the history of a run",
+    "run.deleted": "a run was taken out of sight",
     "step.started": "an attempt at a step begins",
     "step.succeeded": "the result of a step is recorded",
     "step.failed": "the failure of a step is recorded, and it is not tried again",

@@ -97,12 +97,13 @@ class Controls(Door):
         """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
         try:
             details = await self.store.get(run_id)
+            # One that was deleted is no longer seen, but it has ended.
+            run = details.run if details is not None else next(iter(await self.store.ends([run_id])), None)
             facts = [fact for fact in await self.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
         except StoreUnavailable:
             return  # it is done all the same
-        if details is None:
+        if run is None:
             return
-        run = details.run
         for fact in facts:
             self._give(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
             if isinstance(request, Fork):

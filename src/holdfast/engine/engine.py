@@ -35,6 +35,7 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
 from holdfast.engine.queries import Filter, pages, query_of
+from holdfast.engine.schedules import Schedules
 from holdfast.engine.transfers import Transfers
 from holdfast.engine.types import Types
 from holdfast.runner.context import Context
@@ -82,7 +83,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Types, Transfers, OwnTransactions):
+class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -356,6 +357,10 @@ class Engine(Controls, Delivery, Types, Transfers, OwnTransactions):
             options=lasting,
         )
         return intent, codec
+
+    async def trigger_schedule(self, name: str) -> RunHandle[Any]:
+        """Start a run of a schedule now, whatever its slots, and also if it is paused."""
+        return RunHandle(self, await self.triggered(name), _ANY, created=True)
 
     # Finding
 

@@ -8,17 +8,21 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.clock import Micros, moment
+from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import decode_any
+from holdfast.core.cron import zone_of
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import (
     AuditFact,
+    CatchUp,
     DeadLetter,
     DeadReason,
     Entry,
     EntryKind,
     EntryState,
+    Overlap,
     Run,
+    Schedule,
     Topic,
     TopicMode,
     TypeRule,
@@ -28,6 +32,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.ports import Details
 from holdfast.core.received import received_in
+from holdfast.core.schedules import UPCOMING, next_slots
 from holdfast.core.states import RunState
 
 
@@ -197,6 +202,72 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
             counts=dict(counts),
             parked=parked,
         )
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stood when it was read. `next_at` is none while it is paused.
+
+    `skipped` counts the slots left out because an earlier run had not ended. `is_declared`: it stands in code.
+    """
+
+    name: str
+    type: str
+    payload: Any
+    cron: str | None
+    every: timedelta | None
+    zone: str
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: timedelta
+    priority: int
+    tags: dict[str, str]
+    is_declared: bool
+    is_paused: bool
+    created_at: datetime
+    updated_at: datetime
+    next_at: datetime | None
+    last_slot: datetime | None
+    last_run_id: str | None
+    skipped: int
+    last_skipped_slot: datetime | None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> ScheduleInfo:
+        return cls(
+            name=schedule.name,
+            type=schedule.type,
+            payload=decode_any(schedule.payload),
+            cron=schedule.cron,
+            every=None if schedule.every is None else timedelta(microseconds=schedule.every),
+            zone=schedule.zone,
+            catch_up=schedule.catch_up,
+            overlap=schedule.overlap,
+            jitter=timedelta(microseconds=schedule.jitter),
+            priority=schedule.priority,
+            tags=schedule.tags,
+            is_declared=schedule.is_declared,
+            is_paused=schedule.is_paused,
+            created_at=moment(schedule.created_at),
+            updated_at=moment(schedule.updated_at),
+            next_at=_moment(schedule.next_at),
+            last_slot=_moment(schedule.last_slot),
+            last_run_id=schedule.last_run_id,
+            skipped=schedule.skipped,
+            last_skipped_slot=_moment(schedule.last_skipped_slot),
+        )
+
+    @property
+    def upcoming(self) -> list[datetime]:
+        """The next five times at which it fires, in its own zone; none while it is paused."""
+        if self.next_at is None:
+            return []
+        first = instant(self.next_at)
+        every = None if self.every is None else micros(self.every)
+        rule = Schedule(
+            name=self.name, type=self.type, payload="", cron=self.cron, every=every, zone=self.zone, anchor=first
+        )
+        place = zone_of(self.zone)
+        return [moment(slot).astimezone(place) for slot in (first, *next_slots(rule, first, UPCOMING - 1))]
 
 
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
 from holdfast.core.revision import EVENTS_LOCATION
+from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
@@ -32,7 +33,7 @@ class Asking(Stepping):
     """What a run has asked for, and how its code asks."""
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
-        super().__init__(lease, definition, inbox, has_database=has_database)
+        super().__init__(lease, definition, inbox, Asked(inbox), has_database=has_database)
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
         self.context = Context(self)
 
@@ -192,12 +193,12 @@ class Asking(Stepping):
 
     def prune(self, iterations: Sequence[str]) -> None:
         """Let go of what is recorded in iterations of a loop."""
-        self._gains.pruned += iterations
+        self._gains.prune(iterations)
         self._history.forget(iterations)
         for end in self.inbox.unasked_ends():
             if not self._history.has_child(end.name):  # it was started in an iteration that is gone
                 self.inbox.consume(end)
-                self._gains.consumed.append(end.number)
+                self._gains.consume((end.number,))
 
     def keep_cursors(self) -> None:
         """Record which events the run has had, for when the entries that tell it are gone or not replayed."""

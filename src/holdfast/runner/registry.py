@@ -29,6 +29,7 @@ from holdfast.runner.operation import StepCall, StepOptions, TaskCall, checked_u
 from holdfast.runner.outcome import finish_of
 from holdfast.runner.sync_context import SyncContext
 from holdfast.runner.task_context import TaskContext, takes_context
+from holdfast.runner.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -280,10 +281,11 @@ def _with_keywords(function: Callable[..., Any], kwargs: dict[str, Any]) -> Call
     return lambda *args: function(*args, **kwargs)
 
 
-class Registry:
-    """Workflows, tasks and steps by name."""
+class Registry(Timetable):
+    """Workflows, tasks and steps by name, and schedules of them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._definitions: dict[str, Definition] = {}
         self._included: list[Registry] = []
 
@@ -383,6 +385,7 @@ class Registry:
         for type in registry.types():
             if self.get(type) is not None:
                 raise InvalidRequest(f"type {type!r} is already registered here; a type has one definition")
+        self.take_in(registry)
         self._included.append(registry)
 
     def get(self, type: str) -> Definition | None:

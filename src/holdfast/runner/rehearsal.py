@@ -15,7 +15,6 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
 from holdfast.core.states import RunState
-from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import Operation
 from holdfast.runner.registry import Definition
 from holdfast.runner.stepping import Outcome
@@ -138,7 +137,7 @@ class _DryTurn(Turn):
     """A turn that is told what is recorded and nothing else."""
 
     def __init__(self, lease: Lease, definition: Definition) -> None:
-        super().__init__(lease, definition, inbox=Inbox((), lease.run.arrivals))
+        super().__init__(replace(lease, arrivals=()), definition)
         self.operations: dict[str, Operation] = {}
 
     @property

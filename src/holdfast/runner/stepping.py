@@ -35,7 +35,7 @@ class Stepping:
     _has_undo = False
     _is_overdue = False
 
-    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
+    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, asked: Asked, *, has_database: bool) -> None:
         self.run = lease.run
         self.token = lease.run.token
         self.has_database = has_database
@@ -47,7 +47,7 @@ class Stepping:
         self.due_since: Micros | None = None
         """The instant of the first thing that had come, or was due: since then the run could have been claimed."""
 
-        self._asked = Asked(inbox)
+        self._asked = asked
         self._gains = Gains()
         self._fed = 0
         self._committed = 0
@@ -157,10 +157,7 @@ class Stepping:
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value, for everybody to read."""
-        if self._published.get(name) == value:
-            self._gains.values.pop(name, None)
-        else:
-            self._gains.values[name] = value
+        self._gains.publish(name, None if self._published.get(name) == value else value)
 
     def beat(self, number: int) -> None:
         """Have it noted that a body lives, for the so-manieth time under this lease."""
@@ -264,7 +261,8 @@ class Stepping:
             next = Hold()
         if isinstance(next, TurnAround):
             gains.add(rules.turn_around_entry(next, self._next_position(), self.stamp))
-        self._published |= gains.values
+        if gains.values:
+            self._published |= gains.values
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)

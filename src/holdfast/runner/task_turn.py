@@ -6,7 +6,7 @@ history than attempts at this one step (it was a workflow once, or was forked wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Checkpoint, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest
-from holdfast.core.model import Entry, EntryKind, EntryState, Lease
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
+from holdfast.runner.asked import Asked
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.operation import StepCall
+from holdfast.runner.operation import Operation, StepCall
 from holdfast.runner.registry import Task
 from holdfast.runner.stepping import Stepping
 
@@ -27,10 +28,11 @@ class TaskTurn(Stepping):
     """The live side of a held task."""
 
     def __init__(
-        self, lease: Lease, definition: Task[Any, Any], *, inbox: Inbox | None = None, has_database: bool = True
+        self, lease: Lease, definition: Task[Any, Any], *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
-        super().__init__(lease, definition, inbox, has_database=has_database)
+        inbox = _Unread(lease.arrivals, lease.run.arrivals if seen is None else seen)
+        self._only = _OnlyCall()
+        super().__init__(lease, definition, inbox, self._only, has_database=has_database)
         self._task = definition
         self._entries = lease.entries
 
@@ -51,7 +53,7 @@ class TaskTurn(Stepping):
         for attempt in self._entries:
             call.resume(attempt)
         call.asked_at = self.stamp
-        self._asked.add(call, is_recorded=False)
+        self._only.ask(call)
         self.settle(now)
 
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
@@ -88,6 +90,97 @@ class TaskTurn(Stepping):
     @property
     def history(self) -> tuple[Entry, ...]:
         return self._entries
+
+
+class _OnlyCall(Asked):
+    """What a task asks for: its one step, and never anything else."""
+
+    def __init__(self) -> None:
+        self._call: StepCall | None = None
+        self._is_executing = False
+
+    def __bool__(self) -> bool:
+        return self._call is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kinds())
+
+    def kinds(self) -> dict[str, EntryKind]:
+        return {} if self._call is None else {self._call.location: self._call.kind}
+
+    def holds(self, operation: Operation) -> bool:
+        return self._call is operation
+
+    def ask(self, call: StepCall) -> None:
+        """The task is to be executed."""
+        self._call = call
+
+    def remove(self, operation: Operation) -> None:
+        self._call = None
+
+    def started(self, call: StepCall) -> None:
+        call.is_started = self._is_executing = True
+
+    def retried(self, call: StepCall) -> None:
+        call.is_started = self._is_executing = False
+
+    @property
+    def idle_steps(self) -> list[StepCall]:
+        return [] if self._call is None or self._is_executing else [self._call]
+
+    def startable(self, now: Micros, committed: int, *, may_carry: bool = True) -> list[StepCall]:
+        call = self._call
+        if call is None or self._is_executing or call.after > committed:
+            return []
+        return [call] if call.retry_at is None or call.retry_at <= now else []
+
+    def is_waiting(self, now: Micros) -> bool:
+        if self._call is None:
+            return True
+        return not self._is_executing and self._call.retry_at is not None and self._call.retry_at > now
+
+    def next_deadline(self) -> Micros | None:
+        return None if self._call is None or self._is_executing else self._call.retry_at
+
+    @property
+    def named_version(self) -> int:
+        return 0
+
+    def named_waits(self) -> tuple[Wait, ...]:
+        return ()
+
+    def waits(self) -> tuple[Wait, ...]:
+        wait = None if self._call is None else self._call.wait(0)
+        return () if wait is None else (wait,)
+
+    def clear(self) -> None:
+        self._call = None
+
+
+class _Unread(Inbox):
+    """The inbox of a task, which reads nothing: whatever comes stays there."""
+
+    def __init__(self, arrivals: Iterable[Arrival], seen: int) -> None:
+        self.seen = seen
+        self._unread = arrivals
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        return list(self._unread)
+
+    def add(self, arrivals: Iterable[Arrival], seen: int = 0) -> None:
+        for arrival in arrivals:
+            if arrival.number > self.seen:
+                self.seen = arrival.number
+                self._unread = (*self._unread, arrival)
+        self.seen = max(self.seen, seen)
+
+    def registered(self, waits: Sequence[Wait]) -> None: ...
+
+    def inherit(self, old: Inbox) -> None: ...
+
+    def next_deadline(self) -> Micros | None:
+        return None
 
 
 def _is_attempt(entry: Entry, location: str) -> bool:

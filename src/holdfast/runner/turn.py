@@ -41,9 +41,9 @@ class Turn(Asking):
     """The live side of one held run, as its driver sees it."""
 
     def __init__(
-        self, lease: Lease, definition: Definition, *, inbox: Inbox | None = None, has_database: bool = True
+        self, lease: Lease, definition: Definition, *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        inbox = inbox or Inbox(lease.arrivals, lease.run.arrivals)
+        inbox = Inbox(lease.arrivals, lease.run.arrivals if seen is None else seen)
         super().__init__(lease, definition, inbox, has_database=has_database)
         self._root: asyncio.Task[Any] | None = None
         self._is_spinning = False
@@ -133,7 +133,7 @@ class Turn(Asking):
         self._is_new = True
         if arrival is not None:
             taken = self.inbox.take(arrival, operation)
-            self._gains.consumed += [one.number for one in taken]
+            self._gains.consume(one.number for one in taken)
             entry = entry_of_arrivals(operation, taken, position, stamp)
         else:
             entry = entry_of_deadline(operation, position, stamp)

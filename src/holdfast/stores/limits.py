@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, limits
+from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait
@@ -100,7 +100,7 @@ def apply(book: Book, rule: TypeRule, now: Micros) -> None:
     counted = sorted(book.counted(rule.name), key=lambda run: (not run.is_held, _claim_order(run)))
     for run in counted:
         book.put(replace(run, slots=_lasting(rule, run) if run.is_held else ()))
-    for run in (book.run(run.id) for run in counted if not run.is_held):
+    for run in (book.run(run.id) for run in counted if not run.is_held and rules.is_due(run, now)):
         if (queue := _lacking(book, rule, run, now)) is None:
             _given(book, rule, run)
         else:

@@ -21,9 +21,9 @@ SHARE = 100
 
 
 class Census:
-    """What the store answers, counted anew or remembered."""
+    """What the store answers, once it is open, counted anew or remembered."""
 
-    def __init__(self, store: Callable[[], Store], *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Callable[[], Awaitable[Store]], *, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._counts = Reading(self._count, now)
         self._queues = Reading(self._look_at_queues, now)
@@ -36,13 +36,13 @@ class Census:
             return [(STORE_UP, (), 0)]
 
     async def _count(self) -> list[Sample]:
-        counts = await self._store().counts()
+        counts = await (await self._store()).counts()
         return [
             (RUNS, (type, state.value), count) for type, states in counts.items() for state, count in states.items()
         ]
 
     async def _look_at_queues(self) -> list[Sample]:
-        store = self._store()
+        store = await self._store()
         now = await store.now()
         living = alive(await store.workers(), now)
         samples: list[Sample] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.core.ports import Store
@@ -33,7 +33,11 @@ class Metrics:
     """The type of `text()`, for a response of yours."""
 
     def __init__(
-        self, signals: Signals, hooks: Hooks, workers: Callable[[], Iterable[Busy]], store: Callable[[], Store]
+        self,
+        signals: Signals,
+        hooks: Hooks,
+        workers: Callable[[], Iterable[Busy]],
+        store: Callable[[], Awaitable[Store]],
     ) -> None:
         self._hooks = hooks
         self._workers = workers

@@ -29,7 +29,6 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
-from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
@@ -111,11 +110,11 @@ class HeldRun:
         self._journal = Journal(lease.run, holder.name)
         self._seconds: dict[str, float] = {}
 
-    def _make_turn(self, lease: Lease, *, has_database: bool, inbox: Inbox | None = None) -> Turn | TaskTurn:
+    def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> Turn | TaskTurn:
         definition = self._definition
         if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
-            return TaskTurn(lease, definition, inbox=inbox, has_database=has_database)
-        return Turn(lease, definition, inbox=inbox, has_database=has_database)
+            return TaskTurn(lease, definition, seen=seen, has_database=has_database)
+        return Turn(lease, definition, seen=seen, has_database=has_database)
 
     @property
     def holding(self) -> Holding:
@@ -406,8 +405,7 @@ class HeldRun:
         run = replace(old.run, token=max(2, old.run.token))
         self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
         old.evict()
-        inbox = Inbox(self._lease.arrivals, old.inbox.seen)
-        self._turn = self._make_turn(self._lease, has_database=old.has_database, inbox=inbox)
+        self._turn = self._make_turn(self._lease, has_database=old.has_database, seen=old.inbox.seen)
         self._turn.inherit(old)
         self._drive(self._turn.begin)
 

@@ -24,7 +24,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, matches_type
 from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
-from holdfast.core.ports import Store
+from holdfast.core.ports import PAGE_LIMIT, Store
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
@@ -38,6 +38,7 @@ from holdfast.worker.held import HeldRun
 from holdfast.worker.herald import Herald
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
+from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.transactor import Transactor
 
 _LOOK_PAUSE_SECONDS = 0.02
@@ -128,6 +129,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
         self._pruner: Pruner | None = None
+        self._scheduler: Scheduler
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
         self._looks: asyncio.Task[None] | None = None
@@ -177,7 +179,11 @@ class Worker:
             take=self._take_claimed,
         )
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
+        self._scheduler = Scheduler(
+            self._store, self.clock, poll=self._poll, told=self.clock.told, looked=self._looked_at_schedules
+        )
         await self._renew()
+        await self._declare_schedules()
         if self._has_heart:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
             self._heart.start()
@@ -186,6 +192,7 @@ class Worker:
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
         self._claimer.wake()
+        self._scheduler.start()
         if self._on_start is not None:
             self._on_start(self)
         self.herald.worker("worker.started")
@@ -195,6 +202,7 @@ class Worker:
         """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself."""
         if not self._is_started or self.is_draining:
             return
+        await self._scheduler.stop()
         await self._claimer.stop()
         self.is_draining = True
         for held in list(self._held.values()):
@@ -253,12 +261,14 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether it holds nothing, and the last look at the queue found nothing due."""
-        return not self._held and self._claimer.is_idle and self.committer.is_idle
+        is_free = not self._held and self.committer.is_idle
+        return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing happens until some time passes, something arrives, or a step body ends."""
-        return not self._claimer.is_asking and self.committer.is_idle and self._looks is None
+        is_asking = self._claimer.is_asking or self._scheduler.is_looking
+        return not is_asking and self.committer.is_idle and self._looks is None
 
     @property
     def is_executing(self) -> bool:
@@ -283,6 +293,7 @@ class Worker:
             await self._heart.stop()
         if self._pruner is not None:
             await self._pruner.stop()
+        await self._scheduler.stop()
         if self._looks is not None:
             self._looks.cancel()
         await self._claimer.stop()
@@ -400,9 +411,23 @@ class Worker:
         self._changed.set()
         self._claimer.claim()
 
+    # Schedules
+
+    async def _declare_schedules(self) -> None:
+        """Have the store know the schedules that stand in the code; those that are as they were are left alone."""
+        declared = list(self._registry.schedules())
+        for start in range(0, len(declared), PAGE_LIMIT):
+            await self._store.put_schedules(declared[start : start + PAGE_LIMIT])
+
+    def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - what it says
+        if has_made_runs:
+            self._claimer.wake()
+        self._changed.set()
+
     # Hearing
 
     def _hear(self, hint: Hint) -> None:
+        self._scheduler.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
             self._claimer.wake()
         told = hint.arrived | hint.taken

@@ -48,6 +48,14 @@ async def count(store: SqliteStore, table: str) -> int:
     return await store._readers.run(lambda connection: int(connection.execute(statement).get))
 
 
+async def test_of_signs_of_life_few_more_than_the_last_hundred_are_kept(store: SqliteStore) -> None:
+    lease = await held(store)
+    for number in range(1, 321):
+        await write(store, checkpoint_for(lease, beat=number))
+
+    assert await count(store, "audit") < 100 + 50 + 1
+
+
 async def test_of_claims_the_last_hundred_are_shown_and_few_more_are_kept(
     store: SqliteStore, clock: SettableClock
 ) -> None:

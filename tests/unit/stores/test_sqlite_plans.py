@@ -29,6 +29,7 @@ from holdfast.stores.sqlite import (
     purging,
     queues,
     reads,
+    schedules,
     schema,
     starts,
     topics,
@@ -53,6 +54,7 @@ MODULES = (
     purging,
     queues,
     reads,
+    schedules,
     starts,
     topics,
     types,
@@ -72,7 +74,7 @@ READS_EVERYTHING = {
     "REGISTERED",
 }
 
-STATEMENTS = {
+STATEMENTS = {drop: drop for drop in (*purging._DROPS, *purging._DROPS_SOME)} | {
     f"{module.__name__.rpartition('.')[2]}.{name}": text
     for module in MODULES
     for name, text in vars(module).items()
@@ -138,6 +140,8 @@ QUEUE_PLANS = {
     "purging._DUE": "run_purge (purge_at<?)",
     "purging._DUE_OF_TYPE": "run_ended (type=? AND finished_at>? AND finished_at<?)",
     "purging._NEXT_TYPE": "run_ended (type>?)",
+    "schedules._DUE": "schedule_due ((next_at,name)>(?,?) AND next_at<?)",
+    "schedules._NEXT": "schedule_due (next_at>?)",
 }
 
 

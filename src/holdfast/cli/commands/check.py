@@ -75,15 +75,19 @@ def command(out: Output, target: str | None, type_: str | None, limit: int | Non
         raise Refusal(f"{name} has its store in memory, where no run outlives its process; there is nothing to check")
     check_exists(hf)
     check_schema(hf)
-    found = asyncio.run(_check(out, hf, type_, limit))
+    found, undeclared = asyncio.run(_check(out, hf, type_, limit))
     if out.is_json:
         out.items([check_json(one) for one in found])
     else:
         _write(out, found, name)
+    if undeclared:
+        names = ", ".join(map(cleaned, undeclared))
+        out.talk(f"schedules that code has set and {name} no longer has: {names}; `holdfast schedules rm` ends them")
     return ExitCode.OK if all(one.is_good for one in found) else ExitCode.FAILED
 
 
-async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> list[RunCheck]:
+async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> tuple[list[RunCheck], list[str]]:
+    """The runs, each with how the code fits it, and the schedules that the code has no longer."""
     async with hf:
         total = await _count(hf, type)
         with out.counted("checking", total if limit is None else min(limit, total)) as count:
@@ -91,7 +95,11 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
             async for one in hf.check(type=type, limit=limit):
                 found.append(one)
                 count(1)
-            return found
+        declared = {schedule.name for schedule in hf.registry.schedules()}
+        known = [schedule async for schedule in hf.schedules(type=type) if schedule.is_declared]
+        # Those of other types may stand in the code of another application.
+        own = [schedule.name for schedule in known if hf.registry.get(schedule.type) is not None]
+        return found, [name for name in own if name not in declared]
 
 
 async def _count(hf: Holdfast, type: str | None) -> int:

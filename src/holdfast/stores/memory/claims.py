@@ -51,13 +51,13 @@ def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Mic
 def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:
     """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
 
-    And whether there may be more, because enough were parked for one time.
+    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
     """
     chosen: list[Record] = []
     parked = 0
     may_suspect = request.may_suspect
     due = [r for r in _queued(state, request) if rules.is_due(r.run, now)]
-    for record in sorted(due, key=_claim_order):
+    for record in sorted(due, key=claim_order):
         if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
             break
         is_suspect = rules.is_suspect(record.run)
@@ -68,10 +68,10 @@ def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Recor
             chosen.append(record)
         else:
             parked += 1
-    return chosen, parked == PARKED_AT_ONCE
+    return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
 
 
-def _claim_order(record: Record) -> tuple[int, Micros, str]:
+def claim_order(record: Record) -> tuple[int, Micros, str]:
     return record.run.priority, record.run.ready_at or 0, record.run.id
 
 

@@ -105,7 +105,7 @@ def _fork(state: State, record: Record, request: Fork, now: Micros) -> bool:
 def _delete(state: State, record: Record, request: Delete, now: Micros) -> bool:
     """Take a run out of sight. One that lives ends first, as by any cancel."""
     revision.check_free(record.run, is_forced=request.force)
-    moves.cancel(state, record.run.id, rules.DELETION, now)
+    moves.cancel(state, record.run.id, rules.deletion(request), now)
     if record.run.key is not None:
         state.keys.pop(record.run.key, None)
     record.run = retention.deleted(record.run, now)

@@ -254,6 +254,8 @@ class Writing:
             self._held.let_go(verdict.run_id)
         for run, waits in kept:
             self._held.keep(replace(run, payload=""), waits)
+        if worn := [one.run_id for one in batch if one.beat and one.beat % audit.TRIM_EVERY == 0]:
+            yield self._calls.trim, (encode(worn).decode(),)
         return told
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, Plain]:

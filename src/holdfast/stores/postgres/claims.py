@@ -16,10 +16,11 @@ from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory import starts as model
+from holdfast.stores.memory.state import Record
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.wishes import Due, Wishes
+from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet
 
 encode = msgspec.json.encode
@@ -66,9 +67,8 @@ def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Mic
     """Lease due runs as the model says, which knows of limits."""
     suspects = SUSPECTS if request.may_suspect else 0
     others = tuple(type for type in request.types if type not in found.limited)
-    # Of those with limits there are perhaps as many to be parked.
-    due = [Due(others, request.limit, suspects), Due(found.limited, request.limit + PARKED_AT_ONCE, suspects)]
-    wishes = Wishes(types=set(request.types), due=due)
+    limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
+    wishes = Wishes(types=set(request.types), due={limited, Due(others, request.limit, suspects)})
     for type in found.rated:
         wishes.serve(type, WAITING)
     enabled: list[str] = []
@@ -76,7 +76,11 @@ def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Mic
     def operation(working: WorkingSet, now: Micros) -> Claimed:
         rules_of = ((type, working.types.get(type)) for type in request.types)
         enabled[:] = [type for type, rule in rules_of if rule is None or rule.is_enabled]
+        last = None if more in wishes.due else _last_in_sight(working, limited, now)
         chosen, has_more = model_claims.choose(working, request, now)
+        is_short = len(chosen) < request.limit
+        if last is not None and not has_more and (is_short or _is_passed(last, chosen, now)):
+            raise Unknown("due", more)
         for record in chosen:
             model_claims.hold(working, record, request, now)
         leases = tuple(Lease(run=record.run) for record in chosen)
@@ -91,6 +95,19 @@ def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Mic
     # Whom it gave no slot has none to tell of: whoever waits for one is made ready by others.
     claimed, _ = yield from decided(calls, wishes, operation, at, then=read)
     return claimed
+
+
+def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Record | None:
+    """The last of those that were loaded to be claimed, if there may be others behind it."""
+    due = [record for record in working.records.values() if rules.is_due(record.run, now)]
+    candidates = [r for r in due if r.run.type in wanted.types and not rules.is_suspect(r.run)]
+    return max(candidates, key=model_claims.claim_order) if len(candidates) >= wanted.count else None
+
+
+def _is_passed(last: Record, chosen: Sequence[Record], now: Micros) -> bool:
+    """Whether a claim went on behind a run, which it has won or parked."""
+    is_won = any(record is last for record in chosen)
+    return chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
 
 
 def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:

@@ -217,7 +217,8 @@ def purge(
         purging = _Purging(connection, schema, limit, usual, now)
         ids = purging.due()
         gone, has_more = purging.done(ids) if ids else (Counter(), False)
-    return dict(sorted(gone.items())), has_more or len(ids) == limit
+    # Where all is locked by others it is better to come back later than at once.
+    return dict(sorted(gone.items())), purging.is_moving and (has_more or len(ids) == limit)
 
 
 def count(connection: psycopg.Connection[Any], schema: str, usual: Micros, now: Micros) -> dict[str, int]:
@@ -241,6 +242,8 @@ class _Purging:
         self._room = limit * retention.ROWS_PER_RUN
         self._usual = usual
         self._now = now
+        self.is_moving = False
+        """Whether anything is otherwise than before."""
 
     def due(self) -> list[str]:
         """The first runs that are due: those with an instant of their own, then the others by the time they ended."""
@@ -272,7 +275,9 @@ class _Purging:
     def _locked(self, runs: Sequence[Run]) -> list[str]:
         """Those of the runs that are as they were, and nobody else is about to change."""
         values = {"ids": [run.id for run in runs], "tokens": [run.token for run in runs]}
-        return [id for (id,) in self._all(_LOCK, values)]
+        locked = [id for (id,) in self._all(_LOCK, values)]
+        self.is_moving = self.is_moving or bool(locked)
+        return locked
 
     def _remove(self, runs: Sequence[Run]) -> Counter[str]:
         locked = set(self._locked(runs)) if runs else set()

@@ -75,7 +75,7 @@ class Wishes:
     types: set[str] = field(default_factory=set)
     limits: set[str] = field(default_factory=set)
     is_ruling: bool = False
-    due: Sequence[Due] = ()
+    due: set[Due] = field(default_factory=set)
 
     # Growing
 
@@ -201,7 +201,7 @@ class Wishes:
             "types": sorted(self.types),
             "limits": sorted(self.limits),
             "is_ruling": self.is_ruling,
-            "due": self.due,
+            "due": list(self.due),
         }
         return msgspec.json.encode({name: wish for name, wish in wanted.items() if wish}).decode()
 

@@ -19,6 +19,7 @@ from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Lease, Run
+from holdfast.stores.limits import admit
 from holdfast.stores.sqlite import limits, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
@@ -232,8 +233,9 @@ def _chosen(
 ) -> tuple[list[Run], bool]:
     """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
 
-    And whether there may be more, because enough were parked for one time.
+    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
     """
+    book = limits.DeskBook(desk)
     chosen: list[Run] = []
     parked = 0
     may_suspect = request.may_suspect
@@ -244,13 +246,13 @@ def _chosen(
         if is_suspect and not may_suspect:
             continue
         whole = desk.completed(run)
-        admitted = limits.admit(desk, whole, now) if run.type in limited else whole
+        admitted = admit(book, whole, now) if run.type in limited else whole
         if admitted is None:
             parked += 1
             continue
         may_suspect = may_suspect and not is_suspect
         chosen.append(admitted)
-    return chosen, parked == PARKED_AT_ONCE
+    return chosen, parked == PARKED_AT_ONCE or book.has_let_go
 
 
 # Leases

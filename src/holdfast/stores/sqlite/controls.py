@@ -134,7 +134,7 @@ def _fork(desk: Desk, run_id: str, request: Fork, now: Micros) -> bool:
 def _delete(desk: Desk, run: Run, request: Delete, now: Micros) -> bool:
     """Take a run out of sight. One that lives ends first, as by any cancel."""
     revision.check_free(run, is_forced=request.force)
-    moves.cancel(desk, run.id, rules.DELETION, now)
+    moves.cancel(desk, run.id, rules.deletion(request), now)
     desk.put(retention.deleted(desk.run(run.id) or run, now))
     desk.note(audit.of_control(run.id, "deleted", request, now))
     desk.connection.execute(_FREE_KEY, (run.id,))

@@ -98,8 +98,6 @@ _IS_NOTED = """
     limit 1
 """  # audit_run
 
-_AUDIT_TRIM_EVERY = 50
-
 _TRIM = f"""
     delete from audit
     where run_id = ?1
@@ -343,7 +341,7 @@ class Desk:
 
     def trim_now_and_then(self, run_id: str, count: int) -> None:
         """Clear old facts of a run away, if it is time for that after so many."""
-        if count % _AUDIT_TRIM_EVERY == 0:
+        if count % audit.TRIM_EVERY == 0:
             self._trims.add(run_id)
 
     def forget(self, run_ids: Iterable[str]) -> None:

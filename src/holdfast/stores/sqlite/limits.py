@@ -120,6 +120,7 @@ _STRAY = """
                 join json_each(run.slots) as had
                 where run.id = slot.run_id
                   and had.value = slot.name
+                  and (run.worker is not null or run.ready_at is not null)
             )
         ) + (
             select count(*)
@@ -131,11 +132,6 @@ _STRAY = """
 """  # reads every run
 
 _decode_window = msgspec.json.Decoder(Window).decode
-
-
-def admit(desk: Desk, run: Run, now: Micros) -> Run | None:
-    """A run that is due, as it is when it may be claimed; if not it is parked, and the answer is None."""
-    return deciding.admit(DeskBook(desk), run, now)
 
 
 def leave(desk: Desk, run: Run, now: Micros) -> None:
@@ -156,7 +152,7 @@ def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
 
 
 def stray(connection: apsw.Connection) -> int:
-    """How many slots are taken by nobody, or had without being taken: there are none."""
+    """How many slots are taken by nobody who could go on, or had without being taken: there are none."""
     count: int = connection.execute(_STRAY).get
     return count
 
@@ -166,6 +162,8 @@ class DeskBook:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self.has_let_go = False
+        """Whether anybody who waited was made ready."""
 
     def rule(self, type: str) -> TypeRule | None:
         rule = self._desk.ruled_types().get(type)
@@ -225,4 +223,5 @@ class DeskBook:
         self._desk.note_often(fact, (run.token if run is not None else 0) or 1)
 
     def tell_ready(self, type: str) -> None:
+        self.has_let_go = True
         self._desk.news.ready.add(type)

@@ -123,13 +123,13 @@ _DROP_TAG = """
       and run_id = ?
 """  # by the primary key
 
-# All that belongs to a run, itself last: by the primary keys, and audit_run.
-_DROPS = (
-    *(
-        f"delete from {table} where run_id = ?"
-        for table in ("entry", "audit", "receipt", "reply", "value", "inbox", "wait", "intent")
-    ),
-    "delete from run where id = ?",
+# All that belongs to runs, themselves last: by the primary keys, and audit_run.
+_DROPS = tuple(
+    f"delete from {table} where {id} in (select value from json_each(?))"
+    for table, id in (
+        *((table, "run_id") for table in ("entry", "audit", "receipt", "reply", "value", "inbox", "wait", "intent")),
+        ("run", "id"),
+    )
 )
 
 # Some of what a run has many of.
@@ -230,11 +230,11 @@ def _about(desk: Desk, ids: Sequence[str], room: int) -> list[_Due]:
 
 def _remove(desk: Desk, runs: Sequence[Run]) -> None:
     """Remove runs and all that belongs to them."""
-    drop = desk.connection.executemany
     if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
-        drop(_DROP_TAG, tags)
+        desk.connection.executemany(_DROP_TAG, tags)
+    ids = rows.json_of([run.id for run in runs])
     for statement in _DROPS if runs else ():
-        drop(statement, [(run.id,) for run in runs])
+        desk.connection.execute(statement, (ids,))
 
 
 def _gut(desk: Desk, run: Run, room: int, now: Micros) -> None:

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.checkpoint import Cancel, Recover, Rewind
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.errors import RunNotFound
-from holdfast.core.model import DeadLetter, Reply, RunOptions
+from holdfast.core.model import DeadLetter, Reply, RunOptions, TypeChange
 from holdfast.core.ports import LetterQuery, Pruned, Query, Store
 from holdfast.core.retention import PARENT_PATIENCE, RUN_RETENTION
 from holdfast.core.states import RunState
@@ -79,6 +79,24 @@ class RetentionContract(Contract):
 
         assert await store.prune(MANY, retention=SECOND) == Pruned(runs={TYPE: 1, "other": 1})
         assert await ids(store) == [an_id(2)]
+
+    async def test_what_its_type_says_counts_at_once(self, store: Store, clock: SettableClock) -> None:
+        """For runs that have ended already, too; a run that says so itself keeps to that."""
+        await ended(store, 1, type="short")
+        await ended(store, 2, type="long")
+        await ended(store, 3, type="usual")
+        await ended(store, 4, type="short", retention=2 * RUN_RETENTION)
+        await store.change_types(
+            [TypeChange(name="short", retention=SECOND), TypeChange(name="long", retention=2 * RUN_RETENTION)]
+        )
+        clock.advance(RUN_RETENTION)
+
+        expected = Pruned(runs={"short": 1, "usual": 1})
+        assert await store.prune(MANY, is_dry_run=True) == expected
+        assert await store.prune(MANY) == expected
+        await store.change_types([TypeChange(name="long", retention=None)])
+        assert await store.prune(MANY) == Pruned(runs={"long": 1})
+        assert await ids(store) == [an_id(4)]
 
     @pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED])
     async def test_it_does_not_matter_how_a_run_ended(

@@ -11,7 +11,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.model import Holding, Lease
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.leases import PATIENCE
-from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, held, the_run
+from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, checkpoint_for, held, the_run, write
 
 LONGER = LEASE + 100 * SECOND
 
@@ -51,3 +51,16 @@ async def test_a_run_is_renewed_as_soon_as_it_is_free_again(
     await renewing
 
     assert (await the_run(store, 1)).ready_at != first
+
+
+async def test_of_signs_of_life_few_more_than_the_last_hundred_are_kept(
+    store: PostgresStore, outsider: psycopg.Connection[Any]
+) -> None:
+    lease = await held(store)
+    for number in range(1, 221):
+        await write(store, checkpoint_for(lease, beat=number))
+
+    kept = outsider.execute("select count(*) from holdfast.audits where run_id = %s", (an_id(1),)).fetchone()
+
+    assert kept is not None
+    assert kept[0] < 100 + 50 + 1

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.unit.stores.postgres.database import Place
 
-VIEWS = {"run", "entry", "message", "event", "wait", "audit", "worker", "intent", "type", "slot"}
+VIEWS = {"run", "entry", "message", "event", "wait", "audit", "worker", "intent", "type", "slot", "schedule"}
 INSTANT = datetime(2024, 2, 29, 12, 30, 0, 123457, tzinfo=UTC)
 MICROS = round((INSTANT - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
 

@@ -1,5 +1,11 @@
 -- What is decided by the operations of the memory store. `0002_leases.sql` says what all functions have in common.
 
+-- A member of an object that is put together piece by piece. Stable like what it is made of, or it would not be put in
+-- the place of a call, and be planned at each.
+create or replace function named_v1(name text, value json) returns text
+    language sql stable
+    as $$ select '"' || name || '":' || value $$;
+
 drop function if exists parked_v1(json);
 
 -- The first ones that wait for slots, in the order in which they get them.
@@ -85,23 +91,35 @@ create or replace function load_v1(wishes text, at bigint) returns text
     set enable_bitmapscan = off
     as $$
 declare
-    w constant json := wishes::json;
+    asked constant json := wishes::json;
+    w record;
     bucket record;
     now bigint;
-    endings constant text[] := text_array_v1(w -> 'endings');
-    renewals constant text[] := text_array_v1(w -> 'renewals');
+    endings text[];
+    renewals text[];
     closing text[] := '{}';
-    types constant text[] := text_array_v1(w -> 'types');
-    locked text[] := text_array_v1(w -> 'runs');
+    types text[];
+    locked text[];
     found text[];
 begin
-    if w -> 'is_ruling' is not null then
+    select *
+    into w
+    from json_to_record(asked) as w (
+        endings json, renewals json, types json, runs json, is_ruling boolean, buckets json, keys json,
+        emitted json, groups json, limits json, due json, locations json, scopes json, histories json,
+        messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json
+    );
+    endings := text_array_v1(w.endings);
+    renewals := text_array_v1(w.renewals);
+    types := text_array_v1(w.types);
+    locked := text_array_v1(w.runs);
+    if w.is_ruling is not null then
         lock table types in exclusive mode;
     end if;
-    if w -> 'buckets' is not null then
+    if w.buckets is not null then
         for bucket in
             select b.class, b.bucket, b.is_exclusive
-            from json_to_recordset(w -> 'buckets') as b (class integer, bucket integer, is_exclusive boolean)
+            from json_to_recordset(w.buckets) as b (class integer, bucket integer, is_exclusive boolean)
             order by b.class, b.bucket
         loop
             if bucket.is_exclusive then
@@ -143,25 +161,25 @@ begin
             ) as child
         );
     end if;
-    if w -> 'keys' is not null then
+    if w.keys is not null then
         locked := locked || array(
             select r.id
-            from unnest(text_array_v1(w -> 'keys')) as k (key)
+            from unnest(text_array_v1(w.keys)) as k (key)
             join runs as r on r.key = k.key
         );
     end if;
-    if w -> 'emitted' is not null then
-        locked := locked || array(select e.run_id from waiting_v1(w -> 'emitted') as e);
+    if w.emitted is not null then
+        locked := locked || array(select e.run_id from waiting_v1(w.emitted) as e);
     end if;
-    if w -> 'groups' is not null then
-        locked := locked || array(select p.run_id from parked_v2(w -> 'groups') as p);
+    if w.groups is not null then
+        locked := locked || array(select p.run_id from parked_v2(w.groups) as p);
     end if;
-    if w -> 'limits' is not null then
-        locked := locked || counted_v1(text_array_v1(w -> 'limits'));
+    if w.limits is not null then
+        locked := locked || counted_v1(text_array_v1(w.limits));
     end if;
     -- A run that is made only now is not seen, for it could not be locked any more.
     locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
-    if w -> 'due' is not null then
+    if w.due is not null then
         -- Last of all: whoever has locked them, in no order, must not wait for anything.
         locked := locked || array(
             select r.id
@@ -169,7 +187,7 @@ begin
             where r.id <> all(locked)
                 and r.id = any(array(
                     select c.id
-                    from json_to_recordset(w -> 'due') as d (types json, count integer, suspects integer)
+                    from json_to_recordset(w.due) as d (types json, count integer, suspects integer)
                     cross join lateral due_v1(text_array_v1(d.types), instant(time_v1(at)), d.count, d.suspects) as c
                 ))
             for no key update skip locked
@@ -191,7 +209,7 @@ begin
             from unnest(locked) as l (id)
             join waits_read as waiting on waiting.run_id = l.id
         ))
-        || named_v1('arrivals', case when w -> 'due' is null then arrivals_v1(w, locked) else '[]' end);
+        || named_v1('arrivals', case when w.due is null then arrivals_v1(asked, locked) else '[]' end);
     if cardinality(types) > 0 then
         found := found
             || named_v1('types', (
@@ -209,10 +227,10 @@ begin
                 ) as s
             ));
     end if;
-    if w -> 'limits' is not null then
+    if w.limits is not null then
         found := found || named_v1('queues', (
             select coalesce(json_agg(distinct waiting.topic), '[]')
-            from unnest(text_array_v1(w -> 'limits')) as l (type)
+            from unnest(text_array_v1(w.limits)) as l (type)
             join waits as waiting on waiting.kind = 'slot'
                 and waiting.topic >= 'type:' || l.type || ' ' and waiting.topic < 'type:' || l.type || '!'
         ));
@@ -249,88 +267,88 @@ begin
                 from unnest(closing) as c (id)
             ));
     end if;
-    if w -> 'keys' is not null then
+    if w.keys is not null then
         found := found || named_v1('keys', (
             select coalesce(json_agg(json_build_array(r.key, r.id)), '[]')
-            from unnest(text_array_v1(w -> 'keys')) as k (key)
+            from unnest(text_array_v1(w.keys)) as k (key)
             join runs as r on r.key = k.key
         ));
     end if;
-    if w -> 'emitted' is not null then
+    if w.emitted is not null then
         found := found || named_v1('crowded', (
             select coalesce(json_agg(crowd.topic), '[]')
             from (
                 select e.topic
-                from waiting_v1(w -> 'emitted') as e
+                from waiting_v1(w.emitted) as e
                 where e.is_queue
                 group by e.topic, e.wanted
                 having count(*) >= e.wanted
             ) as crowd
         ));
     end if;
-    if w -> 'groups' is not null then
+    if w.groups is not null then
         found := found || named_v1('parked', (
             select coalesce(json_agg(
                 json_build_array(p.name, json_build_array(p.after, p.since, p.run_id))
                 order by p.name, p.after, p.since, p.run_id
             ), '[]')
-            from parked_v2(w -> 'groups') as p
+            from parked_v2(w.groups) as p
         ));
     end if;
-    if w -> 'locations' is not null or w -> 'scopes' is not null then
+    if w.locations is not null or w.scopes is not null then
         found := found || named_v1('entries', (
             select coalesce(json_agg(json_build_array(e.run_id, row_to_json(e))), '[]')
             from (
                 select e.*
-                from json_to_recordset(w -> 'locations') as l (run_id text, location text)
+                from json_to_recordset(w.locations) as l (run_id text, location text)
                 join entries_read as e on e.run_id = l.run_id and e.location = l.location
                 union all
                 select e.*
-                from json_to_recordset(w -> 'scopes') as s (run_id text, scope text)
+                from json_to_recordset(w.scopes) as s (run_id text, scope text)
                 join entries_read as e on e.run_id = s.run_id
                     and (e.location = s.scope or e.location > s.scope || '/' and e.location < s.scope || '0')
             ) as e
         ));
     end if;
-    if w -> 'histories' is not null then
+    if w.histories is not null then
         found := found || named_v1('histories', (
             select coalesce(json_agg(json_build_array(r.id, history_v1(r.id))), '[]')
-            from unnest(text_array_v1(w -> 'histories')) as h (id)
+            from unnest(text_array_v1(w.histories)) as h (id)
             join runs as r on r.id = h.id
         ));
     end if;
-    if w -> 'messages' is not null then
+    if w.messages is not null then
         found := found || named_v1('receipts', (
             select coalesce(json_agg(json_build_array(r.run_id, r.message_id, r.at)), '[]')
-            from addressed_v1(w -> 'messages', locked) as m
+            from addressed_v1(w.messages, locked) as m
             join receipts as r on r.run_id = m.run_id and r.message_id = m.id
         ));
     end if;
-    if w -> 'audits' is not null then
+    if w.audits is not null then
         found := found || named_v1('audits', (
             select coalesce(json_agg(json_build_object(
                 'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
             ) order by a.number), '[]')
-            from unnest(text_array_v1(w -> 'audits')) as l (id)
+            from unnest(text_array_v1(w.audits)) as l (id)
             join audits as a on a.run_id = l.id
             where a.event = 'dropped' or a.data like '%"request"%'
         ));
     end if;
-    if w -> 'topics' is not null or w -> 'events' is not null or w -> 'inboxes' is not null then
+    if w.topics is not null or w.events is not null or w.inboxes is not null then
         found := found
             || named_v1('topics', (select coalesce(json_agg(row_to_json(t)), '[]') from topics as t))
-            || named_v1('events', events_v1(w, locked, now));
+            || named_v1('events', events_v1(asked, locked, now));
     end if;
-    if w -> 'new_events' is not null then
+    if w.new_events is not null then
         found := found || named_v1('event_numbers', (
             select json_agg(nextval(pg_get_serial_sequence('events', 'number')))
-            from generate_series(1, (w ->> 'new_events')::integer)
+            from generate_series(1, w.new_events)
         ));
     end if;
-    if w -> 'letters' is not null then
+    if w.letters is not null then
         found := found || named_v1('letters', (
             select coalesce(json_agg(row_to_json(l) order by l.number), '[]')
-            from json_array_elements_text(w -> 'letters') as n (number)
+            from json_array_elements_text(w.letters) as n (number)
             join letters as l on l.number = n.number::bigint
         ));
     end if;
@@ -352,10 +370,18 @@ create or replace function apply_v1(changes text, now bigint) returns void
     set lock_timeout = '10s'
     as $$
 declare
-    c constant json := changes::json;
+    c record;
     made bigint;
 begin
-    if c -> 'runs' is not null then
+    -- Taken apart once: whoever asks for a part of a `json` has all of it read.
+    select *
+    into c
+    from json_to_record(changes::json) as c (
+        runs json, made json, types json, freed json, taken json, cleared json, dropped json, entries json,
+        emptied json, consumed json, arrived json, waits json, "values" json, receipts json, replies json,
+        forgotten json, events json, letters json, purged json, facts json
+    );
+    if c.runs is not null then
         update runs as r
         set state = n.state,
             ready_at = instant(n.ready_at),
@@ -382,7 +408,7 @@ begin
             slots = n.slots::text,
             deleted_at = n.deleted_at,
             purge_at = n.purge_at
-        from json_to_recordset(c -> 'runs') as n (
+        from json_to_recordset(c.runs) as n (
             id text, state text, ready_at bigint, worker text, token bigint, claim_id text, crashes integer,
             arrivals bigint, attempt integer, generation integer, key text, parent_location text, start_at bigint,
             updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
@@ -390,7 +416,7 @@ begin
         )
         where r.id = n.id;
     end if;
-    if c -> 'made' is not null then
+    if c.made is not null then
         insert into runs (
             id, type, state, priority, ready_at, worker, token, claim_id, crashes, arrivals, attempt, generation, key,
             parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at,
@@ -404,7 +430,7 @@ begin
             n.created_at, n.start_at, n.updated_at, n.first_claimed_at, n.finished_at, n.suspended_at, n.rollback,
             coalesce(n.is_pausing, false), n.python, n.tags, n.options::text, n.error::text, n.payload, n.continued,
             n.result, n.slots::text, n.retention, n.deleted_at, n.purge_at
-        from json_to_recordset(c -> 'made') as n (
+        from json_to_recordset(c.made) as n (
             id text, type text, state text, priority smallint, ready_at bigint, worker text, token bigint,
             claim_id text, crashes integer, arrivals bigint, attempt integer, generation integer, key text,
             parent_id text, parent_location text, on_close text, created_at bigint, start_at bigint,
@@ -415,19 +441,19 @@ begin
         order by n.key, n.id
         on conflict do nothing;
         get diagnostics made = row_count;
-        if made < json_array_length(c -> 'made') then
+        if made < json_array_length(c.made) then
             raise exception 'an id or a key is taken' using errcode = 'HF001';
         end if;
     end if;
 
-    if c -> 'types' is not null then
+    if c.types is not null then
         insert into types (
             name, runtime, description, is_enabled, concurrency, per_key, rate, rate_window, retention, seen_by, seen_at
         )
         select
             t.name, coalesce(t.runtime, ''), coalesce(t.description, ''), coalesce(t.is_enabled, true), t.concurrency,
             t.per_key::text, t.rate::text, t.rate_window::text, t.retention, coalesce(t.seen_by, ''), t.seen_at
-        from json_to_recordset(c -> 'types') as t (
+        from json_to_recordset(c.types) as t (
             name text, runtime text, description text, is_enabled boolean, concurrency bigint, per_key json, rate json,
             rate_window json, retention bigint, seen_by text, seen_at bigint
         )
@@ -438,26 +464,26 @@ begin
             rate_window = excluded.rate_window, retention = excluded.retention, seen_by = excluded.seen_by,
             seen_at = excluded.seen_at;
     end if;
-    if c -> 'freed' is not null then
+    if c.freed is not null then
         delete from slots as s
-        using json_to_recordset(c -> 'freed') as f (name text, run_id text)
+        using json_to_recordset(c.freed) as f (name text, run_id text)
         where s.name = f.name and s.run_id = f.run_id;
     end if;
-    if c -> 'taken' is not null then
+    if c.taken is not null then
         insert into slots (name, run_id)
         select t.name, t.run_id
-        from json_to_recordset(c -> 'taken') as t (name text, run_id text);
+        from json_to_recordset(c.taken) as t (name text, run_id text);
     end if;
 
-    if c -> 'cleared' is not null then
-        delete from entries where run_id = any(text_array_v1(c -> 'cleared'));
+    if c.cleared is not null then
+        delete from entries where run_id = any(text_array_v1(c.cleared));
     end if;
-    if c -> 'dropped' is not null then
+    if c.dropped is not null then
         delete from entries as e
-        using json_to_recordset(c -> 'dropped') as d (run_id text, location text)
+        using json_to_recordset(c.dropped) as d (run_id text, location text)
         where e.run_id = d.run_id and e.location = d.location;
     end if;
-    if c -> 'entries' is not null then
+    if c.entries is not null then
         insert into entries (
             run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
             has_undo, ref, error, result
@@ -466,7 +492,7 @@ begin
             e.run_id, e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
             coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, e.token,
             coalesce(e.has_undo, false), e.ref, e.error::text, e.result
-        from json_to_recordset(c -> 'entries') as e (
+        from json_to_recordset(c.entries) as e (
             run_id text, token bigint, location text, kind text, state text, position bigint, attempts integer,
             since bigint, started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text,
             error json, result text
@@ -478,61 +504,61 @@ begin
             error = excluded.error, result = excluded.result;
     end if;
 
-    if c -> 'emptied' is not null then
-        delete from inbox where run_id = any(text_array_v1(c -> 'emptied'));
+    if c.emptied is not null then
+        delete from inbox where run_id = any(text_array_v1(c.emptied));
     end if;
-    if c -> 'consumed' is not null then
+    if c.consumed is not null then
         delete from inbox as i
-        using json_to_recordset(c -> 'consumed') as d (run_id text, number bigint)
+        using json_to_recordset(c.consumed) as d (run_id text, number bigint)
         where i.run_id = d.run_id and i.number = d.number;
     end if;
-    if c -> 'arrived' is not null then
+    if c.arrived is not null then
         insert into inbox (run_id, number, kind, name, at, is_exclusive, ref, family, state, error, payload)
         select
             a.run_id, a.number, a.kind, a.name, a.at, coalesce(a.is_exclusive, false), a.ref, a."group", a.state,
             a.error::text, a.payload
-        from json_to_recordset(c -> 'arrived') as a (
+        from json_to_recordset(c.arrived) as a (
             run_id text, number bigint, kind text, name text, at bigint, is_exclusive boolean, ref text, "group" text,
             state text, error json, payload text
         );
     end if;
-    if c -> 'waits' is not null then
+    if c.waits is not null then
         delete from waits as w
-        using json_to_recordset(c -> 'waits') as n (run_id text)
+        using json_to_recordset(c.waits) as n (run_id text)
         where w.run_id = n.run_id;
-        perform await_v1(c -> 'waits');
+        perform await_v1(c.waits);
     end if;
 
-    if c -> 'values' is not null then
+    if c."values" is not null then
         insert into run_values (run_id, name, value)
         select v.run_id, v.name, v.value
-        from json_to_recordset(c -> 'values') as v (run_id text, name text, value text)
+        from json_to_recordset(c."values") as v (run_id text, name text, value text)
         on conflict (run_id, name) do update
         set value = excluded.value;
     end if;
-    if c -> 'receipts' is not null then
+    if c.receipts is not null then
         insert into receipts (run_id, message_id, at)
         select r.run_id, r.message_id, r.at
-        from json_to_recordset(c -> 'receipts') as r (run_id text, message_id text, at bigint)
+        from json_to_recordset(c.receipts) as r (run_id text, message_id text, at bigint)
         on conflict (run_id, message_id) do update
         set at = excluded.at;
     end if;
-    if c -> 'replies' is not null then
+    if c.replies is not null then
         insert into replies (run_id, message_id, payload, at)
         select r.run_id, r.message_id, r.payload, r.at
-        from json_to_recordset(c -> 'replies') as r (run_id text, message_id text, payload text, at bigint)
+        from json_to_recordset(c.replies) as r (run_id text, message_id text, payload text, at bigint)
         on conflict (run_id, message_id) do nothing;
     end if;
 
-    if c -> 'forgotten' is not null then
+    if c.forgotten is not null then
         delete from events
-        using json_array_elements_text(c -> 'forgotten') as f (number)
+        using json_array_elements_text(c.forgotten) as f (number)
         where events.number = f.number::bigint;
     end if;
-    if c -> 'events' is not null then
+    if c.events is not null then
         insert into events (number, topic, id, payload, at, reached, state, holder, taken_at)
         select e.number, e.topic, e.id, e.payload, e.at, e.reached, e.state, e.holder, e.taken_at
-        from json_to_recordset(c -> 'events') as e (
+        from json_to_recordset(c.events) as e (
             number bigint, topic text, id text, payload text, at bigint, reached bigint, state text, holder text,
             taken_at bigint
         )
@@ -540,26 +566,26 @@ begin
         set reached = excluded.reached, state = excluded.state, holder = excluded.holder,
             taken_at = excluded.taken_at;
     end if;
-    if c -> 'letters' is not null then
+    if c.letters is not null then
         insert into letters (id, topic, run_id, name, payload, at, reason)
         select l.id, l.topic, l.run_id, l.name, l.payload, l.at, l.reason
         from rows from (
-            json_to_recordset(c -> 'letters') as (
+            json_to_recordset(c.letters) as (
                 id text, topic text, run_id text, name text, payload text, at bigint, reason text
             )
         ) with ordinality as l (id, topic, run_id, name, payload, at, reason, place)
         order by l.place;
     end if;
-    if c -> 'purged' is not null then
+    if c.purged is not null then
         delete from letters
-        using json_array_elements_text(c -> 'purged') as p (number)
+        using json_array_elements_text(c.purged) as p (number)
         where letters.number = p.number::bigint;
     end if;
-    if c -> 'facts' is not null then
+    if c.facts is not null then
         insert into audits (run_id, event, at, data)
         select f.run_id, f.event, f.at, f.data::text
         from rows from (
-            json_to_recordset(c -> 'facts') as (run_id text, event text, at bigint, data json)
+            json_to_recordset(c.facts) as (run_id text, event text, at bigint, data json)
         ) with ordinality as f (run_id, event, at, data, place)
         order by f.place;
     end if;

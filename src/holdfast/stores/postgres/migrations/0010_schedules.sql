@@ -7,6 +7,8 @@ create table schedules (
     body text not null
 );
 
+comment on table schedules is 'holdfast''s own; read the view schedule.';
+
 -- What is due, the earliest first. Those that are paused are not in it.
 create index schedules_due on schedules (next_at, name)
     where next_at is not null;

@@ -1,0 +1,59 @@
+"""Limits: a provider that bears three calls at a time and ten a second, and customers who get a fair share of that.
+
+The limits are kept in the store, for all workers there are: here two of them, which know nothing of each other. Runs
+beyond a limit are parked, and go on in their order.
+
+python -m examples.limits
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+
+from holdfast import Holdfast, RunState
+
+AT_ONCE = 3
+PER_CUSTOMER = 2
+A_SECOND = 10
+MAILS = 24
+
+hf = Holdfast()
+busy: Counter[str] = Counter()
+most: Counter[str] = Counter()
+
+
+@hf.task("mail.send.v1")
+async def send(customer: str, number: int) -> str:
+    """Hands a mail to the provider."""
+    busy.update(["provider", customer])
+    for name in ("provider", customer):
+        most[name] = max(most[name], busy[name])
+    await asyncio.sleep(0.02)
+    busy.subtract(["provider", customer])
+    return f"{customer}-{number}"
+
+
+async def main() -> None:
+    async with hf:
+        await hf.type(send.type, concurrency=AT_ONCE, per_key={"customer": PER_CUSTOMER}, rate=(A_SECOND, 1))
+        customers = ["big"] * (MAILS - 4) + ["small"] * 4
+        runs = [await hf.start(send, who, n, tags={"customer": who}) for n, who in enumerate(customers)]
+        began = datetime.now(UTC)
+        async with hf.worker(name="one"), hf.worker(name="two"):
+            small = await asyncio.gather(*(run.result() for run in runs[-4:]))
+            print(f"{small[-1]} was not kept waiting by all the others")
+            await asyncio.gather(*(run.result() for run in runs))
+        seconds = (datetime.now(UTC) - began).total_seconds()
+        (known,) = [one for one in await hf.types() if one.name == send.type]
+
+    assert known.counts == {RunState.SUCCEEDED: MAILS}
+    assert most["provider"] <= AT_ONCE
+    assert most["big"] <= PER_CUSTOMER
+    assert seconds >= (MAILS - 1) // A_SECOND, "a rate is kept"
+    print(f"{MAILS} mails, at most {AT_ONCE} at once and {PER_CUSTOMER} for one customer, {A_SECOND} a second")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

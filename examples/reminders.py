@@ -1,0 +1,41 @@
+"""Reminders: a task in code that runs every second, a schedule that a program sets, and one that is triggered by hand.
+
+python -m examples.reminders
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import Context, Holdfast
+
+hf = Holdfast()
+rang = asyncio.Event()
+
+
+@hf.schedule(every=1, name="clock", overlap="skip")
+@hf.task("reminders.tick.v1")
+async def tick() -> str:
+    rang.set()
+    return "tick"
+
+
+@hf.workflow("reminders.remind.v1")
+async def remind(ctx: Context, who: str, what: str) -> str:
+    return f"{who}, {what}! ({ctx.run.tags.get('slot', 'asked for by hand')})"
+
+
+async def main() -> None:
+    async with hf, hf.worker():
+        schedule = await hf.put_schedule(
+            "ada's tea", remind, "ada", "your tea is ready", cron="0 16 * * mon-fri", zone="Europe/London"
+        )
+        print(f"{schedule.name}: next {schedule.upcoming[0]:%a %H:%M} in {schedule.zone}")
+        await rang.wait()
+        print("the clock ticks")
+        run = await hf.trigger_schedule("ada's tea")
+        print(await run.result())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,308 @@
+"""`holdfast schedules`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.group import group
+from holdfast.cli.lookup import store_now
+from holdfast.cli.output import Output, cleaned, preview
+from holdfast.cli.payloads import parse_object, parse_pair
+from holdfast.cli.render import schedule_json, time_json
+from holdfast.cli.session import in_session
+from holdfast.cli.table import Column, Table
+from holdfast.cli.times import LENGTH, ago, spoken, stamp
+from holdfast.core.errors import ScheduleNotFound
+from holdfast.core.model import DEFAULT_PRIORITY
+from holdfast.engine.info import ScheduleInfo
+from holdfast.engine.routing import alive
+
+
+@group("schedules")
+def command() -> None:
+    """Rules that make runs over time: at the times of a cron expression, or every so often."""
+
+
+@holdfast_command("ls", "holdfast schedules ls", "holdfast schedules ls --type 'billing.*' --json")
+@click.option("--type", help="Only those of this type, or of a family such as 'billing.*'.")
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="At most so many.")
+@pass_output
+def ls(out: Output, *, type: str | None, limit: int) -> None:
+    """List the schedules by name, with the time at which each fires next."""
+
+    async def work(hf: Holdfast) -> None:
+        schedules = [schedule async for schedule in hf.schedules(type=type, limit=limit)]
+        if out.is_json:
+            out.items([schedule_json(schedule) for schedule in schedules])
+            return
+        now = await store_now(hf)
+        out.table(_table(schedules, now))
+        if not schedules:
+            out.talk("there are no schedules; `holdfast schedules add` makes one, or `@hf.schedule` in your code")
+
+    in_session(out.settings, work)
+
+
+@holdfast_command("show", "holdfast schedules show nightly", "holdfast schedules show nightly --json")
+@click.argument("name")
+@pass_output
+def show(out: Output, name: str) -> None:
+    """Show a schedule: what it does, how it stands, and the next five times at which it fires."""
+
+    async def work(hf: Holdfast) -> None:
+        schedule = await _named(hf, name)
+        if out.is_json:
+            out.item(_with_times(schedule))
+        else:
+            _show(out, schedule, await store_now(hf))
+
+    in_session(out.settings, work)
+
+
+@holdfast_command("next", "holdfast schedules next nightly")
+@click.argument("name")
+@pass_output
+def next_times(out: Output, name: str) -> None:
+    """Print the next five times at which a schedule fires, in its own zone."""
+
+    async def work(hf: Holdfast) -> None:
+        schedule = await _named(hf, name)
+        if out.is_json:
+            out.items([time_json(when) for when in schedule.upcoming])
+        else:
+            _show_times(out, schedule, await store_now(hf))
+
+    in_session(out.settings, work)
+
+
+@holdfast_command(
+    "add",
+    "holdfast schedules add nightly report.daily.v1 --cron '0 2 * * *' --zone Europe/Rome",
+    'holdfast schedules add sync shop.sync.v1 --every 5m --overlap skip --payload \'{"shop": "north"}\'',
+)
+@click.argument("name")
+@click.argument("type")
+@click.option("--cron", metavar="EXPR", help="Five fields: minute, hour, day of the month, month, day of the week.")
+@click.option("--every", type=LENGTH, help="Every so often, such as 90s or 1h, from now on.")
+@click.option("--zone", metavar="ZONE", help="The time zone of --cron, such as Europe/Rome.  [default: UTC]")
+@click.option("--payload", metavar="JSON", default="{}", help="What the runs are started with: JSON, @file or -.")
+@click.option(
+    "--catch-up",
+    type=click.Choice(["skip", "one", "all"]),
+    default="one",
+    show_default=True,
+    help="Of times at which no worker was there: none, the last one, or each is made up for.",
+)
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip"]),
+    default="allow",
+    show_default=True,
+    help="Whether it fires while an earlier run of it has not ended.",
+)
+@click.option("--jitter", type=LENGTH, help="Spread the starts over this time.")
+@click.option("--priority", type=int, default=DEFAULT_PRIORITY, show_default=True, help="0 to 255, lower first.")
+@click.option("--tag", "tags", metavar="NAME=VALUE", multiple=True, help="Of the runs; may be repeated.")
+@pass_output
+def add(
+    out: Output, name: str, type: str, *, payload: str, jitter: timedelta | None, tags: Sequence[str], **rule: Any
+) -> None:
+    """Set a schedule, by --cron or --every, and show the next five times at which it fires.
+
+    TYPE is that of a workflow or task; no worker need know it yet. A schedule of the same NAME is changed to this one.
+    One that stands in code is set as the code says whenever a worker starts.
+    """
+    arguments = parse_object([payload])
+    options: dict[str, Any] = {"jitter": jitter or timedelta(), "tags": dict(parse_pair(tag, "--tag") for tag in tags)}
+
+    async def work(hf: Holdfast) -> None:
+        schedule = await hf.put_schedule(name, type, arguments, **rule, **options)
+        if out.is_json:
+            out.item(_with_times(schedule))
+            return
+        _show_times(out, schedule, await store_now(hf))
+        if schedule.is_paused:
+            out.talk(f"{cleaned(name)} is paused; `holdfast schedules resume` has it fire again")
+        await _tell_of_workers(out, hf)
+
+    in_session(out.settings, work, may_create=True)
+
+
+@holdfast_command("pause", "holdfast schedules pause nightly")
+@click.argument("name")
+@pass_output
+def pause(out: Output, name: str) -> ExitCode:
+    """Have a schedule fire no more until it is resumed. The exit code is 6 if it was paused already."""
+
+    async def work(hf: Holdfast) -> ExitCode:
+        await _named(hf, name)
+        return _done(out, name, "paused", await hf.pause_schedule(name))
+
+    return in_session(out.settings, work)
+
+
+@holdfast_command("resume", "holdfast schedules resume nightly")
+@click.argument("name")
+@pass_output
+def resume(out: Output, name: str) -> ExitCode:
+    """Have a paused schedule fire again, from its next time on. The exit code is 6 if it was not paused."""
+
+    async def work(hf: Holdfast) -> ExitCode:
+        await _named(hf, name)
+        return _done(out, name, "resumed", await hf.resume_schedule(name))
+
+    return in_session(out.settings, work)
+
+
+@holdfast_command("trigger", "holdfast schedules trigger nightly")
+@click.argument("name")
+@pass_output
+def trigger(out: Output, name: str) -> None:
+    """Start a run of a schedule now, also if it is paused, and print its id. Its times stay as they are."""
+
+    async def work(hf: Holdfast) -> None:
+        await _named(hf, name)
+        run = await hf.trigger_schedule(name)
+        if out.is_json:
+            out.item({"name": name, "id": run.id})
+        else:
+            out.line(run.id)
+
+    in_session(out.settings, work)
+
+
+@holdfast_command("rm", "holdfast schedules rm nightly", "holdfast schedules rm nightly --yes")
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@pass_output
+def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
+    """Forget a schedule; the runs it made stay. One that stands in code comes back when a worker starts.
+
+    On a terminal it asks once; elsewhere it needs --yes.
+    """
+    if not (yes or sys.stdin.isatty()):
+        raise Refusal("nobody can be asked here whether to remove it; add --yes")
+
+    async def work(hf: Holdfast) -> ExitCode:
+        schedule = await _named(hf, name)
+        if not yes:
+            out.talk(f"  {cleaned(name)}  {_rule(schedule)}  {schedule.type}")
+            if not click.confirm("Remove this schedule?", err=True):
+                out.talk("nothing was removed")
+                return ExitCode.FAILED
+        if schedule.is_declared:
+            out.talk(f"{cleaned(name)} was set by code; remove it there too, or the next worker brings it back")
+        return _done(out, name, "removed", await hf.remove_schedule(name))
+
+    return in_session(out.settings, work)
+
+
+for one in (ls, show, next_times, add, pause, resume, trigger, remove):
+    command.add_command(one)
+
+
+async def _named(hf: Holdfast, name: str) -> ScheduleInfo:
+    """The schedule of a name. Raises `ScheduleNotFound` with the nearest one."""
+    try:
+        return await hf.get_schedule(name)
+    except ScheduleNotFound as error:
+        names = [schedule.name async for schedule in hf.schedules(limit=1000)]
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        if not near:
+            raise
+        raise ScheduleNotFound(f"there is no schedule {name!r}; did you mean {near[0]!r}?") from error
+
+
+def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - what it says
+    if out.is_json:
+        out.item({"name": name, word: is_done})
+    elif is_done:
+        out.line(f"{word} {cleaned(name)}")
+    if not is_done:
+        out.talk(f"{cleaned(name)} is as it was: it need not be {word}")
+    return ExitCode.OK if is_done else ExitCode.CONFLICT
+
+
+async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
+    now = await hf.store.now()
+    if not alive(await hf.store.workers(), now):
+        out.talk("no worker is running yet; schedules are fired by workers (`holdfast worker MODULE:ATTR`)")
+
+
+def _rule(schedule: ScheduleInfo) -> str:
+    return f"every {spoken(schedule.every)}" if schedule.every is not None else f"{schedule.cron} {schedule.zone}"
+
+
+def _table(schedules: Sequence[ScheduleInfo], now: datetime) -> Table:
+    names = ("name", "type", "when", "next", "last run", "skipped")
+    table = Table([Column(name, is_number=name == "skipped") for name in names])
+    for schedule in schedules:
+        table.rows.append(
+            {
+                "name": cleaned(schedule.name),
+                "type": cleaned(schedule.type),
+                "when": _rule(schedule),
+                "next": _next(schedule, now),
+                "last run": (schedule.last_run_id or "", "dim"),
+                "skipped": str(schedule.skipped or ""),
+            }
+        )
+    return table.without_empty_columns()
+
+
+def _next(schedule: ScheduleInfo, now: datetime) -> tuple[str, str]:
+    if schedule.is_paused:
+        return "paused", "wait"
+    return ("never", "bad") if schedule.next_at is None else (ago(schedule.next_at, now), "")
+
+
+def _show(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
+    facts = {
+        "type": schedule.type,
+        "when": _rule(schedule),
+        "payload": preview(schedule.payload),
+        "catch up": schedule.catch_up,
+        "overlap": schedule.overlap,
+        "jitter": spoken(schedule.jitter) if schedule.jitter else "",
+        "priority": str(schedule.priority) if schedule.priority != DEFAULT_PRIORITY else "",
+        "tags": " ".join(f"{name}={value}" for name, value in schedule.tags.items()),
+        "set": f"{stamp(schedule.created_at)}{', by code' if schedule.is_declared else ''}",
+        "last slot": "" if schedule.last_slot is None else stamp(schedule.last_slot),
+        "last run": schedule.last_run_id or "",
+        "skipped": _skipped(schedule),
+        "state": "paused" if schedule.is_paused else "",
+    }
+    out.line((cleaned(schedule.name), "title"))
+    for name, fact in facts.items():
+        if fact:
+            out.line((f"  {name:<10}", "dim"), cleaned(fact))
+    _show_times(out, schedule, now)
+
+
+def _skipped(schedule: ScheduleInfo) -> str:
+    if schedule.last_skipped_slot is None:
+        return ""
+    return f"{schedule.skipped}, because an earlier run had not ended; the last one {stamp(schedule.last_skipped_slot)}"
+
+
+def _show_times(out: Output, schedule: ScheduleInfo, now: datetime) -> None:
+    table = Table([Column("next"), Column("in UTC"), Column("from now")])
+    for when in schedule.upcoming:
+        in_utc = "" if schedule.zone == "UTC" else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        shown = when.strftime("%a %Y-%m-%d %H:%M:%S %Z")
+        table.rows.append({"next": shown, "in UTC": in_utc, "from now": (ago(when, now), "dim")})
+    out.table(table.without_empty_columns())
+
+
+def _with_times(schedule: ScheduleInfo) -> dict[str, Any]:
+    return {**schedule_json(schedule), "upcoming": [time_json(when) for when in schedule.upcoming]}

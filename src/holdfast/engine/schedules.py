@@ -1,0 +1,102 @@
+"""Schedules: set, seen and taken in hand by programs and people. Workers fire them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Unpack
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import ScheduleNotFound
+from holdfast.core.ids import new_id
+from holdfast.core.ports import PAGE_LIMIT, ScheduleQuery
+from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
+from holdfast.engine.door import Door
+from holdfast.engine.info import ScheduleInfo
+from holdfast.runner.registry import Registry
+
+
+class Schedules(Door):
+    """The part of an engine that looks after schedules."""
+
+    registry: Registry
+
+    async def put_schedule(
+        self,
+        name: str,
+        workflow: Any,
+        /,
+        *args: Any,
+        cron: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Have a workflow or task run over time, under a name; one of that name is changed to this.
+
+        At the times of a `cron` expression in a `zone` (default UTC), or `every` so many seconds from now on; for the
+        other options see `ScheduleOptions`. Setting it again as it is disturbs nothing.
+        """
+        schedule = checked_schedule(name, workflow, args, cron, options)
+        if (known := self.registry.get(schedule.type)) is not None:
+            known.signature.decode(schedule.payload, f"payload of {schedule.type!r}")  # refused now, not in the night
+        await self.opened()
+        (stored,) = await self.store.put_schedules([schedule])
+        return ScheduleInfo.of(stored)
+
+    async def schedules(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[ScheduleInfo]:
+        """All schedules, by name. `type` may end in `.*`."""
+        await self.opened()
+        query, left = ScheduleQuery(type=type), limit
+        while left is None or left > 0:
+            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
+            page = await self.store.schedules(replace(query, limit=size))
+            for schedule in page:
+                yield ScheduleInfo.of(schedule)
+            if len(page) < size:
+                return
+            query = replace(query, after=page[-1].name)
+            left = None if left is None else left - size
+
+    async def get_schedule(self, name: str) -> ScheduleInfo:
+        """A schedule as it stands; `ScheduleNotFound` if there is none of this name."""
+        check_schedule_name(name)
+        await self.opened()
+        found = await self.store.schedules(ScheduleQuery(name=name))
+        if not found:
+            raise _not_found(name)
+        return ScheduleInfo.of(found[0])
+
+    async def pause_schedule(self, name: str) -> bool:
+        """Have a schedule fire no more until it is resumed; False if it was paused already."""
+        return await self._pause(name, is_paused=True)
+
+    async def resume_schedule(self, name: str) -> bool:
+        """Have a paused schedule fire again, from the next slot on; False if it was not paused."""
+        return await self._pause(name, is_paused=False)
+
+    async def _pause(self, name: str, *, is_paused: bool) -> bool:
+        await self.get_schedule(name)
+        (is_changed,) = await self.store.pause_schedules([name], is_paused=is_paused)
+        return is_changed
+
+    async def triggered(self, name: str) -> str:
+        """Start a run of a schedule; its id."""
+        check_schedule_name(name)
+        await self.opened()
+        run_id = new_id()
+        if not await self.store.trigger_schedule(name, run_id):
+            raise _not_found(name)
+        return run_id
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Forget a schedule, not its runs; False if there was none.
+
+        One that stands in code comes back when a worker with that code starts.
+        """
+        check_schedule_name(name)
+        await self.opened()
+        (is_removed,) = await self.store.remove_schedules([name])
+        return is_removed
+
+
+def _not_found(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(f"there is no schedule {name!r}; `holdfast schedules ls` lists them")

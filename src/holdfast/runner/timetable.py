@@ -1,0 +1,62 @@
+"""The timetable: the schedules that stand in code, above the workflows and tasks they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, Unpack
+
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.model import Schedule
+from holdfast.core.schedules import ScheduleOptions, checked_schedule
+
+D = TypeVar("D")
+
+
+class Timetable:
+    """Schedules by name, its own and those of others that were taken in."""
+
+    def __init__(self) -> None:
+        self._schedules: dict[str, Schedule] = {}
+        self._others: list[Timetable] = []
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        name: str | None = None,
+        args: tuple[Any, ...] = (),
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[D], D]:
+        """Have a workflow or task run over time: put it above `@hf.workflow` or `@hf.task`.
+
+        At the times of a cron expression in a `zone` (default UTC), or `every` so many seconds. `args` are those of the
+        function, `name` is that of its type by default; for the other options see `ScheduleOptions`. The store learns
+        of it when a worker starts.
+        """
+
+        def declare(definition: D) -> D:
+            known_as = getattr(definition, "type", "") if name is None else name
+            schedule = checked_schedule(known_as, definition, args, cron, options, is_declared=True)
+            self._check_free([schedule])
+            self._schedules[schedule.name] = schedule
+            return definition
+
+        return declare
+
+    def schedules(self) -> Iterator[Schedule]:
+        """All schedules that stand in the code."""
+        yield from self._schedules.values()
+        for other in self._others:
+            yield from other.schedules()
+
+    def take_in(self, other: Timetable) -> None:
+        """Have the schedules of another one, too, and those it will have."""
+        self._check_free(other.schedules())
+        self._others.append(other)
+
+    def _check_free(self, schedules: Iterator[Schedule] | list[Schedule]) -> None:
+        taken = {schedule.name for schedule in self.schedules()}
+        for schedule in schedules:
+            if schedule.name in taken:
+                raise InvalidRequest(f"there is a schedule {schedule.name!r} already; give one of them another name=…")

@@ -1,0 +1,176 @@
+"""The scheduler: fires what is due, sleeps until something is, and leaves to others what it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from holdfast.core import cron
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import InvalidRequest
+from holdfast.core.hint import Hint
+from holdfast.core.model import Schedule
+from holdfast.core.ports import Due, Query
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.clock import VirtualClock
+from holdfast.worker import scheduler as module
+from holdfast.worker.scheduler import PAGE, Scheduler
+
+POLL = 5 * SECOND
+
+
+class CountingStore(MemoryStore):
+    """A store that counts looks, and may be out of order."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.looks = 0
+        self.trouble: Exception | None = None
+
+    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+        self.looks += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return await super().due_schedules(limit, after)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def store(clock: VirtualClock) -> CountingStore:
+    return CountingStore(clock)
+
+
+@pytest_asyncio.fixture
+async def scheduler(store: CountingStore, clock: VirtualClock) -> AsyncIterator[Scheduler]:
+    scheduler = Scheduler(store, clock, poll=POLL, told=clock.told, looked=lambda _: None)
+    scheduler.start()
+    await settled(scheduler)
+    yield scheduler
+    await scheduler.stop()
+
+
+async def settled(scheduler: Scheduler) -> None:
+    while scheduler.is_looking:
+        await asyncio.sleep(0)
+
+
+async def advance(scheduler: Scheduler, clock: VirtualClock, length: Micros) -> None:
+    until = clock.now() + length
+    while (due := clock.next_due()) is not None and due <= until:
+        for callback in clock.pass_to(due):
+            callback()
+        await settled(scheduler)
+    clock.pass_to(until)
+
+
+def a_schedule(name: str, every: Micros = SECOND) -> Schedule:
+    return Schedule(name=name, type="shop", payload="{}", every=every)
+
+
+async def made(store: CountingStore, name: str) -> int:
+    return len(await store.list(Query(tags={"schedule": name}, limit=1000)))
+
+
+async def test_without_schedules_it_looks_only_when_the_poll_is_due(
+    scheduler: Scheduler, store: CountingStore, clock: VirtualClock
+) -> None:
+    await advance(scheduler, clock, 60 * SECOND)
+
+    assert store.looks == 1 + 12
+    assert scheduler.is_idle
+
+
+async def test_it_sleeps_until_the_next_slot(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
+    await store.put_schedules([a_schedule("a", 2 * SECOND)])
+    scheduler.hear(Hint(is_rescheduled=True))
+    await settled(scheduler)
+    await advance(scheduler, clock, 2 * SECOND)
+
+    assert await made(store, "a") == 1
+    assert store.looks == 1 + 1 + 1
+
+
+async def test_hints_from_elsewhere_are_answered_once_in_a_while(scheduler: Scheduler, store: CountingStore) -> None:
+    for _ in range(10):
+        scheduler.hear(Hint(is_elsewhere=True))
+        await settled(scheduler)
+    scheduler.hear(Hint(ready=frozenset({"shop"})))
+    await settled(scheduler)
+
+    assert store.looks == 1 + 1
+
+
+async def test_many_schedules_are_fired_page_by_page(
+    scheduler: Scheduler, store: CountingStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RUNS_LIMIT", 70)
+    count = 2 * PAGE + 1
+    await store.put_schedules([a_schedule(f"{number}") for number in range(count)])
+    clock.pass_to(clock.now() + SECOND)
+    scheduler.wake()
+    await settled(scheduler)
+
+    assert len(await store.list(Query(limit=1000))) == count
+
+
+async def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others_and_keeps_nobody_up(
+    scheduler: Scheduler,
+    store: CountingStore,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    right = cron.zone_of
+
+    def zone_of(name: str) -> object:
+        if name == "Europe/Rome":
+            raise InvalidRequest("there is no time zone 'Europe/Rome'")
+        return right(name)
+
+    strange = Schedule(name="strange", type="shop", payload="{}", zone="Europe/Rome", cron="* * * * *")
+    await store.put_schedules([strange, a_schedule("usual", 60 * SECOND)])
+    monkeypatch.setattr(cron, "zone_of", zone_of)
+    looks = store.looks
+    with caplog.at_level(logging.WARNING, "holdfast.scheduler"):
+        await advance(scheduler, clock, 125 * SECOND)
+
+    assert (await made(store, "strange"), await made(store, "usual")) == (0, 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        "schedule strange is left to other workers: there is no time zone 'Europe/Rome'"
+    ]
+    assert store.looks - looks < 40
+
+
+async def test_whatever_goes_wrong_is_tried_again_and_said_once(
+    scheduler: Scheduler, store: CountingStore, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.put_schedules([a_schedule("a", 60 * SECOND)])
+    store.trouble = RuntimeError("no luck")
+    with caplog.at_level(logging.INFO, "holdfast.scheduler"):
+        await advance(scheduler, clock, 70 * SECOND)
+        assert not scheduler.is_idle
+        store.trouble = None
+        await advance(scheduler, clock, 2 * SECOND)
+
+    assert await made(store, "a") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "firing schedules failed; trying again",
+        "schedules are fired again",
+    ]
+
+
+async def test_once_stopped_it_fires_no_more(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
+    await store.put_schedules([a_schedule("a")])
+    await scheduler.stop()
+    scheduler.hear(Hint(is_rescheduled=True))
+    await advance(scheduler, clock, 10 * SECOND)
+
+    assert (await made(store, "a"), store.looks) == (0, 1)
