@@ -17,6 +17,7 @@ from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait
+from holdfast.core.ports import Finding
 
 
 class Book(Protocol):
@@ -237,3 +238,16 @@ def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:
 
 def _claim_order(run: Run) -> tuple[int, Micros, str]:
     return run.priority, run.ready_at or 0, run.id
+
+
+# Checking
+
+
+def finding_of(stray: int) -> Finding:
+    """What a check-up says when so many slots are taken by nobody who could go on, or had without being taken."""
+    if stray:
+        return Finding.problem(
+            "slots",
+            f"{stray:,} slots do not agree with the runs that have them; this is a bug of holdfast, please report it",
+        )
+    return Finding.ok("slots", "whoever has a slot of a limit is a run that has it")

@@ -79,7 +79,7 @@ def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Mic
         last = None if more in wishes.due else _last_in_sight(working, limited, now)
         chosen, has_more = model_claims.choose(working, request, now)
         is_short = len(chosen) < request.limit
-        if last is not None and not has_more and (is_short or _is_passed(last, chosen, now)):
+        if last is not None and (is_short or _is_passed(last, chosen, now)):
             raise Unknown("due", more)
         for record in chosen:
             model_claims.hold(working, record, request, now)
