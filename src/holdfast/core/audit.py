@@ -18,7 +18,10 @@ ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 """Of what happens to a run over and over, so many facts are kept: the last."""
 
 REQUEST = "request"
-"""Where a fact names the request that it goes back to."""
+"""Where a fact names the request that it goes back to: only what somebody asked for has one."""
+
+BEAT = "beat"
+"""Where a sign of life has its token and number."""
 
 
 def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
@@ -107,7 +110,7 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
     """
     if not checkpoint.beat:
         return None
-    data: dict[str, str | int] = {"worker": run.worker or "", REQUEST: f"{run.token}.{checkpoint.beat}"}
+    data: dict[str, str | int] = {"worker": run.worker or "", BEAT: f"{run.token}.{checkpoint.beat}"}
     return AuditFact(run_id=run.id, event="heartbeat", at=now, data=data)
 
 
