@@ -200,7 +200,16 @@ def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
     assert "No such file" in result.stderr
 
 
-@pytest.mark.parametrize("words", [["export", "nonsense"], ["export", "--timeout", "soon"], ["import"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "nonsense"],
+        ["export", "--timeout", "soon"],
+        ["export", "deleted:true"],
+        ["export", "--deleted", "--dry-run"],
+        ["import"],
+    ],
+)
 def test_mistakes_of_usage_are_told_of(shop: Shop, words: list[Any]) -> None:
     shop.type("migrate")
 

@@ -112,6 +112,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
             "events",
             "skipped",
             "letters",
+            "left",
             "was_finished",
         )
         out.item({**{name: getattr(report, name) for name in names}, "refused": refused})
