@@ -40,7 +40,7 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
 
         async def look() -> int:
             (used,) = await (await onlooker.execute(_USE)).fetchall()
-            return max(used)
+            return int(max(used))
 
         async with hf.worker(lease_seconds=LEASE_SECONDS), hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
             until_then = time.monotonic() + SECONDS
