@@ -10,9 +10,9 @@ import asyncio
 import heapq
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Next, Pause, Release, Resume, Suspend
 from holdfast.core.ids import new_id
@@ -96,8 +96,8 @@ class Crew:
     async def meddle(self, store: Store) -> None:
         """Cancel or pause some run."""
         run_id = an_id(self.chance.randrange(RUNS))
-        requests: list[Control] = [Cancel(id=new_id(), force=True), Pause(id=new_id())]
-        await store.control(run_id, self.chance.choice(requests))
+        wishes: list[Control] = [Cancel(id=new_id(), force=True), Pause(id=new_id())]
+        await store.control(run_id, self.chance.choice(wishes))
 
     def _checkpoint(self, lease: Lease) -> Checkpoint:
         # Whoever was here before ends, so that there is an end to it.
@@ -153,15 +153,14 @@ async def check_slots_of(store: Store) -> None:
 async def test_limits_that_change_while_runs_are_claimed_and_end_lose_nobody(stores: Stores) -> None:
     await stores[0].create(some_runs())
     crew = Crew(stores, [succeed(), Suspend(), Release()])
-    per_keys: list[dict[str, int]] = [{}, {"tenant": 1}, {"tenant": 2}]
-    changes = [
-        *(TypeChange(name="", concurrency=count) for count in (None, 1, 2, LIMIT)),
-        *(TypeChange(name="", per_key=per_key) for per_key in per_keys),
+    changes: list[dict[str, Any]] = [
+        *({"concurrency": count} for count in (None, 1, 2, LIMIT)),
+        *({"per_key": per_key} for per_key in ({}, {"tenant": 1}, {"tenant": 2})),
     ]
 
     async def change(store: Store) -> None:
         names = crew.chance.sample(TYPES, crew.chance.randint(1, 2))
-        await store.change_types([replace(crew.chance.choice(changes), name=name) for name in names])
+        await store.change_types([TypeChange(name=name, **crew.chance.choice(changes)) for name in names])
 
     for _ in range(ROUNDS):
         meddling = [crew.meddle(store) for store in stores]

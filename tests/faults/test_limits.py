@@ -39,8 +39,8 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as onlooker:
 
         async def look() -> int:
-            (used,) = await (await onlooker.execute(_USE)).fetchall()
-            return int(max(used))
+            ((held, have),) = await (await onlooker.execute(_USE)).fetchall()
+            return int(max(held, have))
 
         async with hf.worker(lease_seconds=LEASE_SECONDS), hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
             until_then = time.monotonic() + SECONDS
