@@ -387,10 +387,18 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
 
         Runs that were deleted are listed only if `deleted` is set, and then no others.
         """
-        chosen = Filter(state=state, type=type, key=key, tags=tags, parent_id=parent_id, since=since, until=until)
+        chosen = Filter(
+            state=state,
+            type=type,
+            key=key,
+            tags=tags,
+            parent_id=parent_id,
+            since=since,
+            until=until,
+            deleted=deleted,
+        )
         await self.opened()
-        query = replace(await query_of(self.store, chosen), is_deleted=deleted)
-        async for page in pages(self.store, query, limit):
+        async for page in pages(self.store, await query_of(self.store, chosen), limit):
             for details in page:
                 yield RunInfo.of(details)
 

@@ -149,22 +149,23 @@ class Export:
         """Pause what is to go, again and again: what is about to let go may start children before it does."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_seconds
+        is_first = True
         while True:
-            busy: list[str] = []
-            found = 0
+            found, waiting = 0, []
             async for runs in self._moving(store, query):
                 found += len(runs)
-                busy += [run.id for run in runs if run.is_held]
+                waiting += [run.id for run in runs if run.is_held or not is_first]
                 for some in _in_parts([run.id for run in runs if not run.is_pausing]):
                     await asyncio.gather(*(self._pause(store, run_id) for run_id in some))
             if not found:
                 return
-            if busy:
-                if loop.time() >= deadline:
-                    await self._leave(store, busy)
-                    return
-                self._told("waiting for", len(busy))
+            if waiting and loop.time() >= deadline:
+                await self._leave(store, waiting)
+                return
+            if waiting:
+                self._told("waiting for", len(waiting))
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, deadline - loop.time())))
+            is_first = False
 
     async def _pause(self, store: Store, run_id: str) -> None:
         try:

@@ -17,7 +17,8 @@ from holdfast.core.states import RunState
 class Filter(TypedDict, total=False):
     """Conditions that must all hold; of several states one.
 
-    `type` may end in `.*`; `since` is a moment, or how long ago.
+    `type` may end in `.*`; `since` is a moment, or how long ago. Runs that were deleted are meant only if `deleted` is
+    set, and then no others.
     """
 
     state: RunState | str | Iterable[RunState | str] | None
@@ -27,6 +28,7 @@ class Filter(TypedDict, total=False):
     parent_id: str | None
     since: datetime | timedelta | None
     until: datetime | None
+    deleted: bool
 
 
 async def query_of(store: Store, chosen: Filter) -> Query:
@@ -40,6 +42,7 @@ async def query_of(store: Store, chosen: Filter) -> Query:
         parent_id=chosen.get("parent_id"),
         created_from=await _since(store, chosen.get("since")),
         created_until=None if until is None else instant(until),
+        is_deleted=chosen.get("deleted", False),
     )
 
 

@@ -10,6 +10,7 @@ from psycopg import errors
 
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Finding
+from holdfast.stores.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
 from holdfast.stores.postgres.statements import qualified
 
@@ -98,6 +99,24 @@ _REQUESTS = """
 """  # by the primary key
 
 
+_STRAY = """
+    select (
+            select count(*)
+            from {schema}.slots as slot
+            left join {schema}.runs as run on run.id = slot.run_id
+            where run.id is null
+               or not coalesce(run.slots, '[]')::jsonb ? slot.name
+               or run.worker is null and run.ready_at is null
+        ) + (
+            select count(*)
+            from {schema}.runs as run
+            cross join lateral json_array_elements_text(run.slots::json) as had (name)
+            where run.worker is not null
+              and not exists (select from {schema}.slots as slot where slot.name = had.name and slot.run_id = run.id)
+        )
+"""
+
+
 def findings(connection: Connection, schema: str) -> list[Finding]:
     """One finding per subject, or several if there is much to tell; those that are not `ok` say what to do."""
     checks: dict[str, Callable[[Connection, str], Iterator[Finding]]] = {
@@ -109,6 +128,7 @@ def findings(connection: Connection, schema: str) -> list[Finding]:
         "replication": _slots,
         "vacuum": _vacuum,
         "requests": _requests,
+        "slots": _stray,
     }
     return [finding for subject, check in checks.items() for finding in _told(connection, schema, subject, check)]
 
@@ -121,6 +141,8 @@ def _told(
     except errors.InsufficientPrivilege as error:
         told = error.diag.message_primary
         return [Finding.ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
+    except (errors.UndefinedTable, errors.UndefinedColumn):
+        return []  # of an older version, which is told of as such
 
 
 def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
@@ -215,3 +237,8 @@ def _requests(connection: Connection, schema: str) -> Iterator[Finding]:
         yield Finding.warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
     else:
         yield Finding.ok("requests", text)
+
+
+def _stray(connection: Connection, schema: str) -> Iterator[Finding]:
+    ((count,),) = connection.execute(qualified(_STRAY, schema)).fetchall()
+    yield finding_of(count)

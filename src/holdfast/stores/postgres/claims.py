@@ -36,6 +36,7 @@ class _Claimed(msgspec.Struct):
     has_requests: bool
     next_ready_at: Micros | None = None
     limited: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     rated: tuple[str, ...] = ()
     leases: tuple[Lease, ...] = ()
 
@@ -66,9 +67,8 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[tuple[
 def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Micros | None) -> Talk[Claimed]:
     """Lease due runs as the model says, which knows of limits."""
     suspects = SUSPECTS if request.may_suspect else 0
-    others = tuple(type for type in request.types if type not in found.limited)
     limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
-    wishes = Wishes(types=set(request.types), due={limited, Due(others, request.limit, suspects)})
+    wishes = Wishes(types=set(request.types), due={limited, Due(found.others, request.limit, suspects)})
     for type in found.rated:
         wishes.serve(type, WAITING)
     enabled: list[str] = []
@@ -79,7 +79,7 @@ def _claim_limited(calls: Calls, request: ClaimRequest, found: _Claimed, at: Mic
         last = None if more in wishes.due else _last_in_sight(working, limited, now)
         chosen, has_more = model_claims.choose(working, request, now)
         is_short = len(chosen) < request.limit
-        if last is not None and not has_more and (is_short or _is_passed(last, chosen, now)):
+        if last is not None and (is_short or _is_passed(last, chosen, now)):
             raise Unknown("due", more)
         for record in chosen:
             model_claims.hold(working, record, request, now)

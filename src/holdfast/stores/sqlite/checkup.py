@@ -10,6 +10,7 @@ import apsw
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ports import Finding
+from holdfast.stores.limits import finding_of
 from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
 from holdfast.stores.sqlite.liveness import is_free, lock_path
@@ -99,12 +100,7 @@ def _schema(connection: apsw.Connection, files: Files) -> Finding:
 
 
 def _slots(connection: apsw.Connection) -> Finding:
-    if count := limits.stray(connection):
-        return Finding.problem(
-            "slots",
-            f"{count:,} slots do not agree with the runs that have them; this is a bug of holdfast, please report it",
-        )
-    return Finding.ok("slots", "whoever has a slot of a limit is a run that has it")
+    return finding_of(limits.stray(connection))
 
 
 def _side_directory(files: Files) -> Finding:

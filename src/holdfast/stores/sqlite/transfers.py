@@ -18,6 +18,14 @@ from holdfast.stores.sqlite import histories, inboxes, queues, reads, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.rows import Row
 
+_RUNS = f"""
+    select {rows.WHOLE_RUN}
+    from json_each(?) as wanted
+    join run on run.id = wanted.value
+    join intent on intent.run_id = run.id
+    order by wanted.id
+"""  # by the primary keys
+
 _INBOX = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox
@@ -132,7 +140,7 @@ _decode_origin = msgspec.json.Decoder(Origin).decode
 
 def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
     """Those of the runs that are at rest, with all that belongs to them. To be called in one transaction."""
-    found = (reads.get(connection, run_id) for run_id in run_ids)
+    found = connection.execute(_RUNS, (rows.json_of(run_ids),)).fetchall()
     return [
         Dump(
             run=details.run,
@@ -144,8 +152,8 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
             replies={id: (payload, at) for id, payload, at in connection.execute(_REPLIES, (details.run.id,))},
             audit=reads.audit(connection, details.run.id),
         )
-        for details in found
-        if details is not None and transfer.is_at_rest(details.run)
+        for details in reads.details(connection, found)
+        if transfer.is_at_rest(details.run)
     ]
 
 

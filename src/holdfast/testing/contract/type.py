@@ -201,6 +201,20 @@ class TypeContract(Contract):
         assert (await write(store, checkpoint_for(lease))).is_held
         assert not (await write(store, checkpoint_for(lease, succeed()))).is_lost
 
+    async def test_a_type_that_is_switched_off_hides_no_other_from_a_claim_of_limited_ones(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        limited = "contract.limited.v1"
+        await store.change_types([TypeChange(name=limited, concurrency=10)])
+        await switch(store, on=False)
+        await start(store, *(an_intent(number) for number in range(1, 10)))
+        clock.advance(1)
+        await start(store, an_intent(10, type=OTHER_TYPE))
+        clock.advance(1)
+        await start(store, an_intent(11, type=limited), an_intent(12, type=limited))
+
+        assert await claimed_ids(store, types=(TYPE, OTHER_TYPE, limited), limit=2) == [an_id(10), an_id(11)]
+
     async def test_an_expired_lease_of_a_type_that_is_switched_off_is_not_taken(
         self, store: Store, clock: SettableClock
     ) -> None:

@@ -31,6 +31,7 @@ def test_a_healthy_server_has_nothing_to_complain_of(place: Place) -> None:
         "replication",
         "vacuum",
         "requests",
+        "slots",
     ]
 
 
@@ -62,6 +63,35 @@ def test_a_schema_of_another_version_is_a_problem(place: Place) -> None:
     place.execute("update {schema}.meta set value = '1' where name = 'schema'")
 
     assert "problem: version 1, but" in told(place, "schema")
+
+
+def test_a_schema_without_what_came_later_is_told_of_all_the_same(place: Place) -> None:
+    place.execute("drop table {schema}.slots cascade")
+    place.execute("update {schema}.meta set value = '5' where name = 'schema'")
+
+    assert "problem: version 5, but" in told(place, "schema")
+    assert findings(place, "slots") == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "delete from {schema}.slots",
+        "insert into {schema}.slots values ('type:x', 'nobody')",
+        "insert into {schema}.slots values ('type:x', 'r')",
+        "update {schema}.runs set worker = null, ready_at = null, state = 'succeeded', finished_at = 1",
+    ],
+)
+def test_slots_that_do_not_agree_with_runs_are_a_problem(place: Place, damage: str) -> None:
+    place.execute(
+        "insert into {schema}.runs (id, type, state, worker, slots) values ('r', 'x', 'running', 'w', '[\"type:y\"]')"
+    )
+    place.execute("insert into {schema}.slots values ('type:y', 'r')")
+    assert told(place, "slots") == ""
+
+    place.execute(damage)
+
+    assert "problem: 1 slots do not agree" in told(place, "slots")
 
 
 def test_a_request_that_nobody_carries_out_is_told(place: Place) -> None:

@@ -59,6 +59,22 @@ def a_started_run(place: Place, run_id: str = "r") -> str:
     return run_id
 
 
+def claimed_of(place: Place, type: str, limit: int = 5) -> list[str]:
+    request = ClaimRequest(
+        id=str(uuid4()), worker="w", types=(type,), limit=limit, lease=SECOND, python="3.11.0", may_suspect=True
+    )
+    claimed, _ = hold(place.connection, claims.claim(Calls(place.schema), request, None))
+    return [lease.run.id for lease in claimed.leases]
+
+
+def two_of_which_one_is_parked(place: Place) -> None:
+    """Two runs of a type of which one may be worked on at once; `first` is, `second` waits."""
+    place.execute("insert into {schema}.types (name, concurrency) values ('shop', 1)")
+    place.execute("insert into {schema}.intent (id, type, run_at) values ('first', 'shop', '2024-01-01')")
+    place.execute("insert into {schema}.intent (id, type) values ('second', 'shop')")
+    assert claimed_of(place, "shop") == ["first"]
+
+
 # Starting
 
 
@@ -118,6 +134,15 @@ def test_priority_time_tags_and_id_may_be_given(place: Place) -> None:
     found = run(place, "mine")
     assert (found.priority, found.tags, found.payload) == (5, {"customer": "c_1"}, '{"a" : 1}')
     assert found.ready_at == found.start_at == 1_924_992_000_123_457
+
+
+def test_an_intent_that_waits_for_a_slot_is_seen_like_any_other(place: Place) -> None:
+    two_of_which_one_is_parked(place)
+
+    assert place.all("select id, state, run_at is null from {schema}.intent order by id") == [
+        ("first", "running", False),
+        ("second", "pending", True),
+    ]
 
 
 def test_many_are_inserted_at_once_in_the_producers_own_transaction(place: Place) -> None:
@@ -300,6 +325,32 @@ def test_cancelling_what_has_ended_is_nothing_and_what_never_was_is_an_error(pla
     assert psql(place, f"select holdfast.cancel('{run_id}')") == "f"
     assert psql(place, "select holdfast.cancel('nobody')") == "ERROR:  there is no run 'nobody'"
     assert taken(place) == []
+
+
+def test_a_run_that_waits_for_a_slot_is_left_for_a_worker_who_takes_it_out_of_the_queue(place: Place) -> None:
+    two_of_which_one_is_parked(place)
+
+    assert psql(place, "select holdfast.cancel('second')") == "t"
+
+    assert run(place, "second").state is RunState.PENDING
+    requests.carry_out(place.connection, Calls(place.schema), None)
+    assert run(place, "second").state is RunState.CANCELLED
+    assert place.all("select count(*) from {schema}.waits") == [0]
+
+
+def test_a_run_that_got_a_slot_is_left_for_a_worker_who_hands_it_on(place: Place) -> None:
+    two_of_which_one_is_parked(place)
+    place.execute("insert into {schema}.intent (id, type) values ('third', 'shop')")
+    assert claimed_of(place, "shop") == []
+    psql(place, "select holdfast.cancel('first')")
+    requests.carry_out(place.connection, Calls(place.schema), None)
+    assert place.all("select run_id from {schema}.slots") == ["second"]
+
+    assert psql(place, "select holdfast.cancel('second')") == "t"
+    requests.carry_out(place.connection, Calls(place.schema), None)
+
+    assert place.all("select run_id from {schema}.slots") == ["third"]
+    assert claimed_of(place, "shop") == ["third"]
 
 
 # Sending and emitting

@@ -123,8 +123,28 @@ create or replace view run as
     from runs
     where deleted_at is null;
 
--- A run that nobody has ever claimed ends here: it has done nothing, and nothing has reached it. What becomes of any
--- other is for a worker to decide, by the rules.
+-- Likewise. Nor is the check for what waits for a slot, which is not ready at any time: it was checked before.
+create or replace view intent as
+    select id, type, payload,
+        key as idempotency_key,
+        priority,
+        ready_at as run_at,
+        tags,
+        state collate "C" as state,
+        result::json as result,
+        error::json as error,
+        instant(created_at) as created_at,
+        instant(finished_at) as finished_at
+    from runs
+    where token > 0
+       or state <> 'pending'
+       or parent_id is not null
+       or (ready_at is null and start_at is not null)
+       or check_intent_v1(id, type, payload, key, priority, ready_at, tags)
+    with local check option;
+
+-- A run that nobody has ever claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot
+-- nor waits for one. What becomes of any other is for a worker to decide, by the rules.
 create or replace function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
     language plpgsql security definer
     set search_path from current
@@ -136,6 +156,8 @@ declare
     current record;
 begin
     perform check_payload_v1('reason', to_json(why)::text, false);
+    -- Locked first: only a later statement sees what whoever had it before has written of its waits.
+    perform from runs as r where r.id = cancel.run_id for no key update;
     update runs as r
     set state = 'cancelled',
         token = 1,
@@ -152,6 +174,8 @@ begin
       and r.token = 0
       and r.arrivals = 0
       and r.parent_id is null
+      and r.slots is null
+      and not exists (select from waits as w where w.run_id = r.id)
     returning r.id, r.type, r.state
     into current;
     if found then

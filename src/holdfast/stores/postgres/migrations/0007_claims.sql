@@ -252,8 +252,9 @@ $$;
 -- last holder has written.
 --
 -- Types that are switched off are passed over. If runs of limited types are due nothing is leased, and the answer tells
--- which types are: who gets a slot takes more than one trip. Whoever changes the rules of types waits until those who
--- claim by the old ones are through, so no run is leased past a limit that does not know of it.
+-- which types are, and which others are to be claimed: who gets a slot takes more than one trip. Whoever changes the
+-- rules of types waits until those who claim by the old ones are through, so no run is leased past a limit that does not
+-- know of it.
 create or replace function claim_v1(
     claim_id text, by_worker text, wanted_types text[], wanted integer, lease bigint, by_python text,
     may_suspect boolean, is_repeat boolean, at bigint
@@ -306,6 +307,7 @@ begin
             return json_build_object(
                 'now', now,
                 'limited', limited,
+                'others', wanted_types,
                 'rated', array(select t.name from types as t where t.name = any(limited) and t.rate is not null),
                 'has_requests', exists (select from requests)
             )::text;
