@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +193,21 @@ def test_a_file_that_was_cut_off_imports_nothing(shop: Shop, target: Shop, tmp_p
     assert result.exit_code == 2
     assert "cut off" in result.stderr
     assert target.read("ls") == []
+
+
+def test_a_pipe_is_read_as_well_as_a_file(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    opened(shop)
+    file, pipe = tmp_path / "runs.jsonl", tmp_path / "pipe"
+    written(shop, file)
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()))
+    writer.start()
+
+    result = target.type("import", str(pipe))
+    writer.join()
+
+    assert result.exit_code == 0, result.stderr
+    assert len(target.read("ls")) == len(shop.read("ls"))
 
 
 def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
