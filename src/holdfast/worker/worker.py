@@ -179,7 +179,12 @@ class Worker:
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
         self._lookout = Lookout(self._store, self._holdings, self._heard, self._looked)
         self._scheduler = Scheduler(
-            self._store, self.clock, poll=self._poll, told=self.clock.told, looked=self._looked_at_schedules
+            self._store,
+            self.clock,
+            poll=self._poll,
+            told=self.clock.told,
+            looked=self._looked_at_schedules,
+            herald=self.herald,
         )
         await self._renew()
         await self._declare_schedules()
