@@ -216,7 +216,9 @@ class Holdfast(Engine):
     def metrics(self) -> Metrics:
         """Metrics of this process and of the store; what happens is counted from the first use of this on."""
         if self._metrics is None:
-            self._metrics = Metrics(self.signals, self._hooks, lambda: self._workers, self._opened_store)
+            self._metrics = Metrics(
+                self.signals, self._hooks, lambda: self._workers, self._opened_store, lambda: self._ends is not None
+            )
         return self._metrics
 
     def __repr__(self) -> str:

@@ -253,4 +253,4 @@ class Numbers:
             self._looking = loop.create_task(self._look())
 
     async def _look(self) -> None:
-        self._samples = await self._source.samples()
+        self._samples = await self._source.samples(may_open=False)

@@ -421,6 +421,10 @@ class StoreMachine(RuleBasedStateMachine):
             case _:
                 self._both(lambda store: store.purge_letters(letters))
 
+    def _has_only_runs(self) -> bool:
+        state = self.model._state
+        return not any(state.events.values()) and not any(r.receipts or r.replies for r in state.records.values())
+
     @rule(
         runs=st.lists(MOVES, max_size=3),
         events=st.lists(KEPT, max_size=3),
@@ -455,10 +459,6 @@ class StoreMachine(RuleBasedStateMachine):
             is_last=is_last,
         )
         self._both(lambda store: store.restore(restoration))
-
-    def _has_only_runs(self) -> bool:
-        state = self.model._state
-        return not any(state.events.values()) and not any(r.receipts or r.replies for r in state.records.values())
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:

@@ -21,7 +21,8 @@ def check_slots(state: State, now: Micros) -> None:
         for slot in run.slots:
             had[slot].add(run_id)
         if (wait := limits.parked_at(record.waits)) is not None:
-            _check_parked(StateBook(state), run, rule, wait, now)
+            (queue,) = wait.names
+            _check_parked(StateBook(state), run, rule, wait, now, in_front=_in_front(state, rule, queue))
     assert {slot: runs for slot, runs in state.slots.items() if runs} == dict(had)
 
 
@@ -35,7 +36,14 @@ def _check_had(run: Run, rule: TypeRule, now: Micros) -> None:
         assert rules.is_due(run, now)
 
 
-def _check_parked(book: StateBook, run: Run, rule: TypeRule, wait: Wait, now: Micros) -> None:
+def _in_front(state: State, rule: TypeRule, slot: str) -> int:
+    """How many need a slot of a key and wait for what all runs of the type share."""
+    shared = limits.type_slot(rule.name), limits.rate_slot(rule.name)
+    waiting = [(record.run, limits.parked_at(record.waits)) for record in state.records.values()]
+    return sum(w is not None and w.names[0] in shared and slot in limits.slots_of(rule, run) for run, w in waiting)
+
+
+def _check_parked(book: StateBook, run: Run, rule: TypeRule, wait: Wait, now: Micros, *, in_front: int) -> None:
     """Whoever waits cannot go on; or it is only time that has made it free, and then the first one is due."""
     assert run.state in (RunState.PENDING, RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK)
     assert not run.is_held
@@ -51,5 +59,8 @@ def _check_parked(book: StateBook, run: Run, rule: TypeRule, wait: Wait, now: Mi
         assert is_full or is_used_up or rules.is_due(first, now)
         assert is_full or first.ready_at is not None or book.taken(queue) >= rule.rate.count
         return
-    assert is_full if queue == of_type else book.taken(queue) >= limits.slots_of(rule, run)[queue]
+    if queue == of_type:
+        assert is_full
+    else:
+        assert book.taken(queue) + in_front >= limits.slots_of(rule, run)[queue]
     assert run.ready_at is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -33,6 +34,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.limits import StateBook
 from holdfast.stores.memory.state import State
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
@@ -43,6 +45,7 @@ from holdfast.testing.contract.arrange import (
     an_id,
     block,
     checkpoint_for,
+    claim,
     fail,
     for_message,
     for_time,
@@ -51,7 +54,12 @@ from holdfast.testing.contract.arrange import (
 from tests.contract.slots import check_slots
 
 TYPES = ("a", "b")
-TENANTS = ("x", "y")
+TAGS: tuple[dict[str, str], ...] = (
+    {},
+    *({"tenant": one} for one in "xy"),
+    *({"tenant": one, "region": other} for one in "xy" for other in "mn"),
+)
+KEYS: tuple[dict[str, int], ...] = ({}, {"tenant": 1}, {"tenant": 2}, {"tenant": 1, "region": 1})
 WALKS = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
 STEPS = 300
 
@@ -93,7 +101,7 @@ class Walker:
             payload="{}",
             priority=self.random.choice([100, 100, 50]),
             delay=self.random.choice([0, 0, SECOND]),
-            tags=self.random.choice([{}, *({"tenant": one} for one in TENANTS)]),
+            tags=self.random.choice(TAGS),
         )
         request = LeaseRequest(worker="w1", claim_id=id, lease=LEASE, python=PYTHON)
         created = await self.store.create([intent], self.random.choice([None, request]))
@@ -186,7 +194,7 @@ class Walker:
         change = self.random.choice(
             [
                 TypeChange(name=type, concurrency=self.random.choice([None, 1, 2, 4])),
-                TypeChange(name=type, per_key=self.random.choice([{}, {"tenant": 1}, {"tenant": 2}])),
+                TypeChange(name=type, per_key=self.random.choice(KEYS)),
                 TypeChange(name=type, rate=self.random.choice(rates)),
                 TypeChange(name=type, is_enabled=self.random.random() < 0.8),
             ]
@@ -217,3 +225,26 @@ async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> No
         walker = Walker(seed)
         for _ in range(STEPS):
             await walker.step()
+
+
+async def test_a_slot_that_is_handed_on_does_not_set_all_in_motion_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, moved = SettableClock(), 0
+    store = MemoryStore(clock=clock)
+    wait = StateBook.wait
+
+    def counted(book: StateBook, run_id: str, waits: Sequence[Wait]) -> None:
+        nonlocal moved
+        moved += 1
+        wait(book, run_id, waits)
+
+    await store.change_types([TypeChange(name="a", per_key={"tenant": 1}, rate=Rate(count=1, period=SECOND))])
+    await store.create([Intent(id=an_id(n), type="a", payload="{}", tags={"tenant": "x"}) for n in range(1, 101)])
+    (lease,) = (await claim(store, types=("a",))).leases
+    monkeypatch.setattr(StateBook, "wait", counted)
+
+    for _ in range(5):
+        await store.checkpoint([checkpoint_for(lease, succeed())])
+        clock.advance(SECOND)
+        (lease,) = (await claim(store, types=("a",))).leases
+
+    assert moved <= 15

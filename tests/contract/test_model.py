@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -191,7 +192,9 @@ def keeps_what_it_was_handed(right: Callable[..., None], state: State, record: R
     """Not to give anything back."""
 
 
-def hands_nothing_on(right: Callable[..., None], state: State, record: Record, now: Micros) -> None:
+def hands_nothing_on(
+    right: Callable[..., None], state: State, record: Record, now: Micros, *, has_waited: bool
+) -> None:
     """Not to give back a slot, nor to leave a queue."""
 
 
@@ -228,8 +231,9 @@ def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.Mon
     module, name = BUGS[bug]
     right = getattr(module, name)
 
-    def wrong(state: State, *given: object) -> object:
-        return bug(right, state, *given) if isinstance(state, SickState) else right(state, *given)
+    def wrong(state: State, *given: object, **named: object) -> object:
+        does = partial(bug, right) if isinstance(state, SickState) else right
+        return does(state, *given, **named)
 
     monkeypatch.setattr(module, name, wrong)
     # The same examples each time, so that it is found each time; and no search for the shortest one.

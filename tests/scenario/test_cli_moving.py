@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +195,21 @@ def test_a_file_that_was_cut_off_imports_nothing(shop: Shop, target: Shop, tmp_p
     assert target.read("ls") == []
 
 
+def test_a_pipe_is_read_as_well_as_a_file(shop: Shop, target: Shop, tmp_path: Path) -> None:
+    opened(shop)
+    file, pipe = tmp_path / "runs.jsonl", tmp_path / "pipe"
+    written(shop, file)
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()))
+    writer.start()
+
+    result = target.type("import", str(pipe))
+    writer.join()
+
+    assert result.exit_code == 0, result.stderr
+    assert len(target.read("ls")) == len(shop.read("ls"))
+
+
 def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
     result = target.type("import", str(tmp_path / "nowhere.jsonl"))
 
@@ -200,7 +217,16 @@ def test_what_cannot_be_read_is_told_of(target: Shop, tmp_path: Path) -> None:
     assert "No such file" in result.stderr
 
 
-@pytest.mark.parametrize("words", [["export", "nonsense"], ["export", "--timeout", "soon"], ["import"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "nonsense"],
+        ["export", "--timeout", "soon"],
+        ["export", "deleted:true"],
+        ["export", "--deleted", "--dry-run"],
+        ["import"],
+    ],
+)
 def test_mistakes_of_usage_are_told_of(shop: Shop, words: list[Any]) -> None:
     shop.type("migrate")
 

@@ -252,12 +252,12 @@ def test_a_worker_serves_its_metrics_and_logs_in_json(shop: Shop) -> None:
 
     with running(shop, "-v", "worker", "app:hf", "--metrics", "0", "--log-format", "json", "--name", "wally") as worker:
         assert worker.stderr is not None
-        address = _said(worker, "metrics at ").removeprefix("metrics at ").strip()
+        address = json.loads(_said(worker, "metrics at "))["message"].removeprefix("metrics at ")
         assert shop.type("watch", "key:sum").exit_code == 0
         metrics = _fetched(address)
         health = _fetched(address.replace("/metrics", "/healthz"))
         worker.send_signal(signal.SIGTERM)
-        records = [json.loads(line) for line in worker.stderr if line.startswith("{")]
+        records = [json.loads(line) for line in worker.stderr]  # and nothing else
         assert worker.wait() == 0
 
     assert 'holdfast_runs_ended_total{type="shop.add.v1",state="succeeded"} 1' in metrics.splitlines()
@@ -287,10 +287,10 @@ def test_each_worker_process_serves_metrics_of_its_own(shop: Shop) -> None:
 
 
 def _said(process: subprocess.Popen[str], beginning: str) -> str:
-    """The next line on stderr that begins so."""
+    """The next line on stderr that begins so, or whose message does."""
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith(beginning):
+        if line.startswith(beginning) or f'"message": "{beginning}' in line:
             return line
     raise AssertionError(f"{beginning!r} was not said")
 

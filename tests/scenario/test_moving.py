@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Fatal, Holdfast, InvalidRequest, Registry, Retry, RunHandle, RunState, step_info
+from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Schedule
 from holdfast.core.ports import ScheduleQuery
@@ -390,6 +391,22 @@ async def test_what_does_not_let_go_in_time_is_left_with_its_family(few_stages: 
         assert await there.run(family.id).result() == "grown"
         await there.run(stranger.id).send("go", "on")
         assert await there.run(stranger.id).result() == "on"
+
+
+async def test_a_run_whose_worker_died_is_told_to_need_another_one(tmp_path: Path) -> None:
+    async with Stage("memory", tmp_path).harness(Registry()) as h:
+        run = await h.start("elsewhere.v1", {})
+        types = ("elsewhere.v1",)
+        await h.store.claim(ClaimRequest(id="c", worker="dead", types=types, limit=1, lease=SECOND, python="3.11"))
+
+        held, gone = h.export(timeout=0), h.export(timeout=0)
+        assert len([line async for line in held]) == 2
+        await h.advance(1)
+        assert len([line async for line in gone]) == 2
+
+        assert [one.why for one in held.left] == ["a worker did not let go of it in time"]
+        assert [one.id for one in gone.left] == [run.id]
+        assert gone.left[0].why.startswith("its worker has died with it; start one")
 
 
 async def test_a_filter_takes_live_families_whole_and_leaves_others_alone(few_stages: tuple[Stage, Stage]) -> None:

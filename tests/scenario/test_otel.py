@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast import Context, InvalidRequest, Registry, Retry, RunFailed
+from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed
 from holdfast.otel import instrument
+from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry.catalogue import METRICS
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
@@ -266,3 +267,24 @@ async def test_a_trace_nobody_can_read_is_as_none(telescope: Telescope, garbage:
         trace.get_current_span(_context_of(garbage, "r1")).get_span_context()
         == trace.get_current_span(_context_of(None, "r1")).get_span_context()
     )
+
+
+async def test_an_export_does_not_open_what_was_closed(telescope: Telescope) -> None:
+    class CountingStore(MemoryStore):
+        opened = 0
+
+        async def open(self, *, migrate: bool = True) -> None:
+            self.opened += 1
+            await super().open(migrate=migrate)
+
+    store = CountingStore()
+    hf = Holdfast("memory://", store=store)
+    instrument(hf, tracer_provider=telescope.traces, meter_provider=telescope.meters)
+    await hf.start("a.v1", {})
+    await hf.close()
+
+    telescope.reader.get_metrics_data()
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert store.opened == 1

@@ -433,3 +433,18 @@ def test_a_family_is_all_signals_that_begin_so(harness: Harness) -> None:
         "step.failed",
         "step.retried",
     }
+
+
+async def test_runs_of_schedules_are_told_of(stage: Stage) -> None:
+    async with stage.harness(app()) as h:
+        signals = gathered(h, "run.started")
+        await h.put_schedule("hourly", "child.v1", {}, every=3600)
+        await h.advance(3600)
+        await h.settle()
+        triggered = await h.trigger_schedule("hourly")
+
+        runs = [info.id async for info in h.list(tags={"schedule": "hourly"})]
+        assert {signal.run_id for signal in signals} == set(runs)
+        assert len(runs) == 2
+        assert triggered.id in runs
+        assert {signal.type for signal in signals} == {"child.v1"}

@@ -315,7 +315,7 @@ async def test_signs_of_life_are_noted_once_a_minute(stage: Stage, is_async: boo
 
     # At 0 the claim is a minute young; at 30 too; at 61 it is not; at 91 the last note is.
     assert noted == [0, 0, 1, 1]
-    assert [fact.data["request"] for fact in beats] == ["1.1"]
+    assert [fact.data["beat"] for fact in beats] == ["1.1"]
 
 
 async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) -> None:

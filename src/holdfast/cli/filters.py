@@ -48,7 +48,7 @@ class RunFilter:
             "parent_id": self.parent_id,
             "since": self.since,
             "until": self.until,
-            "deleted": bool(self.deleted),
+            **({"deleted": True} if self.deleted else {}),
         }
 
 

@@ -21,7 +21,10 @@ TRIM_EVERY = 50
 """Where that costs something, the rest is cleared away only after so many more."""
 
 REQUEST = "request"
-"""Where a fact names the request that it goes back to."""
+"""Where a fact names the request that it goes back to: only what somebody asked for has one."""
+
+BEAT = "beat"
+"""Where a sign of life has its token and number."""
 
 
 def kept(facts: Iterable[AuditFact]) -> tuple[AuditFact, ...]:
@@ -110,7 +113,7 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
     """
     if not checkpoint.beat:
         return None
-    data: dict[str, str | int] = {"worker": run.worker or "", REQUEST: f"{run.token}.{checkpoint.beat}"}
+    data: dict[str, str | int] = {"worker": run.worker or "", BEAT: f"{run.token}.{checkpoint.beat}"}
     return AuditFact(run_id=run.id, event="heartbeat", at=now, data=data)
 
 

@@ -17,6 +17,7 @@ from holdfast.core.errors import RunNotFound
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
 from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, ScheduleQuery, Store
+from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, is_at_rest, is_ruled
 from holdfast.engine.door import Door
@@ -30,6 +31,7 @@ Told = Callable[[str, int], object]
 """Is told what is going on, and how many of them are done."""
 
 _BUSY = "a worker did not let go of it in time"
+_GONE = "its worker has died with it; start one that takes it over and lets go of it"
 _OF_FAMILY = "it belongs together with run {}, of which a worker did not let go in time"
 _MEANWHILE = "it was started or resumed meanwhile"
 
@@ -195,8 +197,11 @@ class Export:
     async def _leave(self, store: Store, busy: Sequence[str]) -> None:
         """Leave runs whose workers do not let go, and all that belongs to them."""
         left = dict.fromkeys(busy, _BUSY)
+        now = await store.now()
         for run_id in busy:
             details = await store.get(run_id)
+            if details is not None and details.run.is_held and is_due(details.run, now):
+                left[run_id] = _GONE  # its lease has run out, and nobody else is there
             for member in [] if details is None else await family_of(store, details.run):
                 left.setdefault(member.id, _OF_FAMILY.format(run_id))
         self.left += [LeftRun(id=run_id, why=why) for run_id, why in left.items()]

@@ -7,10 +7,13 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from holdfast.core.errors import ScheduleNotFound
+from holdfast.core.clock import moment
+from holdfast.core.errors import ScheduleNotFound, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.ports import PAGE_LIMIT, ScheduleQuery
 from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
+from holdfast.core.signals import Signal
+from holdfast.core.states import RunState
 from holdfast.engine.door import Door
 from holdfast.engine.info import ScheduleInfo
 from holdfast.runner.registry import Registry
@@ -85,7 +88,18 @@ class Schedules(Door):
         run_id = new_id()
         if not await self.store.trigger_schedule(name, run_id):
             raise _not_found(name)
+        if self.signals.wants("run.started"):
+            await self._tell_triggered(run_id)
         return run_id
+
+    async def _tell_triggered(self, run_id: str) -> None:
+        try:
+            details = await self.store.get(run_id)
+        except StoreUnavailable:
+            return  # it is done all the same
+        if details is not None:
+            at, type = moment(details.run.created_at), details.run.type
+            self.signals.give(Signal(name="run.started", at=at, run_id=run_id, type=type, state=RunState.PENDING))
 
     async def remove_schedule(self, name: str) -> bool:
         """Forget a schedule, not its runs; False if there was none.

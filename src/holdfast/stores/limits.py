@@ -1,14 +1,14 @@
 """Limits: who gets a slot, who waits for one, and to whom it goes on. The same for every store.
 
 A store gives a `Book` to look things up and write them down in. All that concerns one type is decided by one
-transaction at a time, and whatever makes a slot free hands it on in the same transaction: so nobody waits while there
-is a free slot. Only those of a rate become free by themselves, so the first who waits for one is ready at that
-instant, and whoever claims then sees to the others.
+transaction at a time, and whatever makes a slot free hands it on in the same transaction: so nobody waits for whom
+there is a slot of each kind. Only those of a rate become free by themselves, so the first who waits for one is ready at
+that instant, and whoever claims then sees to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -84,20 +84,18 @@ def admit(book: Book, run: Run, now: Micros) -> Run | None:
     return None if given is None else _begun(book, rule, given, now)
 
 
-def leave(book: Book, run: Run, now: Micros) -> None:
-    """A run is neither held, nor could it be claimed: it needs no slots, and waits for none."""
-    is_parked = limits.parked_at(waits := book.waits(run.id)) is not None
-    # One that has not begun may have been the first of those who wait for a rate.
-    if not (run.slots or is_parked or run.first_claimed_at is None) or (rule := book.rule(run.type)) is None:
+def leave(book: Book, run: Run, now: Micros, *, has_waited: bool) -> None:
+    """A run needs no slots any more, or has waited for some until now and does so no longer."""
+    if not (run.slots or has_waited) or (rule := book.rule(run.type)) is None:
         return
-    if is_parked:
-        book.wait(run.id, limits.without(waits))
+    slots = run.slots
+    if has_waited:
+        # Others may wait for a slot of its key because it was in front of them.
+        slots = tuple(limits.slots_of(rule, book.run(run.id)))
+        book.wait(run.id, limits.without(book.waits(run.id)))
     if run.slots:
         book.put(replace(run, slots=()))
-    for slot in run.slots:
-        if slot not in _shared(rule):
-            _serve(book, rule, [slot], now)
-    _serve(book, rule, _shared(rule), now)
+    _serve(book, rule, {*slots, *_shared(rule)}, now)
 
 
 def apply(book: Book, rule: TypeRule, now: Micros) -> None:
@@ -113,7 +111,7 @@ def apply(book: Book, rule: TypeRule, now: Micros) -> None:
             book.note(audit.of_parking(run, queue, now))
     if rule.is_limited:
         for queue in book.key_queues(rule.name):
-            _serve(book, rule, [queue], now)
+            _drain(book, rule, queue, now)
         _serve(book, rule, _shared(rule), now)
     else:
         book.let_all_go(rule.name, now)
@@ -127,13 +125,17 @@ def apply(book: Book, rule: TypeRule, now: Micros) -> None:
 
 def _lacking(book: Book, rule: TypeRule, run: Run, now: Micros) -> str | None:
     """Where a run has to wait, because there is no slot for it; None if there is one of each kind that it needs."""
+    return next(_all_lacking(book, rule, run, now), None)
+
+
+def _all_lacking(book: Book, rule: TypeRule, run: Run, now: Micros) -> Iterator[str]:
+    """The queues for all that a run lacks: of its keys first, then of what all share."""
     for slot, count in limits.slots_of(rule, run).items():
         taken = book.taken(slot)
         if rule.rate is not None and slot == limits.rate_slot(rule.name):
             taken += limits.begun(book.window(rule.name), rule.rate, now)
         if taken >= count:
-            return limits.queue_for(rule, run, slot)
-    return None
+            yield limits.queue_for(rule, run, slot)
 
 
 def _overtakes(book: Book, rule: TypeRule, run: Run, now: Micros) -> str | None:
@@ -179,7 +181,7 @@ def _parked(book: Book, rule: TypeRule, run: Run, queue: str, now: Micros) -> Ru
     was_parked = limits.parked_at(book.waits(run.id)) is not None
     _queue(book, run, queue, now)
     if rule.rate is not None and limits.is_new(run):
-        _serve(book, rule, _shared(rule), now)
+        _serve(book, rule, {*_left_behind(rule, run, queue), *_shared(rule)}, now)
         if (served := book.run(run.id)).slots:
             return served
     if not was_parked:
@@ -211,25 +213,52 @@ def _shared(rule: TypeRule) -> list[str]:
     return [limits.type_slot(rule.name), limits.rate_slot(rule.name)]
 
 
+def _left_behind(rule: TypeRule, run: Run, queue: str) -> list[str]:
+    """The queues of keys in which others may wait because of a run that is now in another one, and holds up nobody."""
+    shared = _shared(rule)
+    return [] if queue in shared else [slot for slot in limits.slots_of(rule, run) if slot not in (queue, *shared)]
+
+
 def _serve(book: Book, rule: TypeRule, queues: Iterable[str], now: Micros) -> None:
-    """Let those go who wait in some queues, in their order, for as long as there are slots for them."""
+    """Let those go who wait in some queues, in their order, for as long as there are slots for them.
+
+    Where a slot of a key is free and there is none of what all share, only the first who waits for that key goes on to
+    wait for the others. Those behind it stay: as many have the key, or stand in a queue of all, as there are slots of
+    it. So none of them is forgotten, and they do not all go from queue to queue each time.
+    """
     open = list(queues)
+    shared = _shared(rule)
     while open:
         waiting = [(_place(book, run, now), queue, run) for queue in open if (run := book.first(queue)) is not None]
         if not waiting:
             break
         (_, since, _), queue, run = min(waiting, key=lambda one: one[0])
-        lacking = _lacking(book, rule, run, now)
-        if lacking is None:
+        lacking = list(_all_lacking(book, rule, run, now))
+        if not lacking:
             given = _given(book, rule, run)
             book.put(limits.let_go(given, since, now))
             book.tell_ready(run.type)
-        elif lacking == queue:
+        elif queue in lacking:
             open.remove(queue)
         else:
-            _queue(book, run, lacking, now)
+            _queue(book, run, lacking[0], now)
+            if queue in shared:
+                open += [left for left in _left_behind(rule, run, lacking[0]) if left not in open]
+            elif lacking[0] in shared:
+                open.remove(queue)
     if rule.rate is not None:
         _set_timer(book, rule, now)
+
+
+def _drain(book: Book, rule: TypeRule, queue: str, now: Micros) -> None:
+    """Let as many go on from the queue of a key as there are slots of it; all of them, if it is limited no more."""
+    gone = 0
+    while (first := book.first(queue)) is not None:
+        count = limits.slots_of(rule, first).get(queue)
+        if count is not None and book.taken(queue) + gone >= count:
+            break
+        _serve(book, rule, [queue], now)
+        gone += 1
 
 
 def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:

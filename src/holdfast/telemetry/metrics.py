@@ -38,19 +38,24 @@ class Metrics:
         hooks: Hooks,
         workers: Callable[[], Iterable[Busy]],
         store: Callable[[], Awaitable[Store]],
+        is_open: Callable[[], bool],
     ) -> None:
         self._hooks = hooks
         self._workers = workers
         self._exposition = Exposition()
         self._census = Census(store)
+        self._is_open = is_open
         signals.tap(Tally(self._exposition), *PATTERNS)
 
     async def text(self) -> str:
         """All metrics in the text format of Prometheus."""
         return self._exposition.text(await self.samples())
 
-    async def samples(self) -> Sequence[Sample]:
-        """What is looked up and not counted: the workers of this process, its hooks, the store."""
+    async def samples(self, *, may_open: bool = True) -> Sequence[Sample]:
+        """What is looked up and not counted: the workers of this process, its hooks, the store.
+
+        Without `may_open`, the store only if it is open: whoever asks by the clock must not open what was closed.
+        """
         samples: list[Sample] = [
             (catalogue.HOOKS_DROPPED, (), self._hooks.dropped),
             (catalogue.HOOK_ERRORS, (), self._hooks.errors),
@@ -58,4 +63,6 @@ class Metrics:
         for worker in self._workers():
             samples.append((catalogue.HELD_RUNS, (worker.name,), worker.held_count))
             samples.append((catalogue.WORKER_SLOTS, (worker.name,), worker.slots))
-        return [*samples, *await self._census.samples()]
+        if may_open or self._is_open():
+            samples += await self._census.samples()
+        return samples

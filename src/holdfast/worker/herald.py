@@ -51,6 +51,24 @@ class Herald:
             at = moment(self._clock.now())
             self.signals.give(Signal(name="worker.flushed", at=at, worker=self._worker, count=count, seconds=seconds))
 
+    def started(
+        self, run_id: str, type: str, at: Micros, *, parent_id: str | None = None, trace: str | None = None
+    ) -> None:
+        """A run was made: by its parent, or by a schedule."""
+        if self.signals.wants("run.started"):
+            self.signals.give(
+                Signal(
+                    name="run.started",
+                    at=moment(at),
+                    run_id=run_id,
+                    type=type,
+                    state=RunState.PENDING,
+                    worker=self._worker,
+                    parent_id=parent_id,
+                    trace=trace,
+                )
+            )
+
     def claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
         """A run is held; `ready_at` is since when it could have been, if that is known."""
         if self.signals.wants("run.claimed"):
@@ -73,20 +91,8 @@ class Herald:
         for entry in checkpoint.entries:
             if entry.kind in _BODIES:
                 self._tell_entry(run, entry, seconds.get(entry.location))
-        if checkpoint.children and self.signals.wants("run.started"):
-            for child in checkpoint.children:
-                self.signals.give(
-                    Signal(
-                        name="run.started",
-                        at=moment(now),
-                        run_id=child.id,
-                        type=child.type,
-                        state=RunState.PENDING,
-                        worker=self._worker,
-                        parent_id=run.id,
-                        trace=child.options.trace,
-                    )
-                )
+        for child in checkpoint.children:
+            self.started(child.id, child.type, now, parent_id=run.id, trace=child.options.trace)
         if not verdict.is_held:
             self._tell_leave(run, checkpoint.next, verdict.state, now)
 

@@ -18,6 +18,7 @@ from holdfast.core.model import Firing, Schedule
 from holdfast.core.ports import Fired, Store
 from holdfast.core.schedules import SLOTS_LIMIT, firing
 from holdfast.worker.alarm import loudness
+from holdfast.worker.herald import Herald
 
 PAGE = 200
 """So many schedules are looked at together; what is to be done for them may be split."""
@@ -48,12 +49,14 @@ class Scheduler:
         poll: Micros | None,
         told: Callable[[Micros], None],
         looked: Callable[[bool], None],
+        herald: Herald | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._poll = poll
         self._tell_time = told
         self._tell = looked
+        self._herald = herald
         self._has_made_runs = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Micros | None] | None = None
@@ -149,6 +152,9 @@ class Scheduler:
             if asked.next_at is not None:
                 yield asked.next_at
             self._has_made_runs |= bool(fired.run_ids)
+            if self._herald is not None:
+                for run_id in fired.run_ids:
+                    self._herald.started(run_id, asked.schedule.type, now)
             _log.debug("schedule %s fired: %d runs", name, len(fired.run_ids))
             for slot in fired.skipped:
                 when = moment(slot).isoformat()

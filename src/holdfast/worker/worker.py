@@ -36,12 +36,12 @@ from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heart
 from holdfast.worker.held import HeldRun
 from holdfast.worker.herald import Herald
+from holdfast.worker.lookout import Lookout
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.transactor import Transactor
 
-_LOOK_PAUSE_SECONDS = 0.02
 _RELEASE_SECONDS = 5.0
 _HEALTHY: Micros = 10 * SECOND
 
@@ -132,9 +132,7 @@ class Worker:
         self._scheduler: Scheduler
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
-        self._looks: asyncio.Task[None] | None = None
-        self._must_look = False
-        self._look_pause = 0.0
+        self._lookout: Lookout
         self._is_started = False
         self._is_gone = False
         self._offers = 0
@@ -179,8 +177,14 @@ class Worker:
             take=self._take_claimed,
         )
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
+        self._lookout = Lookout(self._store, self._holdings, self._heard, self._looked)
         self._scheduler = Scheduler(
-            self._store, self.clock, poll=self._poll, told=self.clock.told, looked=self._looked_at_schedules
+            self._store,
+            self.clock,
+            poll=self._poll,
+            told=self.clock.told,
+            looked=self._looked_at_schedules,
+            herald=self.herald,
         )
         await self._renew()
         await self._declare_schedules()
@@ -268,7 +272,7 @@ class Worker:
     def is_quiet(self) -> bool:
         """Whether nothing happens until some time passes, something arrives, or a step body ends."""
         is_asking = self._claimer.is_asking or self._scheduler.is_looking
-        return not is_asking and self.committer.is_idle and self._looks is None
+        return not is_asking and self.committer.is_idle and not self._lookout.is_looking
 
     @property
     def is_executing(self) -> bool:
@@ -294,8 +298,7 @@ class Worker:
         if self._pruner is not None:
             await self._pruner.stop()
         await self._scheduler.stop()
-        if self._looks is not None:
-            self._looks.cancel()
+        self._lookout.stop()
         await self._claimer.stop()
         await self.committer.close()
         if self.transactor is not None:
@@ -432,35 +435,12 @@ class Worker:
             self._claimer.wake()
         told = hint.arrived | hint.taken
         if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
-            self._must_look = True
-            # Hints from elsewhere tell nothing but that something happened, and may come in a stream.
-            self._look_pause = _LOOK_PAUSE_SECONDS if hint.is_elsewhere else 0.0
-            if self._looks is None:
-                self._start_looking()
+            self._lookout.look(is_elsewhere=hint.is_elsewhere)
 
-    def _start_looking(self) -> None:
-        self._looks = asyncio.get_running_loop().create_task(self._look())
-        self._looks.add_done_callback(self._looked)
-
-    async def _look(self) -> None:
-        """Ask how the held runs stand, at most so many times a second."""
-        while self._must_look:
-            self._must_look = False
-            with contextlib.suppress(StoreUnavailable):
-                holdings = self._holdings()
-                answer = await self._store.look(holdings)
-                asyncio.get_running_loop().call_soon(self._heard, holdings, answer)
-            await asyncio.sleep(self._look_pause)
-
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._looks = None
-        self._changed.set()
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
+    def _looked(self, error: BaseException | None) -> None:
+        if error is not None:
             self._log.error("looking at held runs failed", exc_info=error)
-        if self._must_look:  # told of between the last look and this call
-            self._start_looking()
+        self._changed.set()
 
     # Leases
 

@@ -206,14 +206,15 @@ async def test_a_hint_that_comes_while_the_last_look_ends_is_not_lost() -> None:
         await h.settle()
         worker = h._worker
         assert worker is not None
-        looked = worker._looked
+        lookout = worker._lookout
+        looked = lookout._looked
 
         def hear_meanwhile(task: asyncio.Task[None]) -> None:
-            worker._looked = looked  # type: ignore[method-assign]
+            lookout._looked = looked  # type: ignore[method-assign]
             worker._hear(Hint(arrived=frozenset({run.id})))
             looked(task)
 
-        worker._looked = hear_meanwhile  # type: ignore[method-assign]
+        lookout._looked = hear_meanwhile  # type: ignore[method-assign]
         worker._hear(Hint(arrived=frozenset({run.id})))
         await h.settle()
         assert store.calls.count("look") == 2

@@ -50,6 +50,8 @@ def command(
     it in time.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
+    if chosen.deleted:
+        raise Refusal("runs that were deleted do not go to another store; leave out deleted:true")
     if not dry_run and sys.stdout.isatty():
         raise Refusal("the lines are for a file, not for a terminal: holdfast export > runs.jsonl")
 

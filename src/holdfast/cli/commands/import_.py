@@ -65,10 +65,20 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         except OSError as error:
             raise Refusal(f"{file!r} cannot be read: {error.strerror}", ExitCode.NOT_FOUND) from None
         with stream:
-            yield stream
+            if stream.seekable():
+                yield stream
+            else:  # a pipe by another name, as of `import <(zcat runs.jsonl.gz)`
+                with _copied(stream) as copy:
+                    yield copy
         return
+    with _copied(sys.stdin.buffer) as copy:
+        yield copy
+
+
+@contextmanager
+def _copied(stream: BinaryIO) -> Iterator[BinaryIO]:
     with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(sys.stdin.buffer, copy)
+        shutil.copyfileobj(stream, copy)
         copy.seek(0)
         yield copy
 
@@ -112,6 +122,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
             "events",
             "skipped",
             "letters",
+            "left",
             "was_finished",
         )
         out.item({**{name: getattr(report, name) for name in names}, "refused": refused})

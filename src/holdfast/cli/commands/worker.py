@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
+import logging
 import os
 import signal
 import sys
@@ -35,6 +36,8 @@ from holdfast.worker.worker import Worker
 _SWITCH_SECONDS = 0.0005
 _GC_THRESHOLDS = (20_000, 20, 20)
 _TYPES_SHOWN = 8
+
+_log = logging.getLogger("holdfast.cli")
 
 
 @holdfast_command(
@@ -87,10 +90,18 @@ def _supervise(out: Output, target: str | None, *, until_idle: bool) -> ExitCode
             ends_when_idle=until_idle,
         ).run()
 
-    out.talk(f"{processes} worker processes under process {os.getpid()}")
+    _say(out, f"{processes} worker processes under process {os.getpid()}")
     code = asyncio.run(supervise())
-    out.talk("all worker processes stopped")
+    _say(out, "all worker processes stopped")
     return code
+
+
+def _say(out: Output, message: str) -> None:
+    """Say something to whoever typed the command; where logs are JSON, to whoever reads them, who gets nothing else."""
+    if out.settings.configuration[settings.LOG_FORMAT] == "json":
+        _log.info(message)
+    else:
+        out.talk(message)
 
 
 def _check_ports(address: Address, processes: int) -> None:
@@ -164,7 +175,7 @@ async def _work(
         await hf.opened()
         async with _serving(out, hf, worker):
             await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
-        out.talk(f"worker {worker.name} stopped")
+        _say(out, f"worker {worker.name} stopped")
     finally:
         await hf.close()
 
@@ -179,14 +190,14 @@ async def _serving(out: Output, hf: Holdfast, worker: Worker) -> AsyncIterator[N
     token = configured[settings.METRICS_TOKEN]
     endpoint = Endpoint(hf.metrics.text, hf.metrics.content_type, lambda: worker.is_healthy, token)
     async with endpoint.serving(address) as found:
-        out.talk(f"metrics at http://{found}/metrics")
+        _say(out, f"metrics at http://{found}/metrics")
         yield
 
 
 async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline | None, *, until_idle: bool) -> None:
-    out.talk(_greeting(hf, worker, until_idle=until_idle))
+    _say(out, _greeting(hf, worker, until_idle=until_idle))
     if _is_in_memory(hf):
-        out.talk("its store is in memory: no other process can start runs there, and none outlives this one")
+        _say(out, "its store is in memory: no other process can start runs there, and none outlives this one")
     if lifeline is not None:
         await _work_as_ordered(worker, lifeline, until_idle=until_idle)
     elif until_idle:

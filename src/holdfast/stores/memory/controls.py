@@ -67,10 +67,10 @@ def _revise(state: State, record: Record, request: Rewind | Recover, now: Micros
         del record.entries[location]
     record.entries |= {entry.location: entry for entry in revised.reset}
     record.inbox = {arrival.number: arrival for arrival in revised.inbox}
-    record.waits = ()
     if record.run.is_held:
         state.news.taken.add(record.run.id)
     moves.move(state, record, revised.run, now, revised.fact)
+    record.waits = ()
     for child_id in revised.cancelled:
         _part_with(state, child_id, now)
     for child_id, location in revised.attached.items():

@@ -18,9 +18,14 @@ def admit(state: State, record: Record, now: Micros) -> bool:
     return deciding.admit(StateBook(state), record.run, now) is not None
 
 
-def leave(state: State, record: Record, now: Micros) -> None:
-    """A run is neither held, nor could it be claimed: it gives back its slots, and waits for none."""
-    deciding.leave(StateBook(state), record.run, now)
+def is_waiting(record: Record) -> bool:
+    """Whether a run waits for a slot of its type."""
+    return limits.parked_at(record.waits) is not None
+
+
+def leave(state: State, record: Record, now: Micros, *, has_waited: bool) -> None:
+    """A run needs no slots any more, or has waited for some until now: it gives back its own, and waits for none."""
+    deciding.leave(StateBook(state), record.run, now, has_waited=has_waited)
 
 
 def apply(state: State, rule: TypeRule, now: Micros) -> None:

@@ -15,6 +15,7 @@ from holdfast.stores.memory.state import Record, State
 def move(state: State, record: Record, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
     """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
     before, record.run = record.run, after
+    has_waited = not before.is_held and limits.is_waiting(record)
     state.note(record, fact or audit.of_move(before, after, now))
     if after.state.is_end:
         _bury(state, record, now)
@@ -22,9 +23,10 @@ def move(state: State, record: Record, after: Run, now: Micros, fact: AuditFact 
         _begin_anew(state, record, now)
     elif after.rollback is not None and before.rollback is None:
         _close(state, record, now)
-    if not rules.is_in_race(after, now):
-        limits.leave(state, record, now)
-    elif not after.is_held:
+    is_in_race = rules.is_in_race(after, now)
+    if has_waited or not is_in_race:
+        limits.leave(state, record, now, has_waited=has_waited)
+    if is_in_race and not after.is_held:
         state.news.ready.add(after.type)
 
 

@@ -27,7 +27,6 @@ class Calls:
         self.step = f"select {schema}.step_v1({', '.join(['%s'] * 17)})".encode()
         self.finish = f"select {schema}.finish_v1({', '.join(['%s'] * 9)})".encode()
         self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
-        self.look = f"select {schema}.look_v1(%s, %s)".encode()
         self.trim = f"select {schema}.trim_v1(array(select json_array_elements_text(%s)))".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()
         self.apply = f"select {schema}.apply_v1(%s, %s)".encode()

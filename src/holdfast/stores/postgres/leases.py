@@ -11,6 +11,7 @@ from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.stores.postgres.calls import Calls, answer
+from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Connection
 
 PATIENCE = 8
@@ -18,6 +19,8 @@ PATIENCE = 8
 
 Whoever takes longer keeps everybody else off the run, too; the next beat comes in time for all others.
 """
+
+_LOOK = "select {schema}.look_v1(%s, %s)"
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LAST_PAUSE_SECONDS = 0.5
@@ -57,9 +60,9 @@ def renew(
     return told
 
 
-def look(connection: Connection, calls: Calls, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:
+def look(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:
     """What a holder would be told of each of its runs."""
-    return _decode_verdicts(answer(connection, calls.look, _json(holdings), at))
+    return _decode_verdicts(answer(connection, qualified(_LOOK, schema), _json(holdings), at))
 
 
 def _json(value: object) -> str:

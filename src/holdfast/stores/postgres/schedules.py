@@ -165,6 +165,6 @@ def list_schedules(connection: Connection, schema: str, query: ScheduleQuery) ->
     return [_decode(body) for (body,) in connection.execute(qualified(_LIST, schema), arguments)]
 
 
-def due(connection: Connection, calls: Calls, limit: int, after: tuple[Micros, str], at: Micros | None) -> Due:
+def due(connection: Connection, schema: str, limit: int, after: tuple[Micros, str], at: Micros | None) -> Due:
     """The first schedules that are due, and when the next one is that is not."""
-    return _decode_due(answer(connection, qualified(_DUE, calls.schema), limit, *after, at))
+    return _decode_due(answer(connection, qualified(_DUE, schema), limit, *after, at))

@@ -19,48 +19,30 @@ from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
 from holdfast.core.model import (
-    AuditFact,
-    Backlog,
-    DeadLetter,
-    Entry,
     Event,
     Firing,
     Holding,
     Intent,
     Message,
-    Run,
     Schedule,
     Topic,
     TypeChange,
     TypeOffer,
-    TypeRule,
     WorkerInfo,
 )
 from holdfast.core.ports import (
-    Details,
-    Due,
-    Finding,
     Fired,
-    LetterQuery,
     Pruned,
-    Query,
-    ScheduleQuery,
     SchemaStatus,
     Sent,
-    SlotUse,
 )
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.states import RunState
-from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.core.transfer import Restoration, Restored
 from holdfast.stores.memory import arrivals, controls, letters, types
 from holdfast.stores.postgres import (
-    backlogs,
-    checkup,
     claims,
     leases,
-    listing,
     pruning,
-    reads,
     requests,
     schedules,
     schema,
@@ -75,6 +57,7 @@ from holdfast.stores.postgres.connections import UNLIMITED, Limits
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.trouble import unavailable
@@ -99,7 +82,7 @@ _W = TypeVar("_W")
 _Carrier = TypeVar("_Carrier", Sessions, Wire)
 
 
-class PostgresStore:
+class PostgresStore(Reading):
     """Runs in one schema of a Postgres database, for any number of processes on any number of machines."""
 
     flushes = 2
@@ -382,82 +365,7 @@ class PostgresStore:
             lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
         )
 
-    # Reading
-
-    async def get(self, run_id: str) -> Details | None:
-        return await self._read(reads.get, run_id)
-
-    async def find(self, key: str) -> str | None:
-        return await self._read(reads.find, key)
-
-    async def list(self, query: Query) -> Sequence[Details]:
-        return await self._read(listing.list_runs, query)
-
-    async def history(self, run_id: str) -> Sequence[Entry]:
-        return await self._read(reads.history, run_id)
-
-    async def audit(self, run_id: str) -> Sequence[AuditFact]:
-        return await self._read(reads.audit, run_id)
-
-    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        return await self._read(reads.ends, run_ids)
-
-    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
-        at = self._at
-        return await self._running(self._readers).run(
-            lambda connection: leases.look(connection, self._calls, holdings, at)
-        )
-
-    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        return await self._read(reads.replies, asked)
-
-    async def topics(self) -> Sequence[Topic]:
-        return await self._read(topic_rules.list_topics)
-
-    async def types(self) -> Sequence[TypeRule]:
-        return await self._read(reads.types)
-
-    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
-        return await self._read(reads.slots, type)
-
-    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
-        return await self._read(reads.dead_letters, query)
-
-    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
-        return await self._read(transfers.dump, run_ids)
-
-    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return await self._read(transfers.kept_events, after, limit)
-
-    async def last_event(self) -> int:
-        return await self._read(transfers.last_event)
-
-    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
-        return await self._read(schedules.list_schedules, query)
-
-    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
-        at = self._at
-        return await self._running(self._readers).run(
-            lambda connection: schedules.due(connection, self._calls, limit, after, at)
-        )
-
-    async def counts(self) -> dict[str, dict[RunState, int]]:
-        return await self._read(reads.counts)
-
-    async def backlog(self) -> Sequence[Backlog]:
-        return await self._read(backlogs.backlog, self._at)
-
-    async def workers(self) -> Sequence[WorkerInfo]:
-        return await self._read(reads.workers)
-
-    async def held(self) -> dict[str, int]:
-        return await self._read(backlogs.held)
-
-    async def orphans(self, limit: int) -> Sequence[str]:
-        return await self._read(reads.orphans, limit)
-
-    async def check(self) -> Sequence[Finding]:
-        return await self._read(checkup.findings)
+    # Reading: see `Reading`
 
     def _read(
         self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs

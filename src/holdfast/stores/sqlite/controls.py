@@ -94,10 +94,10 @@ def _revise(desk: Desk, run: Run, request: Rewind | Recover, now: Micros) -> boo
     inboxes.clear(desk, run)
     if revised.inbox:
         desk.connection.executemany(inboxes.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
-    desk.wait(run.id, ())
     if run.is_held:
         desk.news.taken.add(run.id)
     moves.move(desk, run, revised.run, now, revised.fact)
+    desk.wait(run.id, ())
     for child_id in revised.cancelled:
         _part_with(desk, child_id, now)
     for child_id, location in revised.attached.items():

@@ -134,9 +134,14 @@ _STRAY = """
 _decode_window = msgspec.json.Decoder(Window).decode
 
 
-def leave(desk: Desk, run: Run, now: Micros) -> None:
-    """A run is neither held, nor could it be claimed: it gives back its slots, and waits for none."""
-    deciding.leave(DeskBook(desk), run, now)
+def is_waiting(desk: Desk, run_id: str) -> bool:
+    """Whether a run waits for a slot of its type."""
+    return limits.parked_at(desk.waits(run_id)) is not None
+
+
+def leave(desk: Desk, run: Run, now: Micros, *, has_waited: bool) -> None:
+    """A run needs no slots any more, or has waited for some until now: it gives back its own, and waits for none."""
+    deciding.leave(DeskBook(desk), run, now, has_waited=has_waited)
 
 
 def apply(desk: Desk, rule: TypeRule, now: Micros) -> None:

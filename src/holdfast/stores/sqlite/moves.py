@@ -62,6 +62,7 @@ def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | Non
     """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
     if after is before:
         return
+    has_waited = not before.is_held and limits.is_waiting(desk, after.id)
     desk.put(after)
     desk.note(fact or audit.of_move(before, after, now))
     if after.state.is_end:
@@ -70,9 +71,10 @@ def move(desk: Desk, before: Run, after: Run, now: Micros, fact: AuditFact | Non
         _begin_anew(desk, after, now)
     elif after.rollback is not None and before.rollback is None:
         _close(desk, after, now)
-    if not rules.is_in_race(after, now):
-        limits.leave(desk, desk.run(after.id) or after, now)
-    elif not after.is_held:
+    is_in_race = rules.is_in_race(after, now)
+    if has_waited or not is_in_race:
+        limits.leave(desk, desk.run(after.id) or after, now, has_waited=has_waited)
+    if is_in_race and not after.is_held:
         desk.news.ready.add(after.type)
 
 

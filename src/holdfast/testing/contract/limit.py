@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.checkpoint import (
+    Cancel,
     LeaseRequest,
     Renew,
     Suspend,
@@ -254,6 +255,47 @@ class LimitContract(Contract):
         await write(store, checkpoint_for(two, succeed()))
         assert await parked_at(store, 3) == f"{SLOT} tenant=a"
         assert await claimed_ids(store) == []
+
+    async def test_a_slot_of_the_type_goes_to_the_first_of_all_who_wait_for_it_whatever_their_keys(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, limits: or else one key could keep all others waiting."""
+        await limit(store, 1, per_key={"tenant": 1})
+        await start(store, an_intent(1, tags={"tenant": "a"}))
+        (lease,) = (await claim(store)).leases
+        for number, tenant in ((2, "b"), (3, "a"), (4, "a")):
+            clock.advance(1)
+            await start(store, an_intent(number, tags={"tenant": tenant}))
+            assert await claimed_ids(store) == []
+
+        await write(store, checkpoint_for(lease, succeed()))
+
+        lease = await claim_one(store)
+        assert lease.run.id == an_id(2)
+        # One of the others waits for what all share; the last one would only wait for both.
+        assert [await parked_at(store, number) for number in (3, 4)] == [SLOT, f"{SLOT} tenant=a"]
+        await write(store, checkpoint_for(lease, succeed()))
+        assert await claimed_ids(store) == [an_id(3)]
+
+    async def test_whoever_stood_in_front_of_others_of_its_key_and_leaves_lets_the_next_one_do_so(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """S5: no lost wake-up."""
+        await limit(store, 1, per_key={"tenant": 1})
+        await start(store, an_intent(1, tags={"tenant": "a"}))
+        first = await claim_one(store)
+        for number, tenant in ((2, "b"), (3, "a"), (4, "a")):
+            clock.advance(1)
+            await start(store, an_intent(number, tags={"tenant": tenant}))
+            assert await claimed_ids(store) == []
+        await write(store, checkpoint_for(first, succeed()))
+        second = await claim_one(store)
+
+        await store.control(an_id(3), Cancel(id="c"))
+
+        assert await parked_at(store, 4) == SLOT
+        await write(store, checkpoint_for(second, succeed()))
+        assert await claimed_ids(store) == [an_id(4)]
 
     async def test_values_of_tags_are_taken_literally(self, store: Store) -> None:
         await limit(store, None, per_key={"it's": 1})

@@ -362,7 +362,7 @@ begin
             ) order by a.number), '[]')
             from unnest(text_array_v1(w.audits)) as l (id)
             join audits as a on a.run_id = l.id
-            where a.event = 'dropped' or a.data like '%"request"%'
+            where a.event in ('dropped', 'heartbeat') or a.data like '%"request"%'
         ));
     end if;
     if w.topics is not null or w.events is not null or w.inboxes is not null then

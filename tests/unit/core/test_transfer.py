@@ -1,0 +1,29 @@
+"""Transfer: what a store makes of what comes from another one."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import Checkpoint, Pause, Release
+from holdfast.core.model import Run
+from holdfast.core.states import RunState
+from holdfast.core.transfer import EXPORT, export_pause
+
+HELD = Run(
+    id="r", type="t", state=RunState.RUNNING, payload="{}", created_at=0, start_at=0, updated_at=0, worker="w", token=1
+)
+
+
+def test_a_sign_of_life_before_a_run_could_pause_does_not_hide_that_an_export_paused_it() -> None:
+    """Or else an import would leave it paused for ever."""
+    pause = Pause(id=f"{EXPORT}e1")
+    pausing = replace(HELD, is_pausing=True)
+    release = Checkpoint(run_id="r", token=1, seen=0, next=Release(), beat=1)
+    facts = (
+        audit.of_change(pausing, pause, 1),
+        audit.of_beat(pausing, release, 2),
+        audit.of_move(pausing, rules.advanced(pausing, release, 3), 3),
+    )
+
+    assert export_pause([fact for fact in facts if fact is not None]) == pause.id
