@@ -79,7 +79,9 @@ def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[
     return found.claimed or (yield from claim_limited(calls, request, found, at))
 
 
-def claim_limited(calls: Calls, request: ClaimRequest, found: Found, at: Micros | None) -> Talk[Claimed]:
+def claim_limited(
+    calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds = TRANSACTION
+) -> Talk[Claimed]:
     """Lease due runs as the model says, which knows of limits."""
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
@@ -108,7 +110,7 @@ def claim_limited(calls: Calls, request: ClaimRequest, found: Found, at: Micros 
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
     # Whom it gave no slot has none to tell of: whoever waits for one is made ready by others.
-    claimed, _ = yield from decided(calls, wishes, operation, at, then=read)
+    claimed, _ = yield from decided(calls, wishes, operation, at, bounds, then=read)
     return claimed
 
 
