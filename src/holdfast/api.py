@@ -46,6 +46,7 @@ from holdfast.engine.info import (
     TypeInfo,
     WaitInfo,
 )
+from holdfast.engine.sync import SyncRunHandle
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
 from holdfast.runner.looping import Break, Continue
@@ -108,6 +109,7 @@ __all__ = [
     "StoreUnavailable",
     "SyncChild",
     "SyncContext",
+    "SyncRunHandle",
     "SyncWorkflow",
     "Task",
     "TaskContext",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -15,12 +16,14 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
-from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.errors import InvalidRequest
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
+from holdfast.engine.door import opened_elsewhere
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
+from holdfast.engine.sync import Sync
 from holdfast.runner.registry import Registry
 from holdfast.telemetry.hooks import Hooks
 from holdfast.telemetry.metrics import Metrics
@@ -52,6 +55,8 @@ class Holdfast(Engine):
         self._workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._hooks = Hooks(self.signals)
         self._metrics: Metrics | None = None
+        self._sync: Sync | None = None
+        self._making_sync = threading.Lock()
         self.workflow = self.registry.workflow
         self.task = self.registry.task
         self.step = self.registry.step
@@ -97,11 +102,8 @@ class Holdfast(Engine):
         return self._pid is not None and self._pid != os.getpid()
 
     def _check_process(self) -> None:
-        if self._is_forked:
-            raise StoreUnavailable(
-                f"this Holdfast was opened in another process (pid {self._pid}), and a fork does not take its threads "
-                "along; close it before the fork, or make another one after it"
-            )
+        if self._pid is not None and self._is_forked:
+            raise opened_elsewhere("this Holdfast", self._pid)
 
     def _make_ends(self) -> Ends:
         return Ends(self._store)
@@ -115,6 +117,8 @@ class Holdfast(Engine):
             return  # what is open is the parent's
         for worker in list(self._workers):
             await worker.stop()
+        if self._sync is not None:
+            await asyncio.to_thread(self._sync.close)
         await self._hooks.drain(_HOOK_SECONDS)
         if self._ends is not None and self._loop is asyncio.get_running_loop():
             await self._ends.close()
@@ -136,6 +140,27 @@ class Holdfast(Engine):
     def replies(self) -> Replies:
         assert self._replies is not None, "used before opened()"
         return self._replies
+
+    # Blocking
+
+    @property
+    def sync(self) -> Sync:
+        """The same for code that blocks, such as that of Django, Flask and scripts: `hf.sync.start(…).result()`.
+
+        It has a store of its own on the same runs, which is opened at the first use, and closed by `hf.sync.close()`
+        or together with this one.
+        """
+        with self._making_sync:
+            if self._sync is None:
+                self._sync = Sync(self._twin())
+            return self._sync
+
+    def _twin(self) -> Holdfast:
+        """Another one for the same runs, code and listeners, on another event loop."""
+        twin = Holdfast(self.url, store=self._store.twin())
+        twin.registry, twin.configuration = self.registry, self.configuration
+        twin.signals, twin._hooks = self.signals, self._hooks
+        return twin
 
     # Working
 

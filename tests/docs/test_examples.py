@@ -16,6 +16,7 @@ LAST_WORDS = {
     "alerts": "3 runs failed, 1 alert was given",
     "approval": "the holidays: refused by grace",
     "auction": "the painting goes to ada for 150.00, 4 bids",
+    "blocking_views": "404 no such order",
     "cart": "receipt for 43.50",
     "checkout": "parcel='parcel-large-",
     "exactly_once": "ada has 200, bob has 300",

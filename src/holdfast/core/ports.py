@@ -379,6 +379,13 @@ class Store(Reader, Protocol):
 
     async def close(self) -> None: ...
 
+    def twin(self) -> Store:
+        """Another store on the same runs, not open yet, for another event loop that runs at the same time.
+
+        It may be this one, if several loops can use it at once.
+        """
+        ...
+
     def schema(self) -> SchemaStatus: ...
 
     async def now(self) -> Micros: ...

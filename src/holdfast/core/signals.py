@@ -7,6 +7,7 @@ belongs to users: no payload, no result, no text of an error. While nobody liste
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
@@ -95,6 +96,7 @@ class Signals:
         self.is_used = False
         self.tracing: Tracing | None = None
         self._taps: dict[str, tuple[Tap, ...]] = {}
+        self._lock = threading.RLock()
 
     def wants(self, name: str) -> bool:
         """Whether anybody listens to a signal, so that it is worth making."""
@@ -118,11 +120,12 @@ class Signals:
 
     def give(self, signal: Signal) -> None:
         """Tell everybody who listens. What one of them makes of it is no concern of whoever gives it."""
-        for tap in self._taps.get(signal.name, ()):
-            try:
-                tap(signal)
-            except Exception:  # noqa: BLE001 - it must not change what becomes of a run
-                _log.exception("something that listens to %s failed", signal.name, extra={"run_id": signal.run_id})
+        with self._lock:  # event loops of several threads may give them, and those who listen count
+            for tap in self._taps.get(signal.name, ()):
+                try:
+                    tap(signal)
+                except Exception:  # noqa: BLE001 - it must not change what becomes of a run
+                    _log.exception("something that listens to %s failed", signal.name, extra={"run_id": signal.run_id})
 
 
 def named(pattern: str) -> tuple[str, ...]:

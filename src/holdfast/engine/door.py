@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signals
 from holdfast.engine.ends import Ends
@@ -31,3 +32,15 @@ class Door:
     async def opened(self) -> None:
         """Open the store, if that has not been done."""
         raise NotImplementedError
+
+    async def close(self) -> None:
+        """Let go of the store. It may be used again afterwards."""
+        raise NotImplementedError
+
+
+def opened_elsewhere(what: str, pid: int) -> StoreUnavailable:
+    """The error of a forked child that uses what its parent has opened."""
+    return StoreUnavailable(
+        f"{what} was opened in another process (pid {pid}), and a fork does not take its threads along; "
+        "close it before the fork, or make another one after it"
+    )

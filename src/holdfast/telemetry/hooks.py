@@ -38,6 +38,7 @@ class Hook:
         self.errors = 0
         self._pending: deque[Signal] = deque()
         self._is_busy = False
+        self._lock = threading.Lock()
 
     @property
     def is_idle(self) -> bool:
@@ -63,6 +64,14 @@ class Hook:
         """See to it that somebody calls the function."""
         raise NotImplementedError
 
+    def _next(self) -> Signal | None:
+        """The next signal to call the function for; None if there is none, and then nobody is at it any more."""
+        with self._lock:
+            if not self._pending:
+                self._is_busy = False
+                return None
+            return self._pending.popleft()
+
     def _failed(self, signal: Signal, error: BaseException) -> None:
         self.errors += 1
         # Of the hook's own error, too, only the class: its text may be made of what the signal is about.
@@ -81,23 +90,26 @@ class AsyncHook(Hook):
 
     def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._task is not None and not self._task.done() and self._task.get_loop() is loop:
-            return
-        self._is_busy = True
-        # In an empty context: a signal may be given in that of a step's body, which is none of the hook's business.
-        self._task = loop.create_task(self._call_on(), context=Context())
+        with self._lock:
+            # One that works on another loop, of another thread, goes on: one signal at a time, in their order.
+            task = self._task
+            if self._is_busy and task is not None and not task.done() and task.get_loop().is_running():
+                return
+            self._is_busy = True
+            # In an empty context: a signal may be given in that of a step's body, which is none of the hook's business.
+            self._task = loop.create_task(self._call_on(), context=Context())
 
     async def _call_on(self) -> None:
         try:
-            while self._pending:
-                signal = self._pending.popleft()
+            while (signal := self._next()) is not None:
                 try:
                     async with asyncio.timeout(CALL_SECONDS):
                         await self.function(signal)
                 except Exception as error:  # noqa: BLE001 - a user's function may raise anything
                     self._failed(signal, error)
-        finally:
-            self._is_busy = False
+        except BaseException:
+            self._is_busy = False  # cancelled, as its loop ends
+            raise
 
     async def drain(self, seconds: float) -> None:
         task = self._task
@@ -114,7 +126,6 @@ class ThreadHook(Hook):
 
     def __init__(self, function: Callable[[Signal], Any]) -> None:
         super().__init__(function)
-        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def _work(self) -> None:
@@ -126,12 +137,7 @@ class ThreadHook(Hook):
         self._thread.start()
 
     def _call_on(self) -> None:
-        while True:
-            with self._lock:
-                if not self._pending:
-                    self._is_busy = False
-                    return
-                signal = self._pending.popleft()
+        while (signal := self._next()) is not None:
             try:
                 _check_answer(self.function(signal))
             except BaseException as error:  # noqa: BLE001 - a user's function may raise anything

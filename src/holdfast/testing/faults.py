@@ -195,6 +195,9 @@ class FaultyStore:
     async def close(self) -> None:
         await self.inner.close()
 
+    def twin(self) -> Store:
+        return self.inner.twin()
+
     def schema(self) -> SchemaStatus:
         return self.inner.schema()
 

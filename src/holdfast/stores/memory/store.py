@@ -1,7 +1,7 @@
 """The store port in memory: what callers see. It decides nothing; it holds the lock and tells whoever listens.
 
-Each operation is atomic because it never awaits; the lock is there only for the heartbeat, which renews from
-its own thread.
+Each operation is atomic because it never awaits; the lock is there for the heartbeat, which renews from its own
+thread, and for other event loops, each in a thread of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -101,6 +102,9 @@ class MemoryStore:
     async def open(self, *, migrate: bool = True) -> None: ...
 
     async def close(self) -> None: ...
+
+    def twin(self) -> MemoryStore:
+        return self  # there is no other way to the same runs, and no two threads are in here at once
 
     def schema(self) -> SchemaStatus:
         return SchemaStatus(current=1, wanted=1)
@@ -201,76 +205,92 @@ class MemoryStore:
     # Reading
 
     async def get(self, run_id: str) -> Details | None:
-        return reads.get(self._state, run_id)
+        with self._lock:
+            return reads.get(self._state, run_id)
 
     async def find(self, key: str) -> str | None:
-        return reads.find(self._state, key)
+        with self._lock:
+            return reads.find(self._state, key)
 
     async def list(self, query: Query) -> Sequence[Details]:
         with self._lock:
             return reads.list_runs(self._state, query)
 
     async def history(self, run_id: str) -> Sequence[Entry]:
-        return reads.history(self._state, run_id)
+        with self._lock:
+            return reads.history(self._state, run_id)
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
-        return reads.audit(self._state, run_id)
+        with self._lock:
+            return reads.audit(self._state, run_id)
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        return reads.ends(self._state, run_ids)
+        with self._lock:
+            return reads.ends(self._state, run_ids)
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         with self._lock:
             return leases.look(self._state, holdings, self._clock.now())
 
     async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        return reads.replies(self._state, asked)
+        with self._lock:
+            return reads.replies(self._state, asked)
 
     async def topics(self) -> Sequence[Topic]:
-        return reads.topics(self._state)
+        with self._lock:
+            return reads.topics(self._state)
 
     async def types(self) -> Sequence[TypeRule]:
-        return sorted(self._state.types.values(), key=lambda rule: rule.name)
+        with self._lock:
+            return sorted(self._state.types.values(), key=lambda rule: rule.name)
 
     async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
         with self._lock:
             return reads.slots(self._state, type)
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
-        return letters.list_letters(self._state, query)
+        with self._lock:
+            return letters.list_letters(self._state, query)
 
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
         with self._lock:
             return transfers.dump(self._state, run_ids)
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return transfers.kept_events(self._state, after, limit)
+        with self._lock:
+            return transfers.kept_events(self._state, after, limit)
 
     async def last_event(self) -> int:
-        return self._state.event_count
+        with self._lock:
+            return self._state.event_count
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
-        return schedules.list_schedules(self._state, query)
+        with self._lock:
+            return schedules.list_schedules(self._state, query)
 
     async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
-        return schedules.due(self._state, limit, after, self._clock.now())
+        with self._lock:
+            return schedules.due(self._state, limit, after, self._clock.now())
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
-        return reads.counts(self._state)
+        with self._lock:
+            return reads.counts(self._state)
 
     async def backlog(self) -> Sequence[Backlog]:
         with self._lock:
             return reads.backlog(self._state, self._clock.now())
 
     async def workers(self) -> Sequence[WorkerInfo]:
-        return reads.workers(self._state)
+        with self._lock:
+            return reads.workers(self._state)
 
     async def held(self) -> dict[str, int]:
         with self._lock:
             return reads.held(self._state)
 
     async def orphans(self, limit: int) -> Sequence[str]:
-        return reads.orphans(self._state, limit)
+        with self._lock:
+            return reads.orphans(self._state, limit)
 
     async def check(self) -> Sequence[Finding]:
         return [Finding.warning("store", "memory:// keeps nothing after the process ends")]
@@ -279,12 +299,18 @@ class MemoryStore:
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         subscription = (asyncio.get_running_loop(), listener)
-        self._listeners.append(subscription)
-        return lambda: self._listeners.remove(subscription) if subscription in self._listeners else None
+        with self._lock:
+            self._listeners.append(subscription)
+        return lambda: self._forget(subscription)
+
+    def _forget(self, subscription: tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]) -> None:
+        with self._lock:
+            if subscription in self._listeners:
+                self._listeners.remove(subscription)
 
     def _tell(self) -> None:
         hint, self._state.news = self._state.news.hint(), News()
         if hint is not None:
             for loop, listener in self._listeners:
-                if not loop.is_closed():
+                with suppress(RuntimeError):  # the loop is closed, maybe by another thread just now
                     loop.call_soon_threadsafe(listener, hint)

@@ -48,6 +48,8 @@ class Bounds:
         try:
             answer = yield from work
             yield self._commit, ()
+        except GeneratorExit:
+            raise  # nobody carries this talk any more: whoever has the connection undoes it, or closes it
         except BaseException:
             with suppress(psycopg.Error):  # it may be the connection that is broken
                 for statement in self._undo:

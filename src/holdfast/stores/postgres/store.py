@@ -89,6 +89,7 @@ class PostgresStore(Reading):
     """A second batch is written while the first one waits for the disk."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._url = url
         self._address = Address.of(url)
         self._calls = Calls(self._address.schema)
         self._clock = clock
@@ -138,6 +139,9 @@ class PostgresStore(Reading):
         await asyncio.to_thread(_end, self._all, self._bell, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
+
+    def twin(self) -> PostgresStore:
+        return PostgresStore(self._url, clock=self._clock)
 
     def schema(self) -> SchemaStatus:
         with self._connected() as connection:

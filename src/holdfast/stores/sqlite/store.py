@@ -129,6 +129,9 @@ class SqliteStore:
         self._others.end_watches()
         self._pid = None  # nothing is open that a fork could not take along
 
+    def twin(self) -> SqliteStore:
+        return SqliteStore(self._files.database, clock=self._clock)
+
     def schema(self) -> SchemaStatus:
         try:
             return schema.status_of_file(self._files.database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -46,6 +47,22 @@ async def _listed(store: Store, **filters: Any) -> list[int]:
 
 class ReadContract(Contract):
     """Everything that was written can be seen."""
+
+    async def test_a_twin_on_another_event_loop_has_the_same_runs(self, store: Store) -> None:
+        """The port: a twin is for another loop, of another thread, at the same time."""
+        await store.create([an_intent(1)])
+        twin = store.twin()
+
+        async def elsewhere() -> list[int]:
+            await twin.open()
+            try:
+                await twin.create([an_intent(2)])
+                return sorted(await _listed(twin))
+            finally:
+                await twin.close()
+
+        assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == [1, 2]
+        assert sorted(await _listed(store)) == [1, 2]
 
     async def test_what_was_never_written_is_not_there(self, store: Store) -> None:
         """The port: unknown is None or empty, never an error."""

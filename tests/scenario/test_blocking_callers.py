@@ -1,0 +1,458 @@
+"""Callers that block: `hf.sync` in threads without an event loop, beside a worker that has one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Context,
+    Holdfast,
+    InvalidRequest,
+    KeyConflict,
+    Retry,
+    RunCancelled,
+    RunFailed,
+    RunHandle,
+    RunNotFound,
+    RunState,
+    Signal,
+    StoreUnavailable,
+    SyncContext,
+    SyncRunHandle,
+)
+from holdfast.engine.engine import Engine
+from holdfast.engine.sync import PAGE, Sync
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.harness import Harness
+
+WAIT_SECONDS = 30.0
+DATABASES = ["sqlite", "postgres"]
+
+
+def application(url: str) -> Holdfast:
+    hf = Holdfast(url)
+
+    @hf.step(retry=Retry(max_attempts=1))
+    def halve(number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number // 2
+
+    @hf.workflow("half.v1")
+    async def half(ctx: Context, number: int) -> int:
+        return await halve(number)
+
+    @hf.workflow("till.v1")
+    async def till(ctx: Context) -> list[Any]:
+        ctx.set_value("open", "yes")
+        asked = await ctx.receive_message("ask")
+        asked.reply(f"{asked.payload}!")
+        return [await ctx.receive("pay"), await ctx.wait_event("night")]
+
+    return hf
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/runs.db"
+        case _:
+            return str(request.getfixturevalue("postgres_store_url"))
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    hf = application(url)
+    yield hf
+    with ThreadPoolExecutor(1) as executor:  # a thread that has no event loop, nor had one
+        executor.submit(lambda: asyncio.run(hf.close())).result()
+
+
+on_each_store = pytest.mark.parametrize("url", ["memory", *DATABASES], indirect=True)
+on_each_database = pytest.mark.parametrize("url", DATABASES, indirect=True)
+in_memory = pytest.mark.parametrize("url", ["memory"], indirect=True)
+
+
+@contextmanager
+def working(hf: Holdfast) -> Iterator[None]:
+    """A worker on an event loop of its own, in a thread, for the same Holdfast."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        async with hf.worker():
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    with ThreadPoolExecutor(1) as executor:
+        worker = executor.submit(lambda: asyncio.run(work()))
+        worker.add_done_callback(lambda _: ready.set())
+        ready.wait()
+        try:
+            yield
+        finally:
+            done.set()
+            worker.result()
+
+
+# Runs
+
+
+@on_each_store
+def test_a_run_is_started_without_a_worker_and_its_result_awaited_beside_one(hf: Holdfast) -> None:
+    run = hf.sync.start("half.v1", {"number": 8}, key="k")
+    again = hf.sync.start("half.v1", {"number": 8}, key="k")
+
+    assert (run.created, again.created, again.id) == (True, False, run.id)
+    assert run.info().state is RunState.PENDING
+    assert "no worker" in run.explain()
+    with working(hf):
+        assert run.result(WAIT_SECONDS) == 4
+        assert hf.sync.execute("half.v1", {"number": 4}) == 2
+        assert hf.sync.run(key="k").result() == 4
+    assert [entry.location for entry in run.history()] == ["halve"]
+    assert [fact.event for fact in run.audit()][:2] == ["created", "claimed"]
+
+
+@on_each_store
+def test_what_goes_wrong_is_raised_in_the_calling_thread(hf: Holdfast) -> None:
+    waiting = hf.sync.start("till.v1", key="k")
+
+    with pytest.raises(TimeoutError):
+        waiting.result(timeout=0.01)
+    with pytest.raises(KeyConflict):
+        hf.sync.start("half.v1", {"number": 2}, key="k")
+    with pytest.raises(RunNotFound):
+        hf.sync.run(key="other").info()
+    with pytest.raises(InvalidRequest, match="unknown option"):
+        hf.sync.start("half.v1", {"number": 2}, number=2)  # type: ignore[call-overload]
+    with working(hf), pytest.raises(RunFailed, match="7 is odd"):
+        hf.sync.execute("half.v1", {"number": 7})
+
+
+@on_each_store
+def test_a_run_is_asked_sent_to_and_woken_by_events(hf: Holdfast) -> None:
+    with working(hf):
+        run = hf.sync.start("till.v1")
+        assert run.request("ask", "how much", timeout=WAIT_SECONDS) == "how much!"
+        assert run.value("open") == "yes"
+        run.send("pay", 5, id="m")
+        run.send("pay", 5, id="m")
+        hf.sync.emit("night", "dark")
+        assert run.result(WAIT_SECONDS) == [5, "dark"]
+
+
+@on_each_store
+def test_runs_are_controlled(hf: Holdfast) -> None:
+    run = hf.sync.start("half.v1", {"number": 8})
+
+    assert (run.pause("lunch"), run.resume(), run.wake()) == (True, True, False)
+    with working(hf):
+        run.result(WAIT_SECONDS)
+        fork = run.fork("halve", patch={})
+        assert isinstance(fork, SyncRunHandle)
+        assert fork.result(WAIT_SECONDS) == 4
+    assert hf.sync.rewind(run.id, "halve")
+    assert run.info().state is RunState.PENDING
+    assert run.cancel("enough")
+    with pytest.raises(RunCancelled, match="enough"):
+        run.result()
+    assert run.recover()
+    assert run.delete()
+    with pytest.raises(RunNotFound):
+        run.info()
+
+
+@on_each_store
+def test_many_runs_are_started_at_once_and_listed_one_by_one(hf: Holdfast) -> None:
+    count = PAGE * 2 + 5
+    runs = hf.sync.start_many("half.v1", ({"number": number} for number in range(count)), tags={"from": "here"})
+
+    assert [info.id for info in hf.sync.list(tags={"from": "here"})] == [run.id for run in reversed(runs)]
+    assert len(list(hf.sync.list(limit=PAGE))) == PAGE
+    assert next(hf.sync.list()).id == runs[-1].id  # and never mind the rest
+    assert list(hf.sync.list(state="succeeded")) == []
+
+
+@on_each_store
+def test_types_topics_and_schedules_are_looked_after(hf: Holdfast) -> None:
+    sync = hf.sync
+    sync.type("half.v1", concurrency=2)
+    sync.topic("jobs", mode="queue")
+    sync.put_schedule("nightly", "half.v1", {"number": 2}, cron="0 3 * * *")
+    run = sync.start("till.v1", undelivered="dead_letter")
+    run.send("pay", 5)
+    run.cancel()
+
+    assert [(type.name, type.concurrency) for type in sync.types()] == [("half.v1", 2), ("till.v1", None)]
+    assert [topic.mode for topic in sync.topics()] == ["queue"]
+    assert [schedule.name for schedule in sync.schedules()] == ["nightly"]
+    assert sync.trigger_schedule("nightly").info().payload == {"number": 2}
+    assert (sync.pause_schedule("nightly"), sync.remove_schedule("nightly")) == (True, True)
+    (letter,) = sync.dead_letters()
+    assert letter.payload == 5
+    assert sync.purge_dead_letters([letter.number]) == 1
+
+
+# Threads
+
+
+@on_each_store
+def test_any_number_of_threads_use_it_at_once(hf: Holdfast) -> None:
+    def client(number: int) -> list[int]:
+        return [hf.sync.execute("half.v1", {"number": 2 * (number + one)}) for one in range(5)]
+
+    with working(hf), ThreadPoolExecutor(8) as clients:
+        assert list(clients.map(client, range(8))) == [[number + one for one in range(5)] for number in range(8)]
+    assert [thread.name for thread in threading.enumerate()].count("holdfast-sync") == 1
+
+
+@on_each_store
+def test_hooks_hear_of_what_is_done_here(hf: Holdfast) -> None:
+    heard: list[str] = []
+    heard_async: list[str] = []
+
+    @hf.on("run.*")
+    def hook(signal: Signal) -> None:
+        heard.append(signal.name)
+
+    @hf.on("run.*")
+    async def async_hook(signal: Signal) -> None:
+        await asyncio.sleep(0)
+        heard_async.append(signal.name)
+
+    run = hf.sync.start("half.v1", {"number": 2})
+    run.pause()
+    run.cancel()
+    hf.sync.close()  # which lets them finish
+
+    assert heard == heard_async == ["run.started", "run.paused", "run.cancelled"]
+
+
+@in_memory
+def test_an_async_hook_has_one_signal_at_a_time_from_all_loops(hf: Holdfast) -> None:
+    calls: list[int] = []
+    at_once: set[str | None] = set()
+
+    @hf.on("run.started", "run.succeeded")
+    async def hook(signal: Signal) -> None:
+        at_once.add(signal.run_id)
+        await asyncio.sleep(0)
+        calls.append(len(at_once))
+        at_once.clear()
+
+    with working(hf):
+        for number in range(50):
+            hf.sync.execute("half.v1", {"number": 2 * number})
+        asyncio.run(asyncio.sleep(0))
+    hf.sync.close()
+
+    assert set(calls) == {1}
+
+
+# Where it must not block
+
+
+@in_memory
+async def test_where_an_event_loop_runs_it_is_refused(hf: Holdfast) -> None:
+    run = await asyncio.to_thread(lambda: hf.sync.start("till.v1"))
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("hf.start", lambda: hf.sync.start("till.v1")),
+        ("hf.list", hf.sync.list),
+        ("hf.close", hf.sync.close),
+        ("hf.opened", hf.sync.__enter__),
+        ("run.result", run.result),
+    ]
+
+    for name, call in refused:
+        with pytest.raises(InvalidRequest, match=rf"`await {name}\(…\)`"):
+            call()
+    assert [info.id async for info in hf.list()] == [run.id]
+    await hf.close()  # and with it what blocks
+    assert "holdfast-sync" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_workflow_code_is_told_to_move_it_into_a_step_where_it_works(kind: str) -> None:
+    hf = Holdfast("memory://")
+
+    @hf.workflow("wrong.v1")
+    async def wrong(ctx: Context) -> None:
+        hf.sync.start("other.v1")
+
+    @hf.workflow("wrong_def.v1")
+    def wrong_def(ctx: SyncContext) -> None:
+        hf.sync.start("other.v1")
+
+    @hf.workflow("right.v1")
+    async def right(ctx: Context) -> str:
+        return await ctx.step("start", lambda: hf.sync.start("other.v1", key="k").id)
+
+    async with Harness(hf) as h:
+        run = await h.start("wrong.v1" if kind == "async" else "wrong_def.v1")
+        await h.settle()
+        assert "only a step may do that" in await run.explain()
+        assert "hf.start()" in await run.explain()
+        started = await h.execute(right)
+    async with hf:
+        assert started == (await hf.run(key="k").info()).id
+
+
+# Lifetime
+
+
+@on_each_store
+def test_closing_ends_the_thread_and_it_may_be_used_again(hf: Holdfast) -> None:
+    before = set(threading.enumerate())
+    with hf.sync as sync:
+        run = sync.start("till.v1", key="k")
+        assert len(set(threading.enumerate()) - before) >= 1
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+
+    assert set(threading.enumerate()) <= before
+    assert run.info().state is RunState.PENDING
+    hf.sync.close()
+    hf.sync.close()
+
+
+@on_each_store
+def test_whoever_waits_while_it_is_closed_is_told(hf: Holdfast) -> None:
+    run = hf.sync.start("till.v1")
+    with ThreadPoolExecutor(4) as clients:
+        waiting = [*(clients.submit(run.result) for _ in range(3)), clients.submit(run.request, "ask")]
+        while not all(one.done() for one in waiting):
+            hf.sync.close()  # more than once: who comes after it has opened it anew
+
+    assert all(isinstance(one.exception(), StoreUnavailable) for one in waiting)
+
+
+@on_each_store
+def test_it_may_be_closed_while_others_go_on_using_it(hf: Holdfast) -> None:
+    done = threading.Event()
+
+    def client(number: int) -> int:
+        count = 0
+        while not done.is_set():
+            try:
+                hf.sync.start("half.v1", {"number": number}, key=f"{number}-{count}")
+                count += 1
+            except StoreUnavailable:
+                pass  # and once more
+        return count
+
+    with ThreadPoolExecutor(3) as clients:
+        counts = [clients.submit(client, number) for number in range(3)]
+        for _ in range(10):
+            hf.sync.start("half.v1", {"number": 0})
+            hf.sync.close()
+        done.set()
+        keys = {f"{number}-{one}" for number, count in enumerate(counts) for one in range(count.result(WAIT_SECONDS))}
+
+    assert keys <= {info.key for info in hf.sync.list()}
+
+
+def test_a_file_is_the_same_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hf = application("sqlite:///runs.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    with hf.sync:
+        hf.sync.start("till.v1")
+
+    assert (tmp_path / "runs.db").exists()
+
+
+def test_a_store_that_was_given_is_used(tmp_path: Path) -> None:
+    hf = Holdfast(store=MemoryStore())
+
+    with hf.sync:
+        assert hf.sync.start("till.v1").id == next(hf.sync.list()).id
+    assert [info.type for info in asyncio.run(listed(hf))] == ["till.v1"]
+
+
+async def listed(hf: Holdfast) -> list[Any]:
+    return [info async for info in hf.list()]
+
+
+# Your own transactions
+
+
+@on_each_database
+def test_a_run_exists_exactly_if_your_transaction_is_committed(hf: Holdfast) -> None:
+    waiting = hf.sync.start("till.v1")
+
+    def undone() -> None:
+        with hf.sync.connection() as connection:
+            hf.sync.start_in(connection, "half.v1", {"number": 2}, key="undone")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        undone()
+    with hf.sync.connection() as connection:
+        run = hf.sync.start_in(connection, "half.v1", {"number": 2}, key="done")
+        hf.sync.send_in(connection, waiting, "ask", "a")
+        waiting.send_in(connection, "pay", 1)
+        hf.sync.emit_in(connection, "night")
+
+    assert [info.key for info in hf.sync.list(type="half.v1")] == ["done"]
+    with working(hf):
+        assert run.result(WAIT_SECONDS) == 1
+        hf.sync.emit("night")
+        assert waiting.result(WAIT_SECONDS)[0] == 1
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_start_that_would_wait_for_the_transaction_it_is_made_in_is_refused(hf: Holdfast) -> None:
+    hf.sync.start("half.v1", {"number": 2})
+
+    with pytest.raises(InvalidRequest, match="start_in"), hf.sync.connection():
+        hf.sync.start("half.v1", {"number": 2})
+
+
+# It is the same
+
+
+NO_TWIN = {"opened": "what is used is opened", "close": "it lets go of another thing, and is written out"}
+
+
+def public(kind: type, is_chosen: Callable[[object], bool]) -> dict[str, Any]:
+    return {name: one for name, one in inspect.getmembers(kind, is_chosen) if not name.startswith("_")}
+
+
+def is_awaited(one: object) -> bool:
+    return inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
+
+
+@pytest.mark.parametrize(("kind", "twin"), [(Engine, Sync), (RunHandle, SyncRunHandle)])
+def test_whatever_is_awaited_has_a_twin_that_blocks_and_takes_the_same(kind: type, twin: type) -> None:
+    awaited = {name: one for name, one in public(kind, is_awaited).items() if name not in NO_TWIN}
+    blocking = public(twin, inspect.isfunction)
+
+    assert awaited.keys() - blocking.keys() == set()
+    assert {name: parameters(blocking[name]) for name in awaited} == {
+        name: parameters(one) for name, one in awaited.items()
+    }
+
+
+@pytest.mark.parametrize(("kind", "twin"), [(Holdfast, Sync), (RunHandle, SyncRunHandle)])
+def test_the_twins_can_nothing_else(kind: type, twin: type) -> None:
+    assert [
+        name for name in dir(twin) if not name.startswith("_") and not hasattr(kind, name) and name != "created"
+    ] == []
+
+
+def parameters(method: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
