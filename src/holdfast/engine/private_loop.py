@@ -18,6 +18,9 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.engine.door import opened_elsewhere
 from holdfast.runner.loop import RunLoop
 
+AWAKE_SECONDS = 0.5
+"""So long a thread sleeps at most while it waits: it may have been interrupted."""
+
 T = TypeVar("T")
 
 
@@ -115,7 +118,8 @@ class _Call(Generic[T]):
     def wait(self) -> None:
         """Block until it is over."""
         while not self._is_over:
-            self._gate.acquire()
+            # Python misses a signal that comes just before it falls asleep, until it wakes up.
+            self._gate.acquire(timeout=AWAKE_SECONDS)
 
     def outcome(self) -> T:
         """What it returned, or raises what it raised."""
