@@ -80,6 +80,7 @@ def test_types_are_listed_with_their_worker_and_runs(shop: Shop) -> None:
         ["shop.broken.v1", "on", "python", "0", "0"],
         ["shop.desk.v1", "on", "python", "0", "0"],
         ["shop.event.v1", "on", "python", "0", "0"],
+        ["shop.export.v1", "on", "python", "0", "0"],
         ["shop.order.v1", "on", "python", "0", "0"],
     ]
     assert listed(shop, "shop.add.v1")["last_worker"] == "w1"
@@ -111,6 +112,7 @@ def test_a_family_of_types_is_switched_at_once(shop: Shop) -> None:
         "shop.broken.v1",
         "shop.desk.v1",
         "shop.event.v1",
+        "shop.export.v1",
         "shop.order.v1",
     ]
     assert not any(one["enabled"] for one in shop.read("types", "ls"))

@@ -219,7 +219,8 @@ async def test_suspended_runs_hold_no_thread_and_no_place(stage: Stage, caplog: 
         before = threading.active_count()
         runs = await h.start_many(waiter, [(number,) for number in range(100)])
         await h.settle()
-        assert threading.active_count() == before
+        # The event loop keeps a few threads for others, and may have begun one more of them meanwhile.
+        assert threading.active_count() - before < len(runs) // 10
         for run in [first, *runs]:
             await run.send("go", 1)
         assert [await run.result() for run in runs] == list(range(1, 101))

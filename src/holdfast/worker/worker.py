@@ -176,7 +176,6 @@ class Worker:
             poll=self._poll,
             take=self._take_claimed,
         )
-        await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
         self._lookout = Lookout(self._store, self._holdings, self._heard, self._looked)
         self._scheduler = Scheduler(
             self._store,
@@ -186,6 +185,8 @@ class Worker:
             looked=self._looked_at_schedules,
             herald=self.herald,
         )
+        # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
+        await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
         await self._renew()
         await self._declare_schedules()
         if self._has_heart:
