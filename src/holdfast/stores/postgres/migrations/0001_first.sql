@@ -266,20 +266,6 @@ create table requests (
 
 -- Rows as the values of `holdfast.core.model` that they are; made into JSON, they are those values.
 
-create view runs_read as
-    select id, type, state, payload, created_at,
-        coalesce(start_at, micros(ready_at), created_at) as start_at,
-        updated_at, priority,
-        micros(ready_at) as ready_at,
-        key,
-        coalesce(tags::json, '{}') as tags,
-        worker, token, claim_id, first_claimed_at, finished_at, python, attempt, generation, crashes, arrivals,
-        parent_id, parent_location, on_close, result,
-        error::json as error,
-        rollback, is_pausing, suspended_at, continued,
-        coalesce(options, '{}')::json as options
-    from runs;
-
 create view entries_read as
     select run_id, location, kind, state, position, attempts, result,
         error::json as error,

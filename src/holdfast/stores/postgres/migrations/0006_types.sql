@@ -45,6 +45,7 @@ create table slots (
 create index waits_slot on waits (topic, after, since, run_id)
     where kind = 'slot';
 
+-- As the values of `holdfast.core.model` that they are, like the views in `0001_first.sql`.
 create or replace view runs_read as
     select id, type, state, payload, created_at,
         coalesce(start_at, micros(ready_at), created_at) as start_at,
@@ -104,7 +105,8 @@ comment on column slot.run_id is 'The run that has it.';
 comment on table types is 'holdfast''s own; read the view type.';
 comment on table slots is 'holdfast''s own; read the view slot.';
 
--- What people see and use, in place of what `0005_people.sql` has: without what was deleted.
+-- What people see and use of runs, without what was deleted. A database that was made before has older ones, which these
+-- replace; `0005_people.sql` says what all of them have in common.
 
 create or replace view run as
     select id, type, state, priority, key,
@@ -123,7 +125,36 @@ create or replace view run as
     from runs
     where deleted_at is null;
 
--- Likewise. Nor is the check for what waits for a slot, which is not ready at any time: it was checked before.
+comment on view run is 'Runs: durable executions, as they stand.';
+comment on column run.id is 'Its id.';
+comment on column run.type is 'Which workflow or task it is a run of.';
+comment on column run.state is
+    'pending, running, suspended, paused, blocked, rolling_back, or its end: succeeded, failed, cancelled.';
+comment on column run.priority is '0 (first) to 255 (last).';
+comment on column run.key is 'The idempotency key it was started with: at most one run has it.';
+comment on column run.tags is 'Names and values to find it by.';
+comment on column run.payload is
+    'What its code is called with: what it was started with, or its last generation handed on.';
+comment on column run.result is 'What it returned, if it succeeded.';
+comment on column run.error is 'Why it failed, was cancelled, or is blocked.';
+comment on column run.worker is 'The id of the worker that holds it: nobody else may write it.';
+comment on column run.token is 'Grows with each claim; what is written with an older one is refused.';
+comment on column run.attempt is 'Grows when it is recovered or rewound.';
+comment on column run.generation is 'Grows when it continues as new.';
+comment on column run.crashes is 'How many workers died in a row while they held it.';
+comment on column run.parent_id is 'The run that started it as its child.';
+comment on column run.created_at is 'When it was started.';
+comment on column run.start_at is 'When it was to begin at the earliest.';
+comment on column run.ready_at is
+    'From when it may be claimed; of a held one, when its lease ends; null if it only waits for something else.';
+comment on column run.first_claimed_at is 'When a worker first took it.';
+comment on column run.suspended_at is 'Since when it waits.';
+comment on column run.updated_at is 'When it changed last.';
+comment on column run.finished_at is 'When it ended.';
+
+-- Plain, so that `on conflict` works. Only what a producer may say is a column that can be written: the others are
+-- expressions. The first conditions keep the check away from what has begun, from children, and from what waits for a slot:
+-- that is not ready at any time, and was checked before.
 create or replace view intent as
     select id, type, payload,
         key as idempotency_key,
@@ -142,6 +173,22 @@ create or replace view intent as
        or (ready_at is null and start_at is not null)
        or check_intent_v1(id, type, payload, key, priority, ready_at, tags)
     with local check option;
+
+comment on view intent is
+    'Insert here to start a run: insert into intent (type, payload, idempotency_key) values (…) '
+    'on conflict do nothing returning id.';
+comment on column intent.id is 'The id of the run; made if none is given.';
+comment on column intent.type is 'The type of the workflow or task to run.';
+comment on column intent.payload is 'A JSON object of its parameters by name.';
+comment on column intent.idempotency_key is 'At most one run has it: a second insert conflicts.';
+comment on column intent.priority is '0 (first) to 255 (last); 100 if not given.';
+comment on column intent.run_at is 'From when it may begin: at once if not given. Later: when it is due next.';
+comment on column intent.tags is 'A JSON object of names and values to find it by.';
+comment on column intent.state is 'Read only: how it stands; see run.state.';
+comment on column intent.result is 'Read only: what it returned.';
+comment on column intent.error is 'Read only: why it failed or was cancelled.';
+comment on column intent.created_at is 'Read only: when it was inserted.';
+comment on column intent.finished_at is 'Read only: when it ended.';
 
 -- A run that nobody has ever claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot
 -- nor waits for one. What becomes of any other is for a worker to decide, by the rules.
@@ -207,6 +254,10 @@ begin
 end
 $$;
 
+comment on function cancel is
+    'End a run as cancelled, after it has undone what it did: at once if nobody has claimed it yet, else by the next '
+    'worker. False if it had ended already.';
+
 create or replace function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
     language plpgsql security definer
     set search_path from current
@@ -244,3 +295,9 @@ begin
     return send.id;
 end
 $$;
+
+comment on function send is
+    'Send a message to a run that has not ended; the next worker delivers it. Gives back its id: sending it again '
+    'under the same one is harmless.';
+
+revoke execute on function cancel, send from public;
