@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.crash.expectation import At, Undetermined
-from tests.crash.interpreter import Interpreter, Node, Program
+from holdfast.testing.programs.expectation import At, Undetermined
+from holdfast.testing.programs.interpreter import Interpreter, Node, Program
 
 LEAVES = (
     *("step", "step", *["undo"] * 4, "flaky", "broken", "exhaust", "sleep", "sleep", "receive", "inbox", "batch"),
