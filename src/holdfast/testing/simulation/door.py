@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,8 +24,12 @@ from holdfast.testing.simulation.watch import CLAIMING, Watch
 OUTAGE_SECONDS = 5.0
 """So long it takes until a process knows that no answer comes."""
 
-FAULTS = ("lose", "deafen", "delay", "crash before", "crash after")
-"""What may happen to a call: it does not arrive, its answer does not, it arrives after a long time, its sender dies."""
+FAULTS = ("lose", "deafen", "delay", "freeze", "crash before", "crash after")
+"""What may happen to a call: it does not arrive, its answer does not, it arrives only when the lease is over, its
+sender stands still for as long before it hears the answer, its sender dies."""
+
+Faults = dict[tuple[str, int], str]
+"""What happens to the calls of a process, by the name of an operation and how many of them there were."""
 
 
 class Surroundings(Protocol):
@@ -37,11 +42,13 @@ class Surroundings(Protocol):
 
     def kill(self, process: Process) -> None: ...
 
+    def freeze(self, process: Process, seconds: float) -> None: ...
+
     def reporting(self) -> AbstractContextManager[None]: ...
 
 
 class Door:
-    """The way of one process to the store. `faults` are planned by the number of a call; chance decides the rest."""
+    """The way of one process to the store. Faults are planned; chance decides how long things take."""
 
     database = None
 
@@ -52,7 +59,8 @@ class Door:
         store: MemoryStore,
         chance: random.Random,
         *,
-        faults: dict[int, str],
+        faults: Faults,
+        lease_seconds: float,
         slowness: float,
         deafness: float,
         flushes: int = 1,
@@ -65,7 +73,8 @@ class Door:
         self._faults = faults
         self._slowness = slowness
         self._deafness = deafness
-        self._calls = 0
+        self._calls: Counter[str] = Counter()
+        self._lease_seconds = lease_seconds
         self._is_closed = False
         self.leased = asyncio.Event()
         """Set when a run was leased to this process."""
@@ -98,15 +107,17 @@ class Door:
     async def _ask(self, name: str, *args: Any, **options: Any) -> Any:
         fault = self._next_fault(name)
         answer = self._world.loop.create_future()
-        delay = self.pause() + (self._slowness * 100 if fault == "delay" else 0)
+        delay = self.pause() + (self._lease_seconds * 1.5 if fault == "delay" else 0)
+        if fault == "freeze":
+            self._world.freeze(self._process, self._lease_seconds * 2)
         self._world.loop.in_name_of(None, delay, self._arrive, answer, name, args, options, fault)
         return await answer
 
     def _next_fault(self, name: str) -> str | None:
         if self._is_closed:
             raise StoreUnavailable(f"{name}: the play is over")
-        self._calls += 1
-        return self._faults.pop(self._calls, None)
+        self._calls[name] += 1
+        return self._faults.pop((name, self._calls[name]), None)
 
     def _arrive(
         self, answer: asyncio.Future[Any], name: str, args: tuple[Any, ...], options: dict[str, Any], fault: str | None

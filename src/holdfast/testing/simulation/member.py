@@ -13,6 +13,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.runner.step_info import step_info
+from holdfast.testing.programs.ledger import Ledger
 from holdfast.testing.simulation.door import Door, Surroundings
 from holdfast.testing.simulation.loop import Process
 from holdfast.testing.simulation.plan import Plan
@@ -28,6 +29,7 @@ class Employer(Surroundings, Protocol):
 
     plan: Plan
     registry: Registry
+    ledger: Ledger
 
     def monotonic_ns(self) -> int: ...
 
@@ -86,10 +88,16 @@ class Member(Holdfast):
             info = step_info()
             self._world.note(self.process, f"does {info.location} of {info.run_id}, attempt {info.attempt}")
             assert self.worker_here is not None
+            is_stale = not self._world.watch.is_holder(self.worker_here.id, info)
             with self._world.reporting():
-                self._world.watch.body_begins(self.worker_here.id, info, call)
-            await asyncio.sleep(self._world.effort())
-            result = function(*args)
-            return await result if asyncio.iscoroutine(result) else result
+                self._world.watch.body_begins(info, call, is_stale=is_stale)
+            before = len(self._world.ledger.log)
+            try:
+                result = function(*args)
+                return await result if asyncio.iscoroutine(result) else result
+            finally:
+                if is_stale:  # it counts for nothing, and comes in no order
+                    del self._world.ledger.log[before:]
+                await asyncio.sleep(self._world.effort())
 
         return body

@@ -16,8 +16,8 @@ LOSSES_LIMIT = 5
 HORIZON_SECONDS = 600.0
 """By then everything has been begun, and nothing goes wrong any more."""
 
-CALLS = 80
-"""Faults hit one of the first so many calls of a process."""
+CALLS = {"checkpoint": 12, "claim": 12, "renew": 3, "create": 4, "look": 3, "send": 4, "control": 2, "fire": 3}
+"""Faults hit one of the first so many calls of a process, by name; the first more often than the others."""
 
 
 class Act(msgspec.Struct, omit_defaults=True):
@@ -39,10 +39,11 @@ class Blow(msgspec.Struct, omit_defaults=True):
 
 
 class Fault(msgspec.Struct):
-    """What happens to one call of a worker."""
+    """What happens to one call of a worker: to the so-manieth of this name that it makes."""
 
     worker: int
-    call: int
+    call: str
+    number: int
     what: str
 
 
@@ -139,8 +140,9 @@ def _add_blows(plan: Plan, chance: random.Random) -> None:
     for _ in range(chance.randint(0, LOSSES_LIMIT)):
         worker = chance.randrange(plan.workers)
         if chance.random() < 0.65:
-            what = chance.choice(FAULTS)
-            plan.faults.append(Fault(worker=worker, call=chance.randint(1, chance.choice([12, CALLS])), what=what))
+            call = chance.choice(list(CALLS)[: chance.choice([2, 2, 3, len(CALLS)])])
+            number = chance.randint(1, CALLS[call])
+            plan.faults.append(Fault(worker=worker, call=call, number=number, what=chance.choice(FAULTS)))
         else:
             what = chance.choice(["kill", "kill", "freeze", "freeze", "stop", "step"])
             seconds = {"freeze": chance.choice([5.0, 100.0, 400.0]), "step": chance.choice([90.0, -90.0, 1000.0])}

@@ -265,18 +265,22 @@ class Watch:
 
     # Bodies
 
-    def body_begins(self, worker_id: str, info: StepInfo, call: StepCall) -> None:
-        """A body is called: at the right time, not after its record, not too often, under the one key it has."""
+    def is_holder(self, worker_id: str, info: StepInfo) -> bool:
+        """Whether a worker holds the run of a step. One that has lost it may not have heard of that yet."""
         record = self._state.records.get(info.run_id)
+        return record is not None and record.run.worker == worker_id and record.run.generation == info.generation
+
+    def body_begins(self, info: StepInfo, call: StepCall, *, is_stale: bool) -> None:
+        """A body is called: at the right time, not after its record, not too often, under the one key it has."""
         place = (info.run_id, info.generation, info.location)
         self.bodies[place] += 1
         if self.keys.setdefault(place, info.idempotency_key) != info.idempotency_key:
             raise Violation("I10", f"{place} was called under another key: {info.idempotency_key}")
         if info.attempt > call.options.retry.max_attempts:
             raise Violation("I11", f"{place} is attempted {info.attempt} times")
-        if record is None or record.run.worker != worker_id or record.run.generation != info.generation:
-            return  # a worker that lost the run and has not heard of it yet
-        entry = record.entries.get(info.location)
+        if is_stale:
+            return
+        entry = self._state.records[info.run_id].entries.get(info.location)
         if entry is not None and entry.is_settled:
             raise Violation("I3", f"{place} is executed, though it is recorded")
         due = entry.retry_at if entry is not None and entry.state is EntryState.RETRYING else None

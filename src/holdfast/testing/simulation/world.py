@@ -33,7 +33,7 @@ from holdfast.testing.simulation.acts import name_of, perform
 from holdfast.testing.simulation.clock import StoreClock
 from holdfast.testing.simulation.door import Door
 from holdfast.testing.simulation.loop import EndlessWork, Process, SimulatedLoop, settle
-from holdfast.testing.simulation.member import AGAIN_SECONDS, POLL, Member
+from holdfast.testing.simulation.member import AGAIN_SECONDS, LEASE_SECONDS, POLL, Member
 from holdfast.testing.simulation.plan import HORIZON_SECONDS, Act, Blow, Plan
 from holdfast.testing.simulation.watch import Violation, Watch
 
@@ -74,7 +74,7 @@ class World:
         self._members: dict[int, Member] = {}
         self._everybody: list[Member] = []
         self._faults = {
-            slot: {fault.call: fault.what for fault in plan.faults if fault.worker == slot}
+            slot: {(fault.call, fault.number): fault.what for fault in plan.faults if fault.worker == slot}
             for slot in range(plan.workers)
         }
         self._outside: Holdfast | None = None
@@ -141,6 +141,7 @@ class World:
             self.store,
             random.Random(f"door {self.plan.chance} {slot} {number}"),
             faults=self._faults[slot],
+            lease_seconds=LEASE_SECONDS,
             slowness=self.plan.slowness,
             deafness=self.plan.deafness,
             flushes=self.plan.flushes,
@@ -160,6 +161,12 @@ class World:
         member = next(one for one in self._everybody if one.process is process)
         self.loop.in_name_of(None, RESTART_SECONDS, self.hire, member.slot)
 
+    def freeze(self, process: Process, seconds: float) -> None:
+        """Have a process stand still for a while."""
+        self.note(process, f"stands still for {seconds:g} s")
+        self.loop.freeze(process)
+        self.loop.in_name_of(None, seconds, self.loop.thaw, process)
+
     def _kill_current(self) -> None:
         process = self.loop.process
         assert process is not None
@@ -174,9 +181,7 @@ class World:
             case "kill":
                 self.kill(member.process)
             case "freeze":
-                self.loop.freeze(member.process)
-                await asyncio.sleep(blow.seconds)
-                self.loop.thaw(member.process)
+                self.freeze(member.process, blow.seconds)
             case "stop" if member.worker_here is not None and member.process.is_alive:
                 stopping = self.loop.spawn(member.process, member.worker_here.stop())
                 gone = self._death_of(member.process)
@@ -292,7 +297,16 @@ class World:
     def _outsider(self) -> Holdfast:
         """Somebody outside of all processes, to whom nothing happens."""
         if self._outside is None:
-            door = Door(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
+            door = Door(
+                self,
+                Process("out"),
+                self.store,
+                random.Random(0),
+                faults={},
+                lease_seconds=LEASE_SECONDS,
+                slowness=0.0,
+                deafness=0.0,
+            )
             self._outside = _Outsider("memory://", store=door.as_store)
             self._outside.include(self.registry)
         return self._outside
