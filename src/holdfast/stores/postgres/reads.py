@@ -25,8 +25,7 @@ _IDS_AT_ONCE = 5_000
 
 _T = TypeVar("_T")
 
-DETAILS = """
-    json_build_object(
+DETAILS_FIELDS = """
         'run', row_to_json(run),
         'waits', coalesce(
             (
@@ -44,9 +43,10 @@ DETAILS = """
             ),
             '{}'
         )
-    )::text
 """
-"""A run of `runs_read as run` with its waits and values, by their primary keys: the JSON of `Details`."""
+"""A run of `runs_read as run` with its waits and values, by their primary keys: what is in the JSON of `Details`."""
+
+DETAILS = f"json_build_object({DETAILS_FIELDS})::text"
 
 _GET = f"""
     select {DETAILS}
