@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 import pytest
-import pytest_asyncio
 
+from holdfast.core.clock import SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
@@ -37,6 +37,12 @@ def say(*words):
 def hear():
     return sys.stdin.readline().strip()
 """
+
+
+@pytest.fixture
+def clock() -> SystemClock:
+    """The one that other processes have."""
+    return SystemClock()
 
 
 @contextmanager
@@ -69,19 +75,6 @@ def hear(from_: subprocess.Popen[str]) -> str:
 def say(to: subprocess.Popen[str], word: str) -> None:
     assert to.stdin is not None
     print(word, file=to.stdin, flush=True)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest_asyncio.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 HOLDER = """

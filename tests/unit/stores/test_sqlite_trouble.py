@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
-import pytest_asyncio
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.stores.sqlite import SqliteStore
@@ -20,19 +19,6 @@ from holdfast.stores.sqlite.desk import Desk
 from holdfast.testing.contract.arrange import an_id, an_intent, start
 
 NOBODY = 65_534
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest_asyncio.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @contextmanager

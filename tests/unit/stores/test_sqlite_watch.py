@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 import uvloop
 
 from holdfast.core.hint import Hint
@@ -30,23 +28,6 @@ class Ear:
     async def next(self, seconds: float = 10) -> Hint:
         async with asyncio.timeout(seconds):
             return await self.heard.get()
-
-
-@pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "runs.db")
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest_asyncio.fixture
-async def other(store: SqliteStore, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    """A second store on the same file, which is to the first what another process is."""
-    other = SqliteStore(tmp_path / "runs.db")
-    await other.open()
-    yield other
-    await other.close()
 
 
 @pytest.fixture
