@@ -74,7 +74,7 @@ class Hunt:
                 self._told(f"{mutant.name}: caught by {catch.catcher} after {spent:.1f} s")
                 return _verdict(mutant, catch.catcher, spent, caught.line)
             said.append(f"{catch.catcher}: {caught.line}")
-        self._told(f"{mutant.name}: SURVIVED")
+        self._told(f"{mutant.name}: SURVIVED ({'; '.join(said)})")
         return _verdict(mutant, None, spent, "; ".join(said))
 
     async def _run(self, mutant: Mutant | None, catch: Catch) -> Caught:

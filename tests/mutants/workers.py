@@ -102,7 +102,7 @@ MUTANTS = (
                 "return self._asked.startable(now, self._fed, may_carry=is_one_checkpoint)",
             ),
         ),
-        caught_by=(Catch("crashes"),),
+        caught_by=(Catch("random programs"),),
     ),
     Mutant(
         name="crashes-not-charged",
