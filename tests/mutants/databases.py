@@ -7,7 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Catch, Edit, Mutant
 
 _SQLITE = Catch("contract on SQLite")
-_POSTGRES = Catch("contract on Postgres")
+_POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
 _CLAIMS = "stores/sqlite/claims.py"
 _CHECKPOINTS_SQL = "stores/postgres/migrations/0008_checkpoints.sql"
 _CLAIMS_SQL = "stores/postgres/migrations/0007_claims.sql"
