@@ -26,6 +26,7 @@ class Files:
         self.side = database.with_name(database.name + "-holdfast")
         self.turn = self.side / "write.lock"
         self.hint = self.side / "hint"
+        self.board = self.side / "board"
         self.workers = self.side / "workers"
         self.wal = database.with_name(database.name + "-wal")
 
