@@ -36,7 +36,7 @@ class Readers:
         self._is_stopped = False
         self._nearby = _Connection(files, is_patient=False)  # of whoever has the lock
         self._reading_nearby = threading.Lock()
-        self._read_seconds = 0.01  # of late; not known to be quick before it was seen
+        self._read_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
 
     async def run(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
         self._check_running()
@@ -75,7 +75,8 @@ class Readers:
         try:
             return connection.read(operation)
         finally:
-            self._read_seconds += (time.monotonic() - started - self._read_seconds) / 4
+            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)  # one that took longer may be mere chance
+            self._read_seconds += (took - self._read_seconds) / 4
 
     def join(self, seconds: float) -> None:
         for thread in self._threads:

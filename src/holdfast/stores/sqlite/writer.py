@@ -59,7 +59,7 @@ class Writer:
         self._identity = 0
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
-        self._commit_seconds = 1.0  # of late; not known to be quick before it was seen
+        self._commit_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -255,7 +255,9 @@ class Writer:
             _roll_back(connection)
             raise
         finally:
-            self._commit_seconds += (time.monotonic() - started - self._commit_seconds) / 4
+            # One that took long may be mere chance; only several tell of a slow disk.
+            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)
+            self._commit_seconds += (took - self._commit_seconds) / 4
         hint = desk.news.hint()
         if hint is not None:
             self._others.post(hint)
