@@ -213,17 +213,15 @@ def _numbered(statement: bytes) -> bytes:
 
 def _as_text(value: object) -> bytes | None:
     """An argument as text, whose type the server infers."""
-    match value:
-        case None:
-            return None
-        case str():
-            return _encoded(value)
-        case bool():
-            return b"true" if value else b"false"
-        case int():
-            return b"%d" % value
-        case _:
-            raise TypeError(f"a link takes text, whole numbers, booleans and None, not {value!r}")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _encoded(value)
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int):
+        return b"%d" % value
+    raise TypeError(f"a link takes text, whole numbers, booleans and None, not {value!r}")
 
 
 def _encoded(text: str) -> bytes:

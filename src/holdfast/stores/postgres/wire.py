@@ -21,7 +21,7 @@ from holdfast.stores.postgres.connections import USUAL, Connection, Limits, diso
 from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions, Work
-from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained, hold
+from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
 from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
 
 STOP_SECONDS = 5.0
@@ -223,8 +223,13 @@ class _Holding(Generic[T]):
 
 
 def _is_short(trip: Trip | Chain) -> bool:
-    arguments = (one for _, said in chained(trip).trips for one in said)
-    return sum(len(one) for one in arguments if isinstance(one, str)) <= ARGUMENTS_LIMIT_CHARACTERS
+    if isinstance(trip, Chain):
+        return all(map(_is_short, trip.trips))
+    characters = 0
+    for one in trip[1]:  # each time something is said, so nothing shorter that takes longer
+        if type(one) is str:
+            characters += len(one)
+    return characters <= ARGUMENTS_LIMIT_CHARACTERS
 
 
 def _job(talk: Callable[[], Talk[T]]) -> Work[T]:
