@@ -161,13 +161,13 @@ class HeldRun:
                     self._execute(call, now)
         if self._sent is None:
             self._wanted = self._next(now)
-            if self._wanted is not None:
-                self._holder.committer.add(self)
         self._arm()
         # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
         is_lingering = not self._bodies and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
+        if self._sent is None and self._wanted is not None:
+            self._holder.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
 
     def _linger(self, *, is_lingering: bool) -> None:
         self._is_lingering = is_lingering

@@ -84,7 +84,7 @@ async def test_a_file_that_cannot_be_written_is_refused_when_opening(public: Pat
     await store.close()
     set_modes(0o444, public / "runs.db")
     set_modes(0o777, store._files.side, store._files.workers)
-    set_modes(0o666, store._files.turn, store._files.hint)
+    set_modes(0o666, store._files.turn, store._files.hint, store._files.board)
 
     with as_ordinary_user(), pytest.raises(StoreUnavailable, match=r"runs\.db cannot be written"):
         await SqliteStore(public / "runs.db").open()
