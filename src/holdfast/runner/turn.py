@@ -253,8 +253,13 @@ class Turn(Asking):
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""
+        if self.loop.is_evicting:
+            return  # it has left already
         if self._root is not None and self._root.done() and not self._root.cancelled():
             self._root.exception()  # it was looked at, or does not matter: a violation came before it
         self.loop.evict(is_over=isinstance(self.outcome, Finish))
         self._timers.clear()
         super().evict()
+        # Cuts the circle between a turn and what its code sees of it: a run that is over is gone at once, where the
+        # collector would first have to find all that it was made of.
+        del self.context
