@@ -100,7 +100,8 @@ class Executor:
         self._running.add(body)
         body.began = perf_counter()
         if _is_async(body.call.function):
-            self._set_timer(body)
+            if body.call.options.timeout is not None:
+                self._set_timer(body)
             self._spawn(body, _called(body))
         else:
             self._threads.submit(lambda: self._run_in_thread(body))

@@ -413,8 +413,9 @@ class HeldRun:
 
     def _arm(self) -> None:
         """Be called back when something of this run is due by itself."""
-        is_armed = not (self._is_leaving() or self._is_gone or self._turn.is_overdue)
-        deadline = self._turn.next_deadline() if is_armed else None
+        deadline = self._turn.next_deadline()
+        if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
+            deadline = None
         if deadline == self._timer_at:
             return
         self._disarm()
