@@ -96,7 +96,7 @@ class HeldRun:
         self._turn = self._make_turn(lease, has_database=holder.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
-        self._ended: list[Body] = []
+        self._ended: tuple[Body, ...] = ()
         self._reports: Reports | None = None
         self._sent: tuple[Checkpoint, int] | None = None
         self._wanted: Next | None = None
@@ -214,7 +214,7 @@ class HeldRun:
 
     def _step_done(self, body: Body) -> None:
         if self._transaction is not None:
-            self._ended.append(body)
+            self._ended += (body,)
             return
         call = body.call
         if self._is_gone or self._bodies.pop(call.location, None) is None:
@@ -296,7 +296,7 @@ class HeldRun:
             elif answer.error is not None:
                 self._drive(self._turn.feed_error, call, answer.error)
             self.written(answer.verdict)
-        ended, self._ended = self._ended, []
+        ended, self._ended = self._ended, ()
         for body in ended:
             self._step_done(body)
 
@@ -413,8 +413,9 @@ class HeldRun:
 
     def _arm(self) -> None:
         """Be called back when something of this run is due by itself."""
-        is_armed = not (self._is_leaving() or self._is_gone or self._turn.is_overdue)
-        deadline = self._turn.next_deadline() if is_armed else None
+        deadline = self._turn.next_deadline()
+        if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
+            deadline = None
         if deadline == self._timer_at:
             return
         self._disarm()
