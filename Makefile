@@ -9,7 +9,7 @@ CODE   := $(wildcard src tests benchmarks examples)
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test check bench demo
+.PHONY: help setup lock fmt lint types test check mutants bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
 	$(BIN)/pytest -n auto $(ARGS)
 
 check: lint types test ## everything that must hold before a change goes in
+
+mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(READY) ## measure throughput, latency and scale
 	$(BIN)/python -m benchmarks

@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
 LEASE_SECONDS = 3.0
 
-COMMIT = r"^\s*commit\b"
+COMMIT = r"(^|; )commit$"
 STATEMENTS = {
     "create": r"\bcreate_v\d+\(",
     "claim": r"\bclaim_v\d+\(",

@@ -433,7 +433,10 @@ class Worker:
     def _hear(self, hint: Hint) -> None:
         self._scheduler.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
-            self._claimer.wake()
+            if hint.is_foreign:
+                self._claimer.wake_for_others()
+            else:
+                self._claimer.wake()
         told = hint.arrived | hint.taken
         if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
             self._lookout.look(is_elsewhere=hint.is_elsewhere)

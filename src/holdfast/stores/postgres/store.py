@@ -376,6 +376,13 @@ class PostgresStore(Reading):
     ) -> asyncio.Future[_R]:
         return self._run_in(self._readers, function, *args, **kwargs)
 
+    def _ask(self, talk: Callable[[], Talk[_R]]) -> asyncio.Future[_R]:
+        return self._running(self._wire).hold(talk)
+
+    @property
+    def _schema(self) -> str:
+        return self._address.schema
+
     def _run_in(
         self,
         sessions: Sessions,
