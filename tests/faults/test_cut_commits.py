@@ -16,19 +16,11 @@ import pytest
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.postgres import PostgresProxy
 from tests.faults.app import LIMIT_SECONDS, Post, letters, until, watch
+from tests.faults.statements import COMMIT, STATEMENTS
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
 LEASE_SECONDS = 3.0
-
-COMMIT = r"^\s*commit\b"
-STATEMENTS = {
-    "create": r"\bcreate_v\d+\(",
-    "claim": r"\bclaim_v\d+\(",
-    "checkpoint": r"\bcheckpoint_v\d+\(",
-    "renew": r"\brenew_v\d+\(",
-    "transaction": COMMIT,
-}
 
 CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STATEMENTS}
 """How many of each before and as many after it; heartbeats are too few for more."""

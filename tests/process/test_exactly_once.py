@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 from holdfast import RunState
-from tests.process.app import deadly_transaction, tellers
+from tests.process.app import deadly_transaction, make_tables, tellers
 from tests.process.crew import Crew, on_every_store, step
 
 RUNS = 12
@@ -35,13 +34,6 @@ async def test_what_transactions_write_is_there_exactly_once_whoever_dies(crew: 
         assert connection.execute("select count from total").fetchall() == [(RUNS * DEPOSITS,)]
         found = connection.execute("select run_id, number from deposit").fetchall()
     assert sorted(found) == sorted((run.id, number) for run in runs for number in range(DEPOSITS))
-
-
-def make_tables(connection: Any) -> None:
-    """Make tables of the test's own, with nothing in them."""
-    connection.execute("create table deposit (run_id text, number integer)")
-    connection.execute("create table total (count integer)")
-    connection.execute("insert into total values (0)")
 
 
 @on_every_store

@@ -6,23 +6,16 @@ import asyncio
 import os
 import signal
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from holdfast import RunHandle
 from holdfast.testing.postgres import PostgresProxy
 from tests.process.app import quick, story
-from tests.process.crew import Crew, Hand, facts, marks, step
+from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
 
 LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
-
-
-def is_stopped(hand: Hand) -> bool:
-    """Whether every thread of a process stands still."""
-    stats = [path.read_text() for path in Path(f"/proc/{hand.pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
 
 async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(crew: Crew) -> None:
