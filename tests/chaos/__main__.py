@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tests.chaos import figures
 from tests.chaos.display import Display
 from tests.chaos.places import names
 from tests.chaos.plan import Plan
@@ -50,14 +51,20 @@ def main(words: Sequence[str]) -> int:
     options = parsed(words)
     seed = options.seed or secrets.token_hex(4)
     display = Display()
+    if options.figures:
+        rows = asyncio.run(figures.reach(options.store, seed, display))
+        _tell(rows, "\n".join(figures.lines(rows)), is_json=options.json)
+        return OK if all(row.is_good for row in rows) else VIOLATED
     display.say(f"a storm on {options.store} for {options.minutes:g} min, seed {seed}")
     verdict = asyncio.run(hold(options.store, Plan(seconds=options.minutes * 60, seed=seed), display))
     display.say("")
-    if options.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict)).decode() + "\n")
-    else:
-        sys.stdout.write("\n".join(verdict.lines()) + "\n")
+    _tell(verdict, "\n".join(verdict.lines()), is_json=options.json)
     return OK if verdict.is_good else VIOLATED
+
+
+def _tell(value: object, text: str, *, is_json: bool) -> None:
+    told = msgspec.json.format(msgspec.json.encode(value)).decode() if is_json else text
+    sys.stdout.write(f"{told}\n")
 
 
 if __name__ == "__main__":

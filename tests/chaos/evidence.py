@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.clock import SECOND
 from holdfast.core.codec import decode_any
 from holdfast.core.model import AuditFact, Entry, EntryKind, Run, Schedule, Wait
 from holdfast.core.states import RunState
@@ -133,6 +134,17 @@ class Evidence(msgspec.Struct, dict=True):
             if deed.what == what:
                 found[deed.run_id, deed.location].append(deed)
         return found
+
+    @cached_property
+    def workers(self) -> Mapping[int, str]:
+        """The ids of workers by process."""
+        return {fate.pid: fate.worker_id for fate in self.fates}
+
+    def token_of(self, deed: Deed) -> int:
+        """The token under which a body began: that of the last claim of its worker before; 0 if it is not known."""
+        worker, at = self.workers.get(deed.pid), round(deed.at * SECOND)
+        claims = self.stories[deed.run_id].claims
+        return max((int(c.data["token"]) for c in claims if c.data["worker"] == worker and c.at <= at), default=0)
 
     def of_type(self, type: str) -> list[Story]:
         return [story for story in self.stories.values() if story.run.type == type]

@@ -127,8 +127,9 @@ def _i3(evidence: Evidence) -> Findings:
             if mark not in {deed.mark for deed in deeds}:
                 yield Violation(f"{location} has the result {mark}, which no body gave", story.run.id, "wrong")
                 continue
-            writer, last = next(deed.pid for deed in deeds if deed.mark == mark), deeds[-1]
-            is_again = last.mark != mark and last.pid == writer
+            # In the order of tokens: one that stood still may begin a body when it has lost its lease unawares.
+            last = max(deeds, key=lambda deed: (evidence.token_of(deed), deed.at))
+            is_again = last.mark != mark and last.mark.split(".")[0] == mark.split(".")[0]
             told = f"{location} was executed again ({last.mark}) after its record ({mark})"
             yield Violation(told, story.run.id, "duplicate") if is_again else None
     yield from _unchanged(evidence, of_ends=False)
@@ -182,8 +183,9 @@ def _i5(evidence: Evidence) -> Findings:
         yield None if is_growing and is_known else Violation(told, story.run.id, "stale")
         for location, mark in story.marks.items():
             deeds = evidence.executions.get((story.run.id, location), [])
-            is_late = bool(deeds) and deeds[-1].mark != mark and not deeds[-1].mark.startswith(f"{mark.split('.')[0]}.")
-            told = f"{location}: {mark} is recorded, though worker {deeds[-1].pid if deeds else '?'} had taken over"
+            tokens = {deed.mark: evidence.token_of(deed) for deed in deeds}
+            is_late = tokens.get(mark, 0) < max(tokens.values(), default=0)
+            told = f"{location}: {mark} is recorded, of token {tokens.get(mark)}; it was executed under {tokens}"
             yield Violation(told, story.run.id, "stale") if is_late else None
 
 

@@ -31,6 +31,7 @@ class Figures(msgspec.Struct, frozen=True):
     stuck: int
     stale: int
     duplicate: int
+    late_bodies: int
     takeovers: int
     takeover_p50: float
     takeover_p99: float
@@ -71,7 +72,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def _figure_lines(self) -> Iterator[str]:
         one = self.figures
-        yield "  ".join(f"{kind} {getattr(one, kind)}" for kind in KINDS)
+        counts = [f"{kind} {getattr(one, kind)}" for kind in KINDS]
+        yield "  ".join([*counts, f"(bodies begun after their record: {one.late_bodies})"])
         yield (
             f"takeovers {one.takeovers}: p50 {one.takeover_p50:.2f} s, p99 {one.takeover_p99:.2f} s, most "
             f"{one.takeover_most:.2f} s (aim: {one.takeover_aim:g} s)"
@@ -93,6 +95,7 @@ def judge(evidence: Evidence, store: str, seed: str, slack_seconds: float) -> Ve
         seconds=evidence.seconds,
         runs_per_second=len(evidence.ended) / evidence.seconds,
         **{kind: kinds[kind] for kind in KINDS},
+        late_bodies=_late_bodies(evidence),
         takeovers=len(took),
         takeover_p50=_percentile(seconds, 0.5),
         takeover_p99=_percentile(seconds, 0.99),
@@ -122,6 +125,16 @@ def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
             if since is not None and not any(begun <= at and end >= since for begun, end in evidence.outages):
                 found.append((at - since, story.run.id))
     return found
+
+
+def _late_bodies(evidence: Evidence) -> int:
+    """Bodies that a worker began though another one had done the step: it stood still, and did not know yet."""
+    count = 0
+    for (run_id, location), deeds in evidence.executions.items():
+        story = evidence.stories.get(run_id)
+        recorded = next((deed for deed in deeds if story and deed.mark == story.marks.get(location)), None)
+        count += sum(recorded is not None and deed.at > recorded.at for deed in deeds)
+    return count
 
 
 def _in_time(took: list[tuple[float, str]], aim: float, slack: float) -> Check:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -151,3 +152,5 @@ async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: H
         await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()), LIMIT_SECONDS + SECONDS * 2)
 
     await post.check()
+    cuts = sum(rule.hits for rule in rules)
+    sys.stdout.write(f"figure: {cuts} cuts, {len(post.runs)} runs: 0 duplicates, 0 losses\n")
