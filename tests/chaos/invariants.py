@@ -183,9 +183,9 @@ def _i5(evidence: Evidence) -> Findings:
         yield None if is_growing and is_known else Violation(told, story.run.id, "stale")
         for location, mark in story.marks.items():
             deeds = evidence.executions.get((story.run.id, location), [])
-            tokens = {deed.mark: evidence.token_of(deed) for deed in deeds}
-            is_late = tokens.get(mark, 0) < max(tokens.values(), default=0)
-            told = f"{location}: {mark} is recorded, of token {tokens.get(mark)}; it was executed under {tokens}"
+            under = {deed.mark: evidence.token_of(deed) for deed in deeds}
+            is_late = under.get(mark, 0) < max(under.values(), default=0)
+            told = f"{location}: {mark} is recorded, of token {under.get(mark)}; it was executed under {under}"
             yield Violation(told, story.run.id, "stale") if is_late else None
 
 

@@ -16,6 +16,7 @@ from holdfast import Holdfast
 from tests.chaos import load
 from tests.chaos.jobs import KINDS, Job
 from tests.chaos.journal import Journal
+from tests.faults.app import insist
 from tests.process.app import workflows
 
 WIDTH = 40
@@ -76,7 +77,7 @@ async def main(options: argparse.Namespace) -> None:
     async with hf:
         producer = Producer(hf, options)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.end)
-        await hf.opened()
+        await insist(hf.opened)
         await producer.produce()
 
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from holdfast import StoreUnavailable
 from holdfast.core.ports import ScheduleQuery
@@ -47,7 +46,6 @@ class Storm:
         self._chance = random.Random(plan.seed)
         self._producers: dict[int, Hand] = {}
         self._launched = 0
-        self._old_logs: list[Path] = []
         self._stops: dict[int, list[tuple[float, float]]] = {}
         self._begun = time.monotonic()
 
@@ -95,7 +93,10 @@ class Storm:
         return len(self._ready()) >= min(2, self.plan.workers)
 
     def _refill(self) -> None:
-        """Put a new worker in the place of each that died or was told to leave."""
+        """Put a new process in the place of each that died, or was told to leave."""
+        for slot, producer in self._producers.items():
+            if not producer.is_alive and not self.plan.most:
+                self._produce(slot)
         there = sum(hand.is_alive and not hand.is_leaving for hand in self.crew.hands)
         for _ in range(self.plan.workers - there):
             options = {"lease": self.plan.lease_seconds, "grace": GRACE_SECONDS, "concurrency": CONCURRENCY}
@@ -291,14 +292,17 @@ class Storm:
         return Fate(hand.pid, hand.worker_id, hand.killed_at, tuple(self._stops.get(hand.number, ())))
 
     def _complaints(self) -> list[Remark]:
-        """Processes that said what nobody should say, or ended though nobody told them to."""
-        texts = self.crew.complaints()
-        logs = self.crew.folder.glob("producer-*.log")
-        texts += [line for log in logs for line in log.read_text().splitlines() if any(w in line for w in COMPLAINTS)]
+        """Workers that said what nobody should say, or ended though nobody told them to."""
+        texts = []
         for hand in self.crew.hands:
             code = hand.process.poll()
+            lines = hand.log.splitlines()
+            if not hand.worker_id and lines and "StoreUnavailable" in lines[-1]:
+                continue  # it came when the store was away, and said so
+            who = f"worker {hand.number} (pid {hand.pid})"
+            texts += [f"{who}: {line}" for line in lines if any(words in line for words in COMPLAINTS)]
             if hand.killed_at is None and code != 0:
-                texts.append(f"worker {hand.number} (pid {hand.pid}) {_ended(code)}: {hand.log[-1_000:]}")
+                texts.append(f"{who} {_ended(code)}: {hand.log[-1_000:]}")
         return [Remark("processes", text) for text in texts]
 
 

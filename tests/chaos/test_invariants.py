@@ -28,20 +28,8 @@ def text(value: object) -> str:
 
 
 def run(id: str, type: str, state: RunState = RunState.SUCCEEDED, **more: Any) -> Run:
-    return Run(
-        **{
-            "id": id,
-            "type": type,
-            "state": state,
-            "payload": "{}",
-            "created_at": T0,
-            "start_at": T0,
-            "updated_at": T0,
-            "token": 1,
-            "first_claimed_at": T0,
-        }
-        | more
-    )
+    usual: dict[str, Any] = {"payload": "{}", "token": 1, "created_at": T0, "first_claimed_at": T0}
+    return Run(id=id, type=type, state=state, start_at=T0, updated_at=T0, **usual | more)
 
 
 def fact(id: str, event: str, seconds: float = 0, **data: str | int) -> AuditFact:
@@ -53,8 +41,8 @@ def life(id: str, end: str = "succeeded", begun: float = 0, ended: float = 1) ->
 
 
 def step(location: str, mark: str, position: int, **more: Any) -> Entry:
-    values = {"kind": EntryKind.STEP, "state": EntryState.DONE, "attempts": 1, "result": text(mark)} | more
-    return Entry(location=location, position=position, **values)
+    usual: dict[str, Any] = {"kind": EntryKind.STEP, "attempts": 1}
+    return Entry(location=location, position=position, state=EntryState.DONE, result=text(mark), **usual | more)
 
 
 def deed(id: str, location: str, mark: str, *, what: str = "began", at: float = 0, word: str = "-") -> Deed:

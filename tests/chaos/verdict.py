@@ -115,7 +115,7 @@ def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
     fates = {fate.worker_id: fate for fate in evidence.fates}
     for story in evidence.stories.values():
         for fact in story.claims:
-            fate = fates.get(str(fact.data.get("lost", "")))
+            fate = fates.get(str(fact.data["lost"])) if "lost" in fact.data else None
             if fate is None or int(fact.data["crashes"]) >= SUSPECT_CRASHES:
                 continue
             at = fact.at / SECOND
