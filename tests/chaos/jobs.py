@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from holdfast import Holdfast, RunHandle
+from holdfast import Holdfast, RunHandle, StoreUnavailable
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.codec import encode_any
 from holdfast.core.model import Event
@@ -22,6 +23,8 @@ from tests.faults.app import insist
 from tests.process.app import saga, tellers
 
 ENDED = ("succeeded", "cancelled")
+WAITING = ("suspended",)
+LOOK_SECONDS = 0.5
 
 
 class Job:
@@ -34,12 +37,21 @@ class Job:
         self.chance = random.Random(f"{seed} {item}")
         self._journal = journal
         self._kind = ""
+        self._open: set[str] = set()
 
     async def do(self, kind: str) -> None:
         self._kind = kind
         self.accept("open")
         await KINDS[kind](self)
+        await self._ended()
         self.accept("close")
+
+    async def _ended(self) -> None:
+        """Wait until its runs have ended: so there is no more to do than workers can, and they have room for more."""
+        while self._open:
+            with suppress(StoreUnavailable):
+                self._open -= {run.id for run in await self.hf.store.ends(sorted(self._open))}
+            await asyncio.sleep(LOOK_SECONDS)
 
     def accept(self, what: What, run_id: str = "", **more: Any) -> None:
         self._journal.write(Acceptance(item=self.item, what=what, kind=self._kind, run_id=run_id, **more))
@@ -52,9 +64,12 @@ class Job:
         run: RunHandle[Any] = await insist(partial(self.hf.start, workflow, *args, key=key, **options))
         assert run.id is not None
         self.accept("start", run.id, expect=expect)
+        if expect.states != WAITING:
+            self._open.add(run.id)
         return run
 
     async def send(self, run: RunHandle[Any], name: str, payload: object, number: int) -> None:
+        # Perhaps for the second time, and the run has ended since: the id tells that it has had it.
         await insist(partial(run.send, name, payload, id=f"{self.item}-{number}"))
         self.accept("send", run.id)
 
@@ -98,7 +113,7 @@ async def _gossip(job: Job) -> None:
 
 
 async def _patient(job: Job) -> None:
-    await job.start(load.letters, 1, expect=Expectation(states=("suspended",)))
+    await job.start(load.letters, 1, expect=Expectation(states=WAITING))
 
 
 async def _watch(job: Job) -> None:

@@ -19,7 +19,7 @@ from tests.chaos.journal import Journal
 from tests.faults.app import insist
 from tests.process.app import workflows
 
-WIDTH = 40
+WIDTH = 20
 """How many jobs one producer may have under way."""
 
 

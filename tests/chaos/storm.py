@@ -24,7 +24,7 @@ from tests.process.app import make_tables
 from tests.process.crew import COMPLAINTS, LIMIT_SECONDS, Crew, Hand
 
 GRACE_SECONDS = 2.0
-CONCURRENCY = 30
+CONCURRENCY = 100
 SCHEDULE = "tick"
 START_SECONDS = 120.0
 """How long workers may take to start, on a machine that is very busy."""
