@@ -9,7 +9,7 @@ CODE   := $(wildcard src tests benchmarks examples)
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test check mutants bench demo
+.PHONY: help setup lock fmt lint types test check mutants chaos figures bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,16 @@ mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only na
 
 bench: $(READY) ## measure throughput, latency and scale
 	$(BIN)/python -m benchmarks
+
+STORE   ?= sqlite
+MINUTES ?= 1
+CHAOS    = $(BIN)/python -m tests.chaos --store $(STORE) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=x
+	$(CHAOS) --minutes $(MINUTES) $(if $(FIGURES),--figures)
+
+figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
+	$(CHAOS) --figures
 
 demo: $(READY) ## watch runs survive crashes
 	$(BIN)/holdfast demo

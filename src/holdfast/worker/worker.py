@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -126,6 +127,7 @@ class Worker:
         self._held: dict[str, HeldRun] = {}
         self._lingering: dict[HeldRun, None] = {}
         self._renewed_at: Micros = 0
+        self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without one nobody would tell when it is over
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
         self._pruner: Pruner | None = None
@@ -464,6 +466,7 @@ class Worker:
 
     def _renewed(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
         self._renewed_at = answer.now
+        self.leased_until = max(self.leased_until, answer.now + self._lease)
         self._heard(holdings, answer)
 
     def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:

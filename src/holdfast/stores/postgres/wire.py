@@ -22,7 +22,7 @@ from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions, Work
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
 
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
@@ -150,7 +150,7 @@ class Wire:
             return
         if error is None or is_conflict(error) or is_cancelled(error, holding.seconds, self._limits):
             work = _job(holding.talk)
-        elif is_lost(error) and not is_timeout(error):
+        elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
             work = _job(holding.again)
         else:
             _fail(holding.future, unavailable(self._outage.address, error), error)

@@ -122,10 +122,10 @@ def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
     run = desk.run(run_id) if run_id is not None else None
     if run is None or run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
+    if run.arrivals and _is_known(desk, run.id, message.id, now):
+        return Sent(run_id=run_id)  # also if it has ended since: the answer got lost
     if run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
-    if run.arrivals and _is_known(desk, run.id, message.id, now):
-        return Sent(run_id=run_id)
     inboxes.deliver(desk, run, rules.message_arrival(message, run, now), now)
     return Sent(run_id=run_id)
 
