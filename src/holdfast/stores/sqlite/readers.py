@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.trouble import needs_reopening, unavailable
 
 _THREADS = 2
 _QUICK_SECONDS = 0.001
+_CLOSE_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
 
@@ -66,8 +67,9 @@ class Readers:
             self._is_stopped = True
             for _ in self._threads:
                 self._jobs.put(None)
-            with self._reading_nearby:
+            if self._reading_nearby.acquire(timeout=_CLOSE_SECONDS):
                 self._nearby.close()
+                self._reading_nearby.release()
 
     def _check_running(self) -> None:
         if self._is_stopped:
