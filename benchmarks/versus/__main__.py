@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,31 +25,26 @@ from benchmarks.versus.workloads import Workload, workloads_named
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = _parser().parse_args(arguments)
+    given = _parsed(arguments)
     console = Console()
-    engines, workloads = engines_named(given.engines), workloads_named(given.only, is_quick=given.quick)
     started = time.monotonic()
     with ExitStack() as stack:
         stores: dict[str, MeasuredStore] = {
             "sqlite": stack.enter_context(the_sqlite()),
             "postgres": stack.enter_context(the_postgres(given.url)),
         }
-        pythons, about = installed(engines, console)
+        pythons, about = installed(given.engines, console)
         measurer = Measurer(stores, pythons, given.quick)
-        about |= {one.name: described(measurer, one) for one in engines if one.name not in about}
+        about |= {one.name: described(measurer, one) for one in given.engines if one.name not in about}
         facts = machine.facts(stack.enter_context(stores["postgres"].place()))
-        plan = list(planned(engines, workloads, about, is_quick=given.quick, rounds=given.rounds))
-        cells = []
-        for number, (workload, engine, round) in enumerate(plan, start=1):
-            cell = measurer.cell(workload, engine, round)
-            cells.append(cell)
-            console.print(_progress(number, len(plan), started, workload, cell), markup=False, highlight=False)
-    results = Results(engines, workloads, about, cells, facts)
-    results = Results(engines, workloads, about, cells, facts | _run_facts(results, given, started))
-    for shown_table in (report.table(results), report.verdicts(results)):
-        console.print(shown_table)
-    is_whole = not (given.quick or given.only or given.engines or given.rounds)
-    write(results, given.output or (PROJECT / "benchmarks" if is_whole else ENVIRONMENTS), console)
+        plan = list(planned(given.engines, given.only, about, is_quick=given.quick, rounds=given.rounds))
+        cells = measured(measurer, plan, console)
+    results = Results(given.engines, given.only, about, cells, facts)
+    form = "quick" if given.quick else "full"
+    results = replace(results, facts=facts | _run_facts(results, len(plan), form, time.monotonic() - started))
+    console.print(report.table(results))
+    console.print(report.verdicts(results))
+    write(results, given.output, console)
 
 
 def installed(engines: Sequence[Engine], console: Console) -> tuple[dict[str, Path], dict[str, About]]:
@@ -90,6 +86,20 @@ def planned(
                 yield workload, engine, round
 
 
+def measured(measurer: Measurer, plan: Sequence[tuple[Workload, Engine, int]], console: Console) -> list[Cell]:
+    """One after another, with a line about each. Who breaks it off gets what there is."""
+    cells: list[Cell] = []
+    started = time.monotonic()
+    try:
+        for number, (workload, engine, round) in enumerate(plan, start=1):
+            cells.append(measurer.cell(workload, engine, round))
+            line = _progress(number, len(plan), time.monotonic() - started, workload, cells[-1])
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print("broken off; this is what was measured until now")
+    return cells
+
+
 def write(results: Results, folder: Path, console: Console) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.md").write_text(report.page(results))
@@ -97,19 +107,20 @@ def write(results: Results, folder: Path, console: Console) -> None:
     console.print(f"written to {folder / 'results.md'} and results.svg", markup=False, highlight=False, soft_wrap=True)
 
 
-def _progress(number: int, total: int, started: float, workload: Workload, cell: Cell) -> str:
+def _progress(number: int, total: int, elapsed: float, workload: Workload, cell: Cell) -> str:
     found = ", ".join(
         shown(cell.figures[figure.key], figure.unit) for figure in workload.figures if figure.key in cell.figures
     )
-    minutes, seconds = divmod(int(time.monotonic() - started), 60)
+    minutes, seconds = divmod(int(elapsed), 60)
     where = f"{minutes:02}:{seconds:02} {number}/{total} {workload.name}, round {cell.round + 1}"
     bare = f"a bare commit {shown(cell.bare_seconds, 'seconds')}"
     return f"{where}: {cell.engine} {cell.error or found} ({bare})"
 
 
-def _run_facts(results: Results, given: argparse.Namespace, started: float) -> dict[str, str]:
+def _run_facts(results: Results, planned: int, form: str, elapsed: float) -> dict[str, str]:
     rounds = max((cell.round + 1 for cell in results.cells), default=0)
-    form = "quick form" if given.quick else "full form"
+    done = len(results.cells)
+    broken_off = "" if done == planned else f", broken off after {done} of {planned} measurements"
     commits = [
         f"{shown(seconds, 'seconds')} on {title} ({shown(1 / seconds, 'a second')})"
         for place, title in (("sqlite", "SQLite"), ("postgres", "Postgres"))
@@ -117,11 +128,11 @@ def _run_facts(results: Results, given: argparse.Namespace, started: float) -> d
     ]
     return {
         "bare commit": f"{', '.join(commits)}, median over the run",
-        "run": f"{form}, up to {rounds} rounds, {(time.monotonic() - started) / 60:.0f} minutes",
+        "run": f"{form} form, rounds: {rounds} at most, {elapsed / 60:.0f} minutes{broken_off}",
     }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.versus",
         description="Measure holdfast and its peers side by side. The peers are installed into .bench/.",
@@ -137,7 +148,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where results.md and results.svg go; default: benchmarks/ for a whole run, .bench/ for any other",
     )
-    return parser
+    given = parser.parse_args(arguments)
+    is_whole = not (given.quick or given.only or given.engines or given.rounds)
+    given.output = given.output or (PROJECT / "benchmarks" if is_whole else ENVIRONMENTS)
+    try:
+        given.engines, given.only = engines_named(given.engines), workloads_named(given.only, is_quick=given.quick)
+    except ValueError as error:
+        parser.error(str(error))
+    return given
 
 
 if __name__ == "__main__":

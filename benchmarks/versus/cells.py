@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from benchmarks.peers.driver import MARK
 from benchmarks.stores import MeasuredStore
 from benchmarks.versus.engines import Engine, Place
@@ -59,8 +61,8 @@ class Measurer:
                 for stage in workload.requests:
                     request = {"workload": stage, "url": url, "sizes": sizes}
                     figures |= self.ask(engine.peer, request, workload.limit_seconds)["figures"]
-        except DriverFailed as failed:
-            error = str(failed)
+        except (DriverFailed, psycopg.Error, OSError) as failed:
+            error = " ".join(str(failed).split())
         bare = (bare + self.bare_seconds(engine.place)) / 2
         return Cell(workload.name, engine.name, round, {} if error else figures, bare, error)
 
@@ -86,7 +88,7 @@ class Measurer:
 def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
     """What a driver answers, or `DriverFailed`."""
     # What it starts, such as a server, belongs to its session, and ends with it.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -94,15 +96,14 @@ def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": _python_path(command[0])},
         start_new_session=True,
-    )
-    try:
-        out, complaints = process.communicate(timeout=limit_seconds)
-    except subprocess.TimeoutExpired:
-        raise DriverFailed(f"no answer within {limit_seconds:.0f} s") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    ) as process:
+        try:
+            out, complaints = process.communicate(timeout=limit_seconds)
+        except subprocess.TimeoutExpired:
+            raise DriverFailed(f"no answer within {limit_seconds:.0f} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     answers = [line for line in out.splitlines() if line.startswith(MARK)]
     if not answers:
         lines = complaints.strip().splitlines() or ["it said nothing"]

@@ -108,12 +108,13 @@ WORKLOADS = (
         peers={"count": 500},
         quick={"count": 1_000},
         rounds=3,
+        quick_rounds=1,
     ),
     Workload("step", (_time("seconds", "one step after another"),), {"steps": 300}, quick={"steps": 100}),
     Workload("start", (_time("seconds", "start to result of one step"),), {"runs": 50}, quick={"runs": 20}),
     Workload("message", (_time("seconds", "message to result of a waiting run"),), {"runs": 40}, quick={"runs": 20}),
-    Workload("children", (_time("seconds", "fan-out to 200 children"),), {"width": 200}, rounds=3),
-    Workload("parallel", (_time("seconds", "fan-out to 200 parallel steps"),), {"width": 200}, rounds=3),
+    Workload("children", (_time("seconds", "fan-out to 200 children"),), {"width": 200}, rounds=3, quick_rounds=1),
+    Workload("parallel", (_time("seconds", "fan-out to 200 steps at once"),), {"width": 200}, rounds=3, quick_rounds=1),
     Workload(
         "enqueue",
         (_rate("single", "enqueue, one by one"), _rate("bulk", "enqueue, in bulk")),
@@ -121,6 +122,7 @@ WORKLOADS = (
         peers={"bulk": 1_000},
         quick={"count": 100, "bulk": 1_000},
         rounds=3,
+        quick_rounds=1,
     ),
     Workload(
         "timers",
