@@ -94,7 +94,7 @@ def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": _python_path(command[0])},
+        env=_environment(command[0]),
         start_new_session=True,
     ) as process:
         try:
@@ -114,6 +114,8 @@ def answer_of(command: list[str], limit_seconds: float) -> dict[str, Any]:
     return answer
 
 
-def _python_path(python: str) -> str:
+def _environment(python: str) -> dict[str, str]:
     """Our own drivers see what we see; those of peers only the drivers, which are below the working directory."""
-    return os.pathsep.join(sys.path) if python == sys.executable else str(PROJECT)
+    path = os.pathsep.join(sys.path) if python == sys.executable else str(PROJECT)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": path}  # an import is measured as users have it, compiled

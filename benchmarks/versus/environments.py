@@ -41,7 +41,7 @@ def python_of(peer: str) -> Path:
         uv = _uv()
         _run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder / ".venv"))
         locked = str(REQUIREMENTS / f"{peer}.txt")
-        _run(uv, "pip", "sync", "--quiet", "--python", str(python), "--require-hashes", locked)
+        _run(uv, "pip", "sync", "--quiet", "--compile-bytecode", "--python", str(python), "--require-hashes", locked)
         if peer in _SERVERS:
             _install_server(folder, _SERVERS[peer])
         ready.write_text(wanted)
