@@ -16,6 +16,8 @@ _WORKLOADS = ("throughput", "tasks", "step", "start", "message", "children", "pa
 _LEFT, _RIGHT, _TOP = 280, 130, 96
 _BAR, _GAP, _GROUP = 15, 3, 14
 _WIDTH = 960
+_SUBTITLE = "and what the peer reaches; medians of ratios, engines in turns, on the same store, on a logarithmic scale"
+_FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,15 @@ def drawing(results: Results) -> str:
     low, high = _range(bars)
     height = _TOP + sum(len(group) * (_BAR + _GAP) + _GROUP for _, group in groups) + 44
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" {_FONT}>',
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         _text(24, 32, "How many times faster holdfast is", 'font-size="19" font-weight="600"'),
-        _text(24, 53, "medians of ratios, engines in turns, on the same store; logarithmic", 'fill="#555"'),
+        _text(
+            24,
+            53,
+            _SUBTITLE,
+            'fill="#555"',
+        ),
         *_legend(results),
         *_grid(low, high, height),
         *_bars(groups, low, high),
@@ -55,15 +62,15 @@ def _groups(results: Results) -> Iterator[tuple[str, list[_Bar]]]:
                 ratio = results.ratio(workload, figure, engine)
                 if ratio is not None:
                     value = shown(results.median(workload, figure, engine), figure.unit)
-                    group.append(_Bar(ratio, colour, f"{times(ratio)} of {value}"))
+                    group.append(_Bar(ratio, colour, f"{times(ratio)} ({value})"))
             if group:
                 yield figure.title, group
 
 
 def _range(bars: list[_Bar]) -> tuple[float, float]:
-    """Powers of ten around all bars and around 1."""
+    """From the smallest, if that is below 1, to a power of ten above all."""
     ratios = [1.0, 10.0, *(bar.ratio for bar in bars)]
-    return 10.0 ** math.floor(math.log10(min(ratios))), 10.0 ** math.ceil(math.log10(max(ratios)))
+    return min(ratios) * 0.9, 10.0 ** math.ceil(math.log10(max(ratios)))
 
 
 def _x(ratio: float, low: float, high: float) -> float:
@@ -76,11 +83,11 @@ def _legend(results: Results) -> Iterator[str]:
     for engine, colour in zip((one for one in results.engines if not one.is_ours), _COLOURS, strict=False):
         yield f'<rect x="{x:.0f}" y="68" width="11" height="11" rx="2" fill="{colour}"/>'
         yield _text(x + 16, 78, engine.title, 'font-size="12"')
-        x += 30 + 6.4 * len(engine.title)
+        x += 34 + 6.2 * len(engine.title)
 
 
 def _grid(low: float, high: float, height: float) -> Iterator[str]:
-    for exponent in range(round(math.log10(low)), round(math.log10(high)) + 1):
+    for exponent in range(math.ceil(math.log10(low)), round(math.log10(high)) + 1):
         ratio = 10.0**exponent
         x = _x(ratio, low, high)
         stroke = "#111" if exponent == 0 else "#ddd"

@@ -96,7 +96,7 @@ def test_the_picture_has_a_bar_for_each_ratio_and_a_longer_one_for_a_larger() ->
     bars = [one for one in drawn.iter(f"{name}rect") if one.get("height") == "15"]
     assert len(bars) == 2
     assert float(bars[0].get("width", "0")) == pytest.approx(2 * float(bars[1].get("width", "0")), rel=0.01)
-    assert "100× of 10.0/s" in [one.text for one in drawn.iter(f"{name}text")]
+    assert "100× (10.0/s)" in [one.text for one in drawn.iter(f"{name}text")]
 
 
 def test_a_picture_of_nothing_is_still_a_picture() -> None:
