@@ -6,6 +6,8 @@ python -m benchmarks.versus [--quick] [--only throughput,step] [--engines holdfa
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,7 +28,7 @@ from benchmarks.versus.workloads import Workload, workloads_named
 
 def main(arguments: list[str] | None = None) -> None:
     given = _parsed(arguments)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=180)
     started = time.monotonic()
     with ExitStack() as stack:
         stores: dict[str, MeasuredStore] = {
@@ -128,6 +130,7 @@ def _run_facts(results: Results, planned: int, form: str, elapsed: float) -> dic
     ]
     return {
         "bare commit": f"{', '.join(commits)}, median over the run",
+        "load": f"{os.getloadavg()[2]:.1f} processes wanted a core, on average over the last 15 minutes",
         "run": f"{form} form, rounds: {rounds} at most, {elapsed / 60:.0f} minutes{broken_off}",
     }
 

@@ -124,7 +124,7 @@ def _faster_than_all(results: Results, name: str, title: str) -> list[Target]:
         return [_target(f"{title} faster than every measured peer", None, "", is_met=False)]
     closest = min(ratios, key=lambda title: ratios[title])
     text = f"{title} faster than every measured peer"
-    measured = f"{ratios[closest]:.1f} times as fast as the closest, {closest}"
+    measured = f"{ratios[closest]:.2f} times as fast as the closest, {closest}"
     return [_target(text, ratios[closest], measured, ratios[closest] > 1)]
 
 

@@ -38,6 +38,15 @@ def test_our_driver_does_a_workload(workload: str, url: str) -> None:
     assert all(value > 0 for value in figures.values())
 
 
+@pytest.mark.parametrize("workload", ["timers", "idle", "import"])
+def test_our_driver_does_what_takes_its_time(workload: str, tmp_path: Path) -> None:
+    figures = WORKLOADS[workload](Request(workload, f"sqlite:///{tmp_path}/bench.db", SIZES))
+
+    (wanted,) = [{figure.key for figure in one.figures} for one in ASKED if one.name == workload]
+    assert set(figures) == wanted
+    assert all(0 <= value < 2**32 for value in figures.values())
+
+
 def test_our_driver_resumes_a_history_in_a_worker_that_has_never_seen_it(url: str) -> None:
     WORKLOADS["history"](Request("history", url, SIZES))
 
