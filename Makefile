@@ -9,7 +9,7 @@ CODE   := $(wildcard src tests benchmarks examples)
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test check bench demo
+.PHONY: help setup lock fmt lint types test check mutants chaos figures bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,21 @@ test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
 
 check: lint types test ## everything that must hold before a change goes in
 
+mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 bench: $(READY) ## measure side by side with peers; ARGS="--quick" is short
 	UV=$(UV) $(BIN)/python -m benchmarks.versus $(ARGS)
+
+STORE   ?= sqlite
+MINUTES ?= 1
+CHAOS    = $(BIN)/python -m tests.chaos --store $(STORE) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=x
+	$(CHAOS) --minutes $(MINUTES) $(if $(FIGURES),--figures)
+
+figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
+	$(CHAOS) --figures
 
 demo: $(READY) ## watch runs survive crashes
 	$(BIN)/holdfast demo

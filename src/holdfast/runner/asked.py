@@ -84,14 +84,13 @@ class Asked:
 
     def startable(self, now: Micros, committed: int, *, may_carry: bool = True) -> list[StepCall]:
         """The steps whose time has come, and whose reasons are all written; a transaction may carry its own."""
-        if not self._idle:
-            return []
-        return [
-            call
-            for call in self._idle.values()
-            if (call.retry_at is None or call.retry_at <= now)
-            and (call.after <= committed or (may_carry and isinstance(call, TxCall)))
-        ]
+        startable: list[StepCall] = []
+        for call in self._idle.values():
+            if call.retry_at is not None and call.retry_at > now:
+                continue
+            if call.after <= committed or (may_carry and isinstance(call, TxCall)):
+                startable.append(call)
+        return startable
 
     def is_waiting(self, now: Micros) -> bool:
         """Whether no step executes or could: each waits for its next attempt."""

@@ -54,17 +54,17 @@ class Asking(Stepping):
             self.withdraw(operation)
             raise
         if isinstance(operation, StepCall) and operation.value is MISSING:
-            return await self._remembered(lambda: operation.outcome(entry))
+            return await self._remembered(operation.outcome, entry)
         return operation.outcome(entry)
 
     async def recall(self, codec: Codec[Any], text: str | None, what: str) -> Any:
         """A value as it was recorded."""
-        return await self._remembered(lambda: codec.decode(text or "null", what))
+        return await self._remembered(codec.decode, text or "null", what)
 
-    async def _remembered(self, decode: Callable[[], Any]) -> Any:
+    async def _remembered(self, decode: Callable[..., Any], *recorded: Any) -> Any:
         """What was recorded, decoded; what no longer fits its type is a divergence."""
         try:
-            return decode()
+            return decode(*recorded)
         except InvalidRequest as error:
             self._history.diverge(str(error))
         return await self.never()

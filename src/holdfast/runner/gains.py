@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from holdfast.core.checkpoint import Checkpoint
-from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply
+from holdfast.core.checkpoint import Checkpoint, Next
+from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply, Wait
 
 _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
@@ -116,14 +115,31 @@ class Gains:
                     rest.add(self.entries.pop(entry.location))
         return rest
 
-    def checkpoint(self, **about: Any) -> Checkpoint:
-        """The checkpoint that writes all of it; `about` says of which run, and what becomes of that."""
+    def checkpoint(
+        self, run_id: str, token: int, seen: int, next: Next, waits: tuple[Wait, ...] | None, *, charged: bool
+    ) -> Checkpoint:
+        """The checkpoint that writes all of it, of which run, and what becomes of that."""
         entries = tuple(self.entries.values())
         deeds = self._deeds
         if deeds is None:
-            return Checkpoint(entries=entries, values=self.values, beat=self.beat, **about)
+            return Checkpoint(
+                run_id=run_id,
+                token=token,
+                seen=seen,
+                next=next,
+                entries=entries,
+                waits=waits,
+                values=self.values,
+                beat=self.beat,
+                charged=charged,
+            )
         return Checkpoint(
+            run_id=run_id,
+            token=token,
+            seen=seen,
+            next=next,
             entries=entries,
+            waits=waits,
             consumed=tuple(deeds.consumed),
             children=tuple(deeds.children),
             messages=tuple(deeds.messages),
@@ -133,5 +149,5 @@ class Gains:
             pruned=tuple(deeds.pruned),
             values=self.values,
             beat=self.beat,
-            **about,
+            charged=charged,
         )

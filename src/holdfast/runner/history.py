@@ -52,7 +52,8 @@ class History:
         self._position = self._untold[0].position if self._untold else 0
         self._last = self._last_fact()
         self._reached = 0
-        self._to_replay: list[tuple[int, int, Operation, Entry]] = []
+        self.to_replay: list[tuple[int, int, Operation, Entry]] = []
+        """What is asked for and its outcome recorded: a heap, of which `pop_replay` takes."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -203,30 +204,25 @@ class History:
 
     # Replaying
 
-    @property
-    def has_replay(self) -> bool:
-        """Whether something is asked for whose outcome is recorded."""
-        return bool(self._to_replay)
-
     def schedule(self, operation: Operation, recorded: Entry) -> None:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
-        heapq.heappush(self._to_replay, (recorded.position, operation.serial, operation, recorded))
+        heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
     def check_step(self) -> None:
         """At a standstill of strict code: it must ask for whatever comes next in the history, if something does."""
         untold = self._next_untold()
         if untold is not None:
-            if not self._to_replay or self._to_replay[0][0] != untold.position:
+            if not self.to_replay or self.to_replay[0][0] != untold.position:
                 self.diverge(
                     f"the code is strict, and does not ask for what comes next: {untold.location!r} "
                     f"(a {untold.kind.value}, position {untold.position})"
                 )
-        elif not self._to_replay and self.has_unvisited(""):
+        elif not self.to_replay and self.has_unvisited(""):
             self.diverge("the code is strict, and goes on without what the history has begun")
 
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for."""
-        _, _, operation, entry = heapq.heappop(self._to_replay)
+        _, _, operation, entry = heapq.heappop(self.to_replay)
         return operation, entry
 
     # Diverging

@@ -132,26 +132,20 @@ class Inbox:
             self._drop()
         return None
 
-    def pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
-        """The earliest thing that is due by `now`: an arrival with its operation, or an operation's deadline."""
-        at = self.next_deadline()
-        if at is None or at > now:
-            return None
-        *_, arrival, operation = heapq.heappop(self._due)
-        return arrival, operation
-
     def has_due(self, now: Micros) -> bool:
         """Whether something is due by `now`."""
         at = self.next_deadline()
         return at is not None and at <= now
 
-    def overdue(self, now: Micros) -> Operation | None:
-        """The operation whose own time is the earliest thing that is due by `now`, if it is that."""
-        at = self.next_deadline()
-        if at is None or at > now:
-            return None
+    def overdue(self) -> Operation | None:
+        """After `has_due`: the operation whose own time is what is due first, if it is that."""
         *_, arrival, operation = self._due[0]
         return operation if arrival is None else None
+
+    def pop_due(self) -> tuple[Arrival | None, Operation]:
+        """After `has_due`: what is due first, an arrival with its operation, or an operation's deadline."""
+        *_, arrival, operation = heapq.heappop(self._due)
+        return arrival, operation
 
     @property
     def cursors(self) -> dict[str, int]:

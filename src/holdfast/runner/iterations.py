@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from holdfast.core.location import iterations_around
@@ -12,7 +11,7 @@ class Iterations:
     """Locations by loop and iteration. A location inside nested loops stands under each of them."""
 
     def __init__(self, locations: Iterable[str]) -> None:
-        self._loops: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._loops: dict[str, dict[int, set[str]]] = {}
         for location in locations:
             self.add(location)
 
@@ -20,7 +19,7 @@ class Iterations:
         """Take in a location, if it is inside a loop; the mark with which an iteration begins is one of its own."""
         if "/~" in location:
             for loop, number in iterations_around(location):
-                self._loops[loop][number].add(location)
+                self._loops.setdefault(loop, {}).setdefault(number, set()).add(location)
 
     def numbers(self, loop: str) -> list[int]:
         """The iterations of which anything is recorded."""

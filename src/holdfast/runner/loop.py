@@ -155,15 +155,14 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self._root = self._make_task(coroutine, self._root_scope, None, Context(), {})
         return self._root
 
-    def drive(self, action: Callable[[], None] | None = None) -> None:
+    def drive(self, action: Callable[..., None] = nothing, *args: Any) -> None:
         """Call `action` as code of the run, then run callbacks in order until the run stands still.
 
         Drives never nest. `KeyboardInterrupt` goes on up; the run is then good for eviction only.
         """
         outside = self._enter()
         try:
-            if action is not None:
-                action()
+            action(*args)
             assert self._ready is not None
             self._drain(self._ready)
         finally:
@@ -373,9 +372,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def _enter(self) -> Outside:
         if self._is_closed:
             raise RuntimeError(f"run {self.run_id} has left memory")
-        if self._is_running or current_run_loop() is not None:
-            raise RuntimeError(f"drives do not nest: run {self.run_id} inside {_get_running_loop()!r}")
-        outside = take_over(self, self._hold_generator)
+        outer = _get_running_loop()
+        if self._is_running or type(outer) is RunLoop:
+            raise RuntimeError(f"drives do not nest: run {self.run_id} inside {outer!r}")
+        outside = take_over(self, outer, self._hold_generator)
         if self._ready is None:
             self._ready = deque()
         self._is_running = True

@@ -122,19 +122,28 @@ class StepCall(Operation):
             return None
         return Wait(location=self.location, kind=WaitKind.RETRY, since=self.asked_at, deadline=self.retry_at)
 
-    def settled(self, state: EntryState, position: int, stamp: Micros, **outcome: Any) -> Entry:
-        """The record of the step's outcome: its `result` or its `error`."""
+    def settled(
+        self,
+        state: EntryState,
+        position: int,
+        stamp: Micros,
+        *,
+        result: str | None = None,
+        error: ErrorRecord | None = None,
+    ) -> Entry:
+        """The record of the step's outcome: its result or its error."""
         return Entry(
             location=self.location,
             kind=self.kind,
             state=state,
             position=position,
             attempts=self.attempts,
+            result=result,
+            error=error,
             started_at=self.started_at or self.asked_at,
             finished_at=stamp,
             since=self.since,
             has_undo=state is EntryState.DONE and self.options.undo is not None,
-            **outcome,
         )
 
     def retrying(self, error: ErrorRecord | None) -> Entry:

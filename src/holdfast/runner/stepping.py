@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Renew, TurnAround
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Renew, Suspend, TurnAround
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError
 from holdfast.core.model import Entry, EntryState, Lease, Wait, WaitKind
@@ -46,6 +46,11 @@ class Stepping:
         self.outcome: Outcome | None = None
         self.due_since: Micros | None = None
         """The instant of the first thing that had come, or was due: since then the run could have been claimed."""
+
+        # What its code may take in time; what undoes it may take as long as it needs.
+        is_limited = lease.run.rollback is None
+        self._end_by = lease.run.end_by if is_limited else None
+        self._max_suspend = lease.run.options.max_suspend if is_limited else None
 
         self._asked = asked
         self._gains = Gains()
@@ -115,8 +120,16 @@ class Stepping:
         self._gains.add(call.retrying(record))
         self.settle(now)
 
-    def _settle_step(self, call: StepCall, state: EntryState, now: Micros, **outcome: Any) -> None:
-        entry = call.settled(state, self._next_position(), self._stamp(now), **outcome)
+    def _settle_step(
+        self,
+        call: StepCall,
+        state: EntryState,
+        now: Micros,
+        *,
+        result: str | None = None,
+        error: ErrorRecord | None = None,
+    ) -> None:
+        entry = call.settled(state, self._next_position(), self._stamp(now), result=result, error=error)
         self._is_new = True
         self._has_undo = self._has_undo or entry.has_undo
         if not call.options.ephemeral:
@@ -174,17 +187,16 @@ class Stepping:
 
     def _expired(self, now: Micros) -> str | None:
         """Why the run has to be cancelled: it takes too long, or was suspended for too long without anything coming."""
-        options = self.run.options
-        if self.run.rollback is not None:
+        if self._end_by is not None and now >= self._end_by:
+            return f"it ran longer than its max_run of {(self.run.options.max_run or 0) / SECOND:g} s"
+        if self._max_suspend is None:
             return None
-        if self.run.end_by is not None and now >= self.run.end_by:
-            return f"it ran longer than its max_run of {(options.max_run or 0) / SECOND:g} s"
         since = self.run.suspended_at
-        if options.max_suspend is None or since is None or now < since + options.max_suspend:
+        if since is None or now < since + self._max_suspend:
             return None
-        is_same = self._fed == 0 and self.stamp <= since and self.inbox.overdue(now) is None
+        is_same = self._fed == 0 and self.stamp <= since
         if is_same and not self.inbox.has_due(now) and self._asked.is_waiting(now):
-            return f"it was suspended longer than its max_suspend of {options.max_suspend / SECOND:g} s"
+            return f"it was suspended longer than its max_suspend of {self._max_suspend / SECOND:g} s"
         return None
 
     def _cancelled(self, why: str) -> Outcome:
@@ -220,8 +232,7 @@ class Stepping:
 
     def next_deadline(self) -> Micros | None:
         """When something of this run is due by itself: a timer, a time-out, a retry, its own end."""
-        deadline = self._asked.next_deadline()
-        end_by = self.run.end_by if self.run.rollback is None else None
+        deadline, end_by = self._asked.next_deadline(), self._end_by
         return deadline if end_by is None or (deadline is not None and deadline < end_by) else end_by
 
     def is_waiting(self, now: Micros) -> bool:
@@ -266,25 +277,16 @@ class Stepping:
         charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
         if charged:
             self.run = replace(self.run, crashes=0)
-        waits = self._registration.write(next, self._limits(now))
+        waits = self._registration.write(next, self._limits(now) if isinstance(next, Suspend) else ())
         if waits is not None:
             self.inbox.registered(waits)
-        return gains.checkpoint(
-            run_id=self.run.id,
-            token=self.token,
-            seen=self.inbox.seen,
-            next=next,
-            waits=waits,
-            charged=charged,
-        )
+        return gains.checkpoint(self.run.id, self.token, self.inbox.seen, next, waits, charged=charged)
 
     def _limits(self, now: Micros) -> tuple[Wait, ...]:
         """What ends a suspension, or the run, though nothing comes."""
-        end_by, length = self.run.end_by, self.run.options.max_suspend
-        if self.run.rollback is not None or (end_by is None and length is None):
-            return ()
+        length = self._max_suspend
         limits = (
-            (rules.MAX_RUN_LOCATION, self.run.start_at, end_by),
+            (rules.MAX_RUN_LOCATION, self.run.start_at, self._end_by),
             (rules.MAX_SUSPEND_LOCATION, now, None if length is None else now + length),
         )
         return tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.events import _get_running_loop, _set_running_loop
+from asyncio.events import _set_running_loop
 from asyncio.tasks import _leave_task, current_task  # the first is documented under "Extending asyncio"
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
@@ -22,9 +22,13 @@ if sys.version_info >= (3, 14):
 Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None, Any]
 
 
-def take_over(loop: asyncio.AbstractEventLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]], None]) -> Outside:
-    """Make `loop` the thread's running loop."""
-    outer, outer_task = _get_running_loop(), None
+def take_over(
+    loop: asyncio.AbstractEventLoop,
+    outer: asyncio.AbstractEventLoop | None,
+    hold_generator: Callable[[AsyncGenerator[Any, Any]], None],
+) -> Outside:
+    """Make `loop` the thread's running loop, in place of `outer`."""
+    outer_task = None
     if sys.version_info >= (3, 14) and outer is not None:
         # Else no task of ours could be entered when a drive is started from inside a task.
         outer_task = _swap_current_task(outer, None)

@@ -77,7 +77,7 @@ class Turn(Asking):
                 self._history.check_step()
                 if self._history.diverged is not None:
                     break
-            if self._history.has_replay:
+            if self._history.to_replay:
                 self._replay_next()
             elif (why := self._expired(now)) is not None:
                 self.outcome = self._cancelled(why)
@@ -107,9 +107,12 @@ class Turn(Asking):
 
         Something that must wait for the next checkpoint holds back all that is later, too.
         """
-        late = self.inbox.overdue(now)
+        self._is_overdue = False
+        if not self.inbox.has_due(now):
+            return None
+        late = self.inbox.overdue()
         self._is_overdue = late is not None and self._must_wait(late)
-        return None if self._is_overdue else self.inbox.pop_due(now)
+        return None if self._is_overdue else self.inbox.pop_due()
 
     def _must_wait(self, late: Operation) -> bool:
         """Whether an operation whose time has come must not be told so before the next checkpoint.
@@ -170,7 +173,7 @@ class Turn(Asking):
         if isinstance(operation, Pause) and operation.fire is not None:
             self.loop.drive(operation.fire)
         elif future is not None and not future.done():
-            self.loop.drive(lambda: future.set_result(entry))
+            self.loop.drive(future.set_result, entry)
 
     # Judging
 
@@ -225,7 +228,7 @@ class Turn(Asking):
     # What is wanted
 
     def startable(self, now: Micros) -> list[StepCall]:
-        return [] if self._history.has_replay else super().startable(now)
+        return [] if self._history.to_replay else super().startable(now)
 
     def attempt(self, call: TxCall) -> Attempt:
         """What the store is to carry out for a transaction, together with the checkpoint taken last."""
@@ -253,8 +256,13 @@ class Turn(Asking):
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""
+        if self.loop.is_evicting:
+            return  # it has left already
         if self._root is not None and self._root.done() and not self._root.cancelled():
             self._root.exception()  # it was looked at, or does not matter: a violation came before it
         self.loop.evict(is_over=isinstance(self.outcome, Finish))
         self._timers.clear()
         super().evict()
+        # Cuts the circle between a turn and what its code sees of it: a run that is over is gone at once, where the
+        # collector would first have to find all that it was made of.
+        del self.context

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
-from functools import partial
 from time import perf_counter
 from types import CoroutineType, FunctionType
 from typing import Any
@@ -64,6 +64,7 @@ class Executor:
         self._threads = Threads(threads, self._loop)
         self._running: set[Body] = set()
         self._queue: deque[Body] = deque()
+        self._ended: list[tuple[Body, Any, BaseException | None]] = []
 
     @property
     def is_idle(self) -> bool:
@@ -100,8 +101,9 @@ class Executor:
         self._running.add(body)
         body.began = perf_counter()
         if _is_async(body.call.function):
-            self._set_timer(body)
-            self._spawn(body, _called(body))
+            if body.call.options.timeout is not None:
+                self._set_timer(body)
+            self._spawn(body)
         else:
             self._threads.submit(lambda: self._run_in_thread(body))
 
@@ -125,27 +127,50 @@ class Executor:
         """A function returned: with a result, or with something still to be awaited."""
         if error is None and not body.is_abandoned and (type(value) is CoroutineType or inspect.isawaitable(value)):
             body.value = value
-            self._spawn(body, _awaited(body))
+            self._spawn(body)
         else:
             if type(value) is CoroutineType:
                 value.close()  # abandoned meanwhile: it is not begun
             self._end(body, value, error)
 
-    def _spawn(self, body: Body, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, body: Body) -> None:
+        coroutine = self._see_through(body)
+        coroutine.send(None)  # up to its first await: what cancels the task before its first step arrives in there, too
         # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
         body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
-        body.task.add_done_callback(partial(self._task_done, body))
 
-    def _task_done(self, body: Body, task: asyncio.Task[Any]) -> None:
-        body.task = None
-        if task.cancelled():
+    async def _see_through(self, body: Body) -> None:
+        """The task of a body: call its function, or await what a call in a thread returned, and hand in the outcome."""
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            await _begun()
+            # Called in here, not before: what the call itself raises (wrong arguments) is reported like all else.
+            value = await (body.call.function(*body.call.arguments(body.info)) if body.value is None else body.value)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except asyncio.CancelledError:
             if type(body.value) is CoroutineType:
                 body.value.close()  # cancelled before its first step, it was never awaited
             # Not by us (then nobody listens): the body's own cancellation is its error like any other.
-            self._end(body, None, asyncio.CancelledError("the step's body was cancelled"))
-        else:
-            error = task.exception() or body.error
-            self._end(body, None if error is not None else task.result(), error)
+            error = asyncio.CancelledError("the step's body was cancelled")
+        except BaseException as raised:  # noqa: BLE001 - also SystemExit, with which a task would end its loop
+            error = raised
+        body.task = None
+        self._ended.append((body, value, error))
+        if len(self._ended) == 1:
+            # Not one callback for each, which would cost more than all the rest of a short body; and not from here, as
+            # runs are driven from plain callbacks, never from inside a task.
+            self._loop.call_soon(self._take_in)
+
+    def _take_in(self) -> None:
+        ended, self._ended = self._ended, []
+        for body, value, error in ended:
+            try:
+                self._end(body, value, error)
+            except Exception as trouble:  # noqa: BLE001 - the results behind it are those of other runs
+                message = "exception while a step's result was taken in"
+                self._loop.call_exception_handler({"message": message, "exception": trouble})
 
     def _time_out(self, body: Body) -> None:
         body.timer = None
@@ -173,16 +198,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-async def _called(body: Body) -> Any:
-    # Called inside the task, not before: what the call itself raises (wrong arguments) is reported like all else.
-    try:
-        return await body.call.function(*body.call.arguments(body.info))
-    except SystemExit as error:
-        body.error = error  # not raised: a task that does so ends its loop, and with it the worker
-
-
-async def _awaited(body: Body) -> Any:
-    try:
-        return await body.value
-    except SystemExit as error:
-        body.error = error  # as above
+@types.coroutine
+def _begun() -> Generator[None, None, None]:
+    """Comes back when the task it is awaited in makes its first step."""
+    yield

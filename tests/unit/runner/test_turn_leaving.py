@@ -14,7 +14,7 @@ from holdfast.core.checkpoint import Block, Finish, Hold, Release, TurnAround
 from holdfast.core.model import Entry, EntryKind, EntryState
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.core.states import RunState
-from tests.unit.runner.turn_rig import Rig, evict_turns, message, step
+from tests.unit.runner.turn_rig import Rig, evict_turns, forget, message, step
 
 __all__ = ["evict_turns"]
 pytestmark = pytest.mark.usefixtures("evict_turns")
@@ -111,6 +111,25 @@ def test_t7_leaving_twice_is_leaving_once() -> None:
     rig = Rig(shop).begin()
     rig.turn.evict()
     rig.turn.evict()
+
+
+def test_t7_a_run_that_is_over_leaves_nothing_for_the_collector() -> None:
+    async def shop(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.step("a", nothing))
+            group.create_task(ctx.step("b", nothing))
+
+    rig = Rig(shop).begin().play()
+    rig.result()
+    rig.turn.evict()
+    turn = forget(rig.turn)
+    gc.collect()
+    gc.disable()
+    try:
+        del rig
+        assert turn() is None, gc.get_referrers(turn())
+    finally:
+        gc.enable()
 
 
 def test_t7_a_released_run_loses_nothing_that_was_gained() -> None:

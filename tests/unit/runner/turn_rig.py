@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,12 @@ def evict_turns() -> Iterator[None]:
     yield
     while _turns:
         _turns.pop().evict()
+
+
+def forget(turn: Turn) -> weakref.ref[Turn]:
+    """Let go of a turn that has left memory, and tell whether anybody else has not."""
+    _turns.remove(turn)
+    return weakref.ref(turn)
 
 
 class Rig:

@@ -121,6 +121,31 @@ async def test_a_body_that_is_abandoned_before_its_first_step_is_never_begun(ben
     bench.start(an_async, 1)
     await bench.wait_for(1)
     assert begun == []
+    assert bench.executor.is_idle
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_body_that_somebody_else_cancels_is_reported(bench: Bench, has_begun: bool) -> None:
+    known = asyncio.all_tasks()
+    bench.start(asyncio.Event().wait)
+    if has_begun:
+        await asyncio.sleep(0)
+    (task,) = asyncio.all_tasks() - known
+    task.cancel()
+    (body,) = await bench.wait_for(1)
+    assert isinstance(body.error, asyncio.CancelledError)
+    assert bench.executor.is_idle
+
+
+async def test_a_result_that_cannot_be_taken_in_does_not_keep_others_from_it(bench: Bench) -> None:
+    loop, troubles = asyncio.get_running_loop(), list[Any]()
+    loop.set_exception_handler(lambda _, context: troubles.append(context["exception"]))
+    first = bench.start(an_async, 1)
+    first.report = lambda body: 1 // 0  # type: ignore[assignment]
+    bench.start(an_async, 2)
+    (other,) = await bench.wait_for(1)
+    assert other.value == 2
+    assert [type(trouble) for trouble in troubles] == [ZeroDivisionError]
 
 
 async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_begun() -> None:

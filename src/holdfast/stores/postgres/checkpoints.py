@@ -7,7 +7,7 @@ the server writes it if the run is still so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,6 @@ from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.stores.memory import checkpoints as model
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.changes import with_fields
 from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
@@ -273,18 +272,18 @@ class Writing:
         if len(batch) == 1 and (yield from self._write_alone(*plains.items())):
             return
         numbered = list(enumerate(batch, start=1))
-        gained = [with_fields(entry, n=number) for number, one in numbered for entry in one.checkpoint.entries]
+        gained = _numbered_entries(numbered)
         moves = [one.move(number, self._now) for number, one in numbered]
         moved = [move for move in moves if move is not None]
         runs = [
             (one.checkpoint.run_id, one.checkpoint.token, one.checkpoint.seen, "hold" if move is None else one.kind)
             for one, move in zip(batch, moves, strict=True)
         ]
-        rest = encode(gained).decode() if gained else None, encode(moved).decode() if moved else None, self._at
+        rest = gained, encode(moved).decode() if moved else None, self._at
         if len(runs) == 1:
             said = _decode((yield self._calls.checkpoint_one, (*runs[0], *rest)))
         else:
-            said = _decode((yield self._calls.checkpoint, (*map(list, zip(*runs, strict=True)), *rest)))
+            said = _decode((yield self._calls.checkpoint, (*map(array_of, zip(*runs, strict=True)), *rest)))
         self._now = said.now
         for index, (place, one) in enumerate(plains.items()):
             told = said.verdicts[index] if said.verdicts is not None else _Said("written", one.checkpoint.seen)
@@ -301,7 +300,7 @@ class Writing:
         if move is None and len(one.checkpoint.entries) == 1:
             trip = self._calls.step, _step(one.checkpoint, self._at)
         elif move is not None and one.is_mere_end and move.keys() <= _END_FIELDS:
-            trip = self._calls.finish, _finish(one.checkpoint, move, self._at)
+            trip = self._calls.finish, _finish(one, move, self._at)
         else:
             return False
         now: Micros | None = yield trip
@@ -332,6 +331,23 @@ class Writing:
             self.news.ready.add(one.after.type)
 
 
+def _numbered_entries(batch: Sequence[tuple[int, Plain]]) -> str | None:
+    """The entries of a batch as JSON, each with the number of its run."""
+    entries = [b'{"n":%d,' % n + encode(entry)[1:] for n, one in batch for entry in one.checkpoint.entries]
+    return f"[{b','.join(entries).decode()}]" if entries else None
+
+
+def array_of(values: Iterable[str | int]) -> str:
+    """An array as the server reads it. Not a list, which the driver takes apart: that takes it ten times as long."""
+    return "{" + ",".join([str(one) if type(one) is int else _quoted(str(one)) for one in values]) + "}"
+
+
+def _quoted(text: str) -> str:
+    if "\\" in text or '"' in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
 def _step(checkpoint: Checkpoint, at: Micros | None) -> tuple[object, ...]:
     (entry,) = checkpoint.entries
     return (
@@ -355,16 +371,16 @@ def _step(checkpoint: Checkpoint, at: Micros | None) -> tuple[object, ...]:
     )
 
 
-def _finish(checkpoint: Checkpoint, move: dict[str, Any], at: Micros | None) -> tuple[object, ...]:
+def _finish(one: Plain, move: dict[str, Any], at: Micros | None) -> tuple[object, ...]:
     return (
-        checkpoint.run_id,
-        checkpoint.token,
+        one.checkpoint.run_id,
+        one.checkpoint.token,
         move["state"].value,
         move.get("result"),
         encode(move["error"]).decode() if "error" in move else None,
         move["event"],
         encode(move["data"]).decode() if move["data"] else None,
-        encode([with_fields(entry, n=1) for entry in checkpoint.entries]).decode() if checkpoint.entries else None,
+        _numbered_entries([(1, one)]),
         at,
     )
 

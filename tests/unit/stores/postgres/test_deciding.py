@@ -16,7 +16,7 @@ from holdfast.stores.memory import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import decided
-from holdfast.stores.postgres.talks import Talk, hold
+from holdfast.stores.postgres.talks import Talk, chained, hold
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
 
@@ -58,8 +58,9 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     wishes.send(messages)
     talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working, messages, now), None)
     hold_row(outsider, 1)
-    sender.execute(*next(talk))  # begins
-    loading = asyncio.create_task(asyncio.to_thread(lambda trip: sender.execute(*trip).fetchone(), talk.send(None)))
+    begin, load = chained(next(talk)).trips
+    sender.execute(*begin)
+    loading = asyncio.create_task(asyncio.to_thread(lambda: sender.execute(*load).fetchone()))
     await until_somebody_waits(outsider)
     await start(store, an_intent(2))
     outsider.rollback()
