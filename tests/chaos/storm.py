@@ -289,7 +289,8 @@ class Storm:
         )
 
     def _fate(self, hand: Hand) -> Fate:
-        return Fate(hand.pid, hand.worker_id, hand.killed_at, tuple(self._stops.get(hand.number, ())))
+        stopped = tuple(self._stops.get(hand.number, ()))
+        return Fate(hand.pid, hand.worker_id, hand.killed_at, hand.left_at, stopped)
 
     def _complaints(self) -> list[Remark]:
         """Workers that said what nobody should say, or ended though nobody told them to."""
