@@ -122,7 +122,7 @@ def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
             held_at, at = before.at / SECOND, fact.at / SECOND
             silent = [begun for begun, end in fate.stopped if begun <= at and end >= held_at]
             silent += [fate.killed_at] if fate.killed_at is not None and fate.killed_at <= at else []
-            since = min(silent, default=None)
+            since = max(silent, default=None)  # in between it was alive
             if since is not None and not any(begun <= at and end >= since for begun, end in evidence.outages):
                 found.append((at - since, story.run.id))
     return found
