@@ -9,16 +9,20 @@ CODE   := $(wildcard src tests benchmarks examples)
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test check bench demo
+.PHONY: help setup lock fmt lint types test check mutants chaos figures bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv and install what is missing
 
-lock: $(UV) ## choose newer versions for requirements-dev.txt
+lock: $(UV) ## choose newer versions of the tools and of the benchmarks' peers
 	$(UV) pip compile pyproject.toml --group dev --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --custom-compile-command "make lock" --quiet --output-file requirements-dev.txt
+	for peer in $(basename $(wildcard benchmarks/peers/requirements/*.in)); do \
+		$(UV) pip compile $$peer.in --upgrade --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" --quiet --output-file $$peer.txt || exit 1; \
+	done
 
 fmt: $(READY) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -37,8 +41,21 @@ test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
 
 check: lint types test ## everything that must hold before a change goes in
 
-bench: $(READY) ## measure throughput, latency and scale
-	$(BIN)/python -m benchmarks
+mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+bench: $(READY) ## measure side by side with peers; ARGS="--quick" is short
+	UV=$(UV) $(BIN)/python -m benchmarks.versus $(ARGS)
+
+STORE   ?= sqlite
+MINUTES ?= 1
+CHAOS    = $(BIN)/python -m tests.chaos --store $(STORE) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=x
+	$(CHAOS) --minutes $(MINUTES) $(if $(FIGURES),--figures)
+
+figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
+	$(CHAOS) --figures
 
 demo: $(READY) ## watch runs survive crashes
 	$(BIN)/holdfast demo

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
     from holdfast.testing.postgres import Databases, PostgresServer
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 # No deadline: a slow machine is not a bug, and a test that hangs meets the time limit of every test.
 settings.register_profile("holdfast", deadline=None, print_blob=True)
 settings.load_profile("holdfast")
+
+# For `make mutants`, where a bug is known to be there: the same examples each time, and the first that fails will do.
+settings.register_profile(
+    "mutants", deadline=None, print_blob=False, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
 
 
 @pytest.fixture(scope="session")

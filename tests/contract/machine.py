@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
@@ -55,8 +55,6 @@ from holdfast.core.ports import Details, LetterQuery, Query, Store
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     LEASE,
     PYTHON,
@@ -76,6 +74,7 @@ from holdfast.testing.contract.arrange import (
     for_time,
     succeed,
 )
+from tests.contract.side_by_side import Open, SideBySide
 from tests.contract.slots import check_slots
 from tests.contract.wishes import WISHES, Wish, request_of
 
@@ -225,15 +224,11 @@ QUERIES = some_of(
 )
 
 
-class StoreMachine(RuleBasedStateMachine):
+class StoreMachine(SideBySide):
     """Drives the model and another store side by side."""
 
-    def __init__(self, open_other: Callable[[SettableClock], Store]) -> None:
-        super().__init__()
-        self.clock = SettableClock()
-        self.loop = asyncio.new_event_loop()
-        self.model = MemoryStore(clock=self.clock)
-        self.other = open_other(self.clock)
+    def __init__(self, open_other: Open) -> None:
+        super().__init__(open_other)
         self.claim_ids: list[str] = []
         self.leases: list[Lease] = []
         self.known: dict[str, dict[int, Arrival]] = defaultdict(dict)
@@ -243,12 +238,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.events: list[Event] = []
         self.position = 0
         self.asked = self.looked = 0
-        self.loop.run_until_complete(self.model.open())
-        self.loop.run_until_complete(self.other.open())
-
-    def teardown(self) -> None:
-        self.loop.run_until_complete(self.other.close())
-        self.loop.close()
 
     # Doing
 

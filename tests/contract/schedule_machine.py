@@ -5,20 +5,18 @@ The memory store is the model. Apart from the other machine, as schedules touch 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import DAY, SECOND, Micros
 from holdfast.core.model import Firing, RunOptions, Schedule
 from holdfast.core.ports import Due, Query, ScheduleQuery, Store
 from holdfast.core.schedules import firing
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.contract import SettableClock
+from tests.contract.side_by_side import Open, SideBySide
 
 NAMES = ("it's %", "nightly", "Ünï")
 RULES: tuple[dict[str, Any], ...] = (
@@ -51,22 +49,12 @@ SLOTS = 3
 MANY = 1_000
 
 
-class ScheduleMachine(RuleBasedStateMachine):
+class ScheduleMachine(SideBySide):
     """Drives the model and another store side by side."""
 
-    def __init__(self, open_other: Callable[[SettableClock], Store]) -> None:
-        super().__init__()
-        self.clock = SettableClock()
-        self.loop = asyncio.new_event_loop()
-        self.model = MemoryStore(clock=self.clock)
-        self.other = open_other(self.clock)
+    def __init__(self, open_other: Open) -> None:
+        super().__init__(open_other)
         self.seen: list[Due] = []
-        self.loop.run_until_complete(self.model.open())
-        self.loop.run_until_complete(self.other.open())
-
-    def teardown(self) -> None:
-        self.loop.run_until_complete(self.other.close())
-        self.loop.close()
 
     @initialize(schedules=SOME)
     def begin(self, schedules: list[Schedule]) -> None:

@@ -8,33 +8,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import settings
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule
-from holdfast.core.ports import Sent, Store
+from holdfast.core.ports import Sent
 from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, limits, moves, queues
 from holdfast.stores.memory.state import Record, State
-from holdfast.stores.postgres import PostgresStore, deciding, transfers
+from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import Operation
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract import SettableClock
 from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
+from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 
 EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "50"))
 POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
@@ -42,28 +38,9 @@ POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
 STEPS = 50
 
 
-def drive(open_other: Callable[[SettableClock], Store], like: settings) -> None:
-    class Machine(StoreMachine):
-        def __init__(self) -> None:
-            super().__init__(open_other)
-
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            like,
-            stateful_step_count=STEPS,
-            deadline=None,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 @pytest.mark.timeout(60 + EXAMPLES * 2)
 def test_the_sqlite_store_answers_like_the_model(tmp_path: Path) -> None:
-    numbers = count()
-
-    drive(lambda clock: SqliteStore(tmp_path / f"{next(numbers)}.db", clock=clock), settings(max_examples=EXAMPLES))
+    drive(StoreMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
 @pytest.mark.timeout(60 + POSTGRES_EXAMPLES * 10)
@@ -71,14 +48,8 @@ def test_the_postgres_store_answers_like_the_model(
     postgres_databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as lent:
-
-        def open_other(clock: SettableClock) -> Store:
-            lent.close()  # the one before is cleaned, and lent again
-            url = lent.enter_context(postgres_databases.lend(is_migrated=True))
-            number_without_gaps(monkeypatch)
-            return PostgresStore(url, clock=clock)
-
-        drive(open_other, settings(max_examples=POSTGRES_EXAMPLES))
+        stores = postgres_stores(postgres_databases, lent, lambda: number_without_gaps(monkeypatch))
+        drive(StoreMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
 def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., Talk[Any]] = deciding._attempt) -> None:
@@ -110,20 +81,10 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
 
 
 def test_the_model_answers_like_itself() -> None:
-    drive(lambda clock: MemoryStore(clock=clock), settings(max_examples=10))
+    drive(StoreMachine, lambda clock: MemoryStore(clock=clock), settings(max_examples=10), STEPS)
 
 
 # The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
-
-
-class SickState(State):
-    """Only what is done to this one is done wrongly; the model beside it stays right."""
-
-
-class SickStore(MemoryStore):
-    def __init__(self, clock: SettableClock) -> None:
-        super().__init__(clock=clock)
-        self._state = SickState()
 
 
 def writes_without_fence(right: Callable[..., Verdict], state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
@@ -228,16 +189,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = BUGS[bug]
-    right = getattr(module, name)
-
-    def wrong(state: State, *given: object, **named: object) -> object:
-        does = partial(bug, right) if isinstance(state, SickState) else right
-        return does(state, *given, **named)
-
-    monkeypatch.setattr(module, name, wrong)
-    # The same examples each time, so that it is found each time; and no search for the shortest one.
-    like = settings(max_examples=2_000, derandomize=True, database=None, phases=[Phase.generate], print_blob=False)
+    infect(monkeypatch, *BUGS[bug], bug)
 
     with pytest.raises(AssertionError):
-        drive(SickStore, like)
+        drive(StoreMachine, SickStore, like_each_time(2_000), STEPS)

@@ -8,77 +8,40 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import settings
 from msgspec.structs import replace
 
 from holdfast.core import schedules as rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Firing, Schedule
-from holdfast.core.ports import Fired, Store
-from holdfast.stores.memory import MemoryStore, schedules
+from holdfast.core.ports import Fired
+from holdfast.stores.memory import schedules
 from holdfast.stores.memory.state import State
-from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract import SettableClock
 from holdfast.testing.postgres import Databases
 from tests.contract.schedule_machine import ScheduleMachine
+from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 
 EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "30"))
 POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "8"))
 STEPS = 30
 
 
-def drive(open_other: Callable[[SettableClock], Store], like: settings) -> None:
-    class Machine(ScheduleMachine):
-        def __init__(self) -> None:
-            super().__init__(open_other)
-
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            like,
-            stateful_step_count=STEPS,
-            deadline=None,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 @pytest.mark.timeout(60 + EXAMPLES * 2)
 def test_the_sqlite_store_keeps_schedules_like_the_model(tmp_path: Path) -> None:
-    numbers = count()
-
-    drive(lambda clock: SqliteStore(tmp_path / f"{next(numbers)}.db", clock=clock), settings(max_examples=EXAMPLES))
+    drive(ScheduleMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
 @pytest.mark.timeout(60 + POSTGRES_EXAMPLES * 10)
 def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: Databases) -> None:
     with ExitStack() as lent:
-
-        def open_other(clock: SettableClock) -> Store:
-            lent.close()  # the one before is cleaned, and lent again
-            return PostgresStore(lent.enter_context(postgres_databases.lend(is_migrated=True)), clock=clock)
-
-        drive(open_other, settings(max_examples=POSTGRES_EXAMPLES))
+        stores = postgres_stores(postgres_databases, lent)
+        drive(ScheduleMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
 # The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
-
-
-class SickState(State):
-    """Only what is done to this one is done wrongly; the model beside it stays right."""
-
-
-class SickStore(MemoryStore):
-    def __init__(self, clock: SettableClock) -> None:
-        super().__init__(clock=clock)
-        self._state = SickState()
 
 
 def fires_what_was_changed(right: Callable[..., Fired], state: State, firing: Firing, now: Micros) -> Fired:
@@ -118,13 +81,7 @@ BUGS: dict[Callable[..., object], str] = {
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
-    right = getattr(schedules, BUGS[bug])
-
-    def wrong(state: State, *given: object) -> object:
-        return bug(right, state, *given) if isinstance(state, SickState) else right(state, *given)
-
-    monkeypatch.setattr(schedules, BUGS[bug], wrong)
-    like = settings(max_examples=500, derandomize=True, database=None, phases=[Phase.generate], print_blob=False)
+    infect(monkeypatch, schedules, BUGS[bug], bug)
 
     with pytest.raises(AssertionError):
-        drive(SickStore, like)
+        drive(ScheduleMachine, SickStore, like_each_time(500), STEPS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,19 +17,11 @@ import pytest
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.postgres import PostgresProxy
 from tests.faults.app import LIMIT_SECONDS, Post, letters, until, watch
+from tests.faults.statements import COMMIT, STATEMENTS
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
 LEASE_SECONDS = 3.0
-
-COMMIT = r"^\s*commit\b"
-STATEMENTS = {
-    "create": r"\bcreate_v\d+\(",
-    "claim": r"\bclaim_v\d+\(",
-    "checkpoint": r"\bcheckpoint_v\d+\(",
-    "renew": r"\brenew_v\d+\(",
-    "transaction": COMMIT,
-}
 
 CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STATEMENTS}
 """How many of each before and as many after it; heartbeats are too few for more."""
@@ -159,3 +152,5 @@ async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: H
         await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()), LIMIT_SECONDS + SECONDS * 2)
 
     await post.check()
+    cuts = sum(rule.hits for rule in rules)
+    sys.stdout.write(f"figure: {cuts} cuts, {len(post.runs)} runs: 0 duplicates, 0 losses\n")

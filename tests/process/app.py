@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -173,6 +173,13 @@ async def errand(ctx: Context, book: str, number: int) -> int:
     return number * 2
 
 
+def make_tables(connection: Any) -> None:
+    """Make tables of the test's own, with nothing in them."""
+    connection.execute("create table deposit (run_id text, number integer)")
+    connection.execute("create table total (count integer)")
+    connection.execute("insert into total values (0)")
+
+
 def deposit(connection: Any, number: int) -> int:
     """Write to tables of the test's own, in the transaction of the store."""
     mark = "?" if isinstance(connection, apsw.Connection) else "%s"
@@ -258,23 +265,25 @@ def bring_up(book: str, gate: str) -> str:
 # The process
 
 
-async def serve(url: str, **options: Any) -> None:
+async def serve(url: str, registries: Sequence[Registry], **options: Any) -> None:
     hf = Holdfast(url)
-    hf.include(workflows)
+    for registry in registries:
+        hf.include(registry)
     try:
         await hf.worker(**options).run()
     finally:
         await hf.close()
 
 
-def main() -> None:
+def main(*others: Registry) -> None:
+    """Work on the workflows of this module, and on others."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--lease", dest="lease_seconds", type=float, default=30)
     parser.add_argument("--grace", dest="grace_seconds", type=float, default=10)
     parser.add_argument("--concurrency", type=int, default=200)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
-    asyncio.run(serve(**vars(parser.parse_args())))
+    asyncio.run(serve(registries=(workflows, *others), **vars(parser.parse_args())))
 
 
 if __name__ == "__main__":

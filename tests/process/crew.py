@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,18 +38,27 @@ T = TypeVar("T")
 
 
 class Hand:
-    """One worker process."""
+    """One worker process, or another that is given a URL and options."""
 
-    def __init__(self, number: int, url: str, folder: Path, options: dict[str, float]) -> None:
+    def __init__(
+        self,
+        number: int,
+        url: str,
+        folder: Path,
+        options: Mapping[str, object],
+        *,
+        program: str = "tests.process.app",
+        role: str = "worker",
+    ) -> None:
         self.number = number
         self.worker_id = ""
         self.killed_at: float | None = None
         self.is_leaving = False
-        self._log = folder / f"worker-{number}.log"
+        self._log = folder / f"{role}-{number}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.process.app", url, *words],
+                [sys.executable, "-m", program, url, *words],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -210,6 +219,12 @@ class Crew:
         ]
         ledger = self.ledger.path.read_text() if self.ledger.path.exists() else ""
         return "\n".join([what, *logs, "--- ledger ---", _tail(ledger)])
+
+
+def is_stopped(hand: Hand) -> bool:
+    """Whether every thread of a process stands still."""
+    stats = [path.read_text() for path in Path(f"/proc/{hand.pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
 
 
 def _fate(hand: Hand) -> str:

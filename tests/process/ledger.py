@@ -15,7 +15,10 @@ from holdfast import LeaseLost, step_info
 
 @dataclass(frozen=True)
 class Deed:
-    """Something a body did: `began`, `ended`, or `cancelled`. All of one execution bear the same `mark`."""
+    """Something a body did: `began`, `ended`, `failed` or `cancelled`. All of one execution bear the same `mark`.
+
+    `at` is when by the clock of the machine, `word` what the body was given to tell.
+    """
 
     what: str
     run_id: str
@@ -23,11 +26,13 @@ class Deed:
     attempt: int
     pid: int
     mark: str
+    at: float
+    word: str
 
     @classmethod
     def read(cls, line: str) -> Deed:
-        what, run_id, location, attempt, pid, mark = line.split()
-        return cls(what, run_id, location, int(attempt), int(pid), mark)
+        what, run_id, location, attempt, pid, mark, at, word = line.split()
+        return cls(what, run_id, location, int(attempt), int(pid), mark, float(at), word)
 
 
 class Ledger:
@@ -37,20 +42,23 @@ class Ledger:
         self.path = Path(path)
 
     @contextmanager
-    def execution(self) -> Iterator[str]:
+    def execution(self, word: str = "-") -> Iterator[str]:
         """In a body: write down that it begins, and how it ends. Gives a mark that no other execution has."""
         mark = f"{os.getpid()}.{time.monotonic_ns()}"
-        self._write("began", mark)
+        self._write("began", mark, word)
         try:
             yield mark
         except (asyncio.CancelledError, LeaseLost):
-            self._write("cancelled", mark)
+            self._write("cancelled", mark, word)
             raise
-        self._write("ended", mark)
+        except Exception:
+            self._write("failed", mark, word)
+            raise
+        self._write("ended", mark, word)
 
-    def _write(self, what: str, mark: str) -> None:
+    def _write(self, what: str, mark: str, word: str) -> None:
         info = step_info()
-        line = f"{what} {info.run_id} {info.location} {info.attempt} {os.getpid()} {mark}\n"
+        line = f"{what} {info.run_id} {info.location} {info.attempt} {os.getpid()} {mark} {time.time():.6f} {word}\n"
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.write(file, line.encode())  # one write, so that lines of several processes do not mix
         os.close(file)
@@ -59,9 +67,12 @@ class Ledger:
         """Those that were done, of one run and at one location if so wished."""
         return [
             deed
-            for deed in map(Deed.read, self._lines())
+            for deed in self.all()
             if deed.what == what and run_id in (None, deed.run_id) and location in (None, deed.location)
         ]
+
+    def all(self) -> list[Deed]:
+        return list(map(Deed.read, self._lines()))
 
     def executions(self) -> dict[tuple[str, str], list[Deed]]:
         """What began, by run and location."""

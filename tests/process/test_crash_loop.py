@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from holdfast import RunFailed, RunHandle, RunState
@@ -44,6 +46,7 @@ async def test_a_run_that_kills_three_workers_is_blocked(crew: Crew) -> None:
     assert info.ready_at is None  # it is not tried again by itself
     assert "Blocked" in await run.explain()
     assert crew.executions(run, "die") == [0, 1, 2]
+    sys.stdout.write(f"figure: blocked after 3, {2 * INNOCENT} others succeeded\n")
 
 
 async def test_the_limit_is_the_workflows_own(crew: Crew) -> None:

@@ -1,47 +1,12 @@
-"""Workers are killed while their runs write to tables of their own: each write is there exactly once."""
+"""Runs and users' own tables: what is started with them is executed at once, and a transaction may kill its worker."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from typing import Any
 
 from holdfast import RunState
-from tests.process.app import deadly_transaction, tellers
+from tests.process.app import deadly_transaction, make_tables, tellers
 from tests.process.crew import Crew, on_every_store, step
-
-RUNS = 12
-DEPOSITS = 25
-KILLS = 3
-SHORT_LEASE_SECONDS = 1.0
-
-
-@on_every_store
-async def test_what_transactions_write_is_there_exactly_once_whoever_dies(crew: Crew) -> None:
-    crew.lease = min(crew.lease, SHORT_LEASE_SECONDS)
-    with crew.hf.connection() as connection:
-        make_tables(connection)
-    runs = [await crew.hf.start(tellers, DEPOSITS) for _ in range(RUNS)]
-    hand = await crew.hire()
-    for _ in range(KILLS):
-        await asyncio.sleep(random.uniform(0.02, 0.3))
-        hand.kill()
-        hand = await crew.hire()
-
-    results = await crew.results(runs)
-
-    assert all(result == list(range(DEPOSITS)) for result in results)
-    with crew.hf.connection(readonly=True) as connection:
-        assert connection.execute("select count from total").fetchall() == [(RUNS * DEPOSITS,)]
-        found = connection.execute("select run_id, number from deposit").fetchall()
-    assert sorted(found) == sorted((run.id, number) for run in runs for number in range(DEPOSITS))
-
-
-def make_tables(connection: Any) -> None:
-    """Make tables of the test's own, with nothing in them."""
-    connection.execute("create table deposit (run_id text, number integer)")
-    connection.execute("create table total (count integer)")
-    connection.execute("insert into total values (0)")
 
 
 @on_every_store

@@ -5,29 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from holdfast import RunHandle
 from holdfast.testing.postgres import PostgresProxy
 from tests.process.app import quick, story
-from tests.process.crew import Crew, Hand, facts, marks, step
+from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
 
 LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
 
 
-def is_stopped(hand: Hand) -> bool:
-    """Whether every thread of a process stands still."""
-    stats = [path.read_text() for path in Path(f"/proc/{hand.pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
-
-
+@pytest.mark.timeout(60 + 10 * ROUNDS)
 async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(crew: Crew) -> None:
     for round in range(ROUNDS):
         await freeze_once(crew, round)
+    sys.stdout.write(f"figure: stopped {ROUNDS} times with 4 runs each, 0 stale writes\n")
 
 
 async def freeze_once(crew: Crew, round: int) -> None:
@@ -82,6 +78,7 @@ async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Cr
     for round in range(ROUNDS):
         with PostgresProxy(crew.url) as proxy:
             await delay_once(crew, proxy, round)
+    sys.stdout.write(f"figure: stopped {ROUNDS} times with 2 runs each, 0 stale writes\n")
 
 
 async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
@@ -119,6 +116,32 @@ async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
     heir.kill()
     assert len(await crew.result(await crew.hf.start(quick, crew.book, 3))) == 3  # the stopped one works again
     frozen.kill()
+
+
+@pytest.mark.parametrize("crew", ["postgres"], indirect=True)
+async def test_a_worker_that_was_stopped_begins_no_step_that_another_has_done(crew: Crew) -> None:
+    """It was stopped before it heard that a step is recorded, and hears that when its lease has long been over."""
+    run = await crew.hf.start(story, crew.book, str(crew.gate()))
+    with PostgresProxy(crew.url) as proxy:
+        frozen = await crew.ready(crew.launch(proxy.url, lease=LEASE_SECONDS))
+        await crew.begun(run, "middle", frozen)
+        await asyncio.to_thread(proxy.delay, to_client=LEASE_SECONDS / 2)
+        crew.gate().touch()
+        await crew.until("the step is recorded", partial(is_recorded, run, "middle"))
+        frozen.signal(signal.SIGSTOP)
+        heir = await crew.hire(lease=30)
+        await crew.result(run)
+
+        frozen.signal(signal.SIGCONT)
+        await asyncio.to_thread(proxy.heal)
+        heir.kill()
+        assert len(await crew.result(await crew.hf.start(quick, crew.book, 3))) == 3  # the stopped one works again
+
+    assert crew.executions(run, "last") == [heir.number]
+
+
+async def is_recorded(run: RunHandle[list[str]], location: str) -> bool:
+    return location in await marks(run)
 
 
 def is_dropped(crew: Crew, run: RunHandle[list[str]], hand: Hand, how: str) -> bool:

@@ -11,8 +11,9 @@ from holdfast.cli.times import spoken
 from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run, WorkerInfo
-from holdfast.core.ports import PAGE_LIMIT, Finding, Query
+from holdfast.core.ports import Finding, Query
 from holdfast.core.states import LIVE, RunState
+from holdfast.engine.paging import run_pages
 from holdfast.engine.routing import alive as alive_among
 from holdfast.engine.routing import is_handled, unhandled
 
@@ -118,12 +119,13 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> Async
     ready: list[Run] = []
     blocked: list[Run] = []
     count = 0
-    async for run in _live_runs(hf):
-        count += 1
-        if run.state is RunState.BLOCKED:
-            blocked.append(run)
-        elif run.ready_at is not None and run.ready_at < now and not run.is_held:
-            ready.append(run)
+    async for page in run_pages(hf.store, Query(states=LIVE), _RUNS_READ):
+        for run in (details.run for details in page):
+            count += 1
+            if run.state is RunState.BLOCKED:
+                blocked.append(run)
+            elif run.ready_at is not None and run.ready_at < now and not run.is_held:
+                ready.append(run)
     if blocked:
         names = ", ".join(run.id for run in blocked[:_NAMED])
         more = " and more" if len(blocked) > _NAMED else ""
@@ -135,18 +137,6 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> Async
     yield _oldest(ready, alive, now)
     limit = f" (only the newest {_RUNS_READ:,} were looked at)" if count >= _RUNS_READ else ""
     yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")
-
-
-async def _live_runs(hf: Holdfast) -> AsyncIterator[Run]:
-    query = Query(states=LIVE, limit=PAGE_LIMIT)
-    for _ in range(_RUNS_READ // PAGE_LIMIT):
-        page = await hf.store.list(query)
-        for details in page:
-            yield details.run
-        if len(page) < PAGE_LIMIT:
-            return
-        last = page[-1].run
-        query = Query(states=LIVE, limit=PAGE_LIMIT, before=(last.created_at, last.id))
 
 
 def _oldest(ready: Sequence[Run], alive: Sequence[WorkerInfo], now: Micros) -> Finding:

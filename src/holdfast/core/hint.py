@@ -8,8 +8,8 @@ import msgspec
 class Hint(msgspec.Struct, frozen=True):
     """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
 
-    `is_rescheduled`: a schedule was set or changed. `is_elsewhere`: something was written by another process; look for
-    yourself.
+    `is_rescheduled`: a schedule was set or changed. `is_foreign`: all this was done by another process.
+    `is_elsewhere`: something was written by another process; look for yourself.
     """
 
     ready: frozenset[str] = frozenset()
@@ -18,6 +18,7 @@ class Hint(msgspec.Struct, frozen=True):
     taken: frozenset[str] = frozenset()
     replied: frozenset[str] = frozenset()
     is_rescheduled: bool = False
+    is_foreign: bool = False
     is_elsewhere: bool = False
 
 

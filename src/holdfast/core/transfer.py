@@ -206,13 +206,8 @@ def export_pause(facts: Sequence[AuditFact]) -> str | None:
     return last if last.startswith(EXPORT) else None
 
 
-def fresh_events(origin: Origin, events: Iterable[KeptEvent]) -> list[KeptEvent]:
-    """Those of the events that were not taken in, or passed over, before."""
-    return [event for event in events if event.number > origin.event]
-
-
 def fresh_letters(origin: Origin, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-    """Likewise, of dead letters."""
+    """Those of the dead letters that were not taken in before."""
     return [letter for letter in letters if letter.number > origin.letter]
 
 
@@ -229,6 +224,28 @@ def placed(origin: Origin, event: KeptEvent) -> tuple[Origin, KeptEvent | None]:
         return origin, None
     at = max(event.at, origin.at)  # where it comes from, two that were emitted at once may be the other way round
     return replace(origin, at=at), replace(event, at=at)
+
+
+def take_in(
+    origin: Origin,
+    events: Iterable[KeptEvent],
+    is_known: Callable[[KeptEvent], bool],
+    keep: Callable[[KeptEvent], object],
+) -> tuple[Origin, int, int]:
+    """Have a store keep what is new of the events: how far it is then, and how many it took in and skipped."""
+    taken = skipped = 0
+    for event in events:
+        if event.number <= origin.event:
+            continue  # taken in, or skipped, before
+        origin, kept = placed(origin, event)
+        if is_known(event):
+            continue
+        if kept is None:
+            skipped += 1
+        else:
+            keep(kept)
+            taken += 1
+    return origin, taken, skipped
 
 
 def renumbered(dump: Dump, high: int, next_number: Callable[[], int]) -> Dump:

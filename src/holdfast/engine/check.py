@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast.core.model import Entry, Run
 from holdfast.core.ports import PAGE_LIMIT, Query, Reader
 from holdfast.core.states import LIVE, RunState
+from holdfast.engine.paging import run_pages
 from holdfast.runner.registry import Registry
 from holdfast.runner.rehearsal import Fit, Rehearsal, rehearse
 
@@ -38,20 +38,11 @@ async def check_runs(
     store: Reader, registry: Registry, *, type: str | None = None, limit: int | None = None
 ) -> AsyncIterator[RunCheck]:
     """Rehearse every live run, newest first."""
-    query = Query(states=LIVE, type=type)
-    left = limit
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(left, _PAGE)
-        page = await store.list(replace(query, limit=size))
+    async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
             found = await _check(store, registry, details.run)
             if found is not None:
                 yield found
-        if len(page) < size:
-            return
-        last = page[-1].run
-        query = replace(query, before=(last.created_at, last.id))
-        left = None if left is None else left - size
 
 
 async def _check(store: Reader, registry: Registry, run: Run) -> RunCheck | None:

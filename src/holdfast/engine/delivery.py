@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 
-from msgspec.structs import replace
-
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Topic, TopicMode
@@ -14,6 +12,7 @@ from holdfast.core.ports import PAGE_LIMIT, LetterQuery
 from holdfast.core.topics import checked_topic
 from holdfast.engine.door import Door
 from holdfast.engine.info import DeadLetterInfo, TopicInfo
+from holdfast.engine.paging import letter_pages
 
 
 class Delivery(Door):
@@ -52,16 +51,9 @@ class Delivery(Door):
         if topic is not None:
             check_topic(topic)
         await self.opened()
-        query, left = LetterQuery(topic=topic), limit
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.dead_letters(replace(query, limit=size))
+        async for page in letter_pages(self.store, LetterQuery(topic=topic), limit):
             for letter in page:
                 yield DeadLetterInfo.of(letter)
-            if len(page) < size:
-                return
-            query = replace(query, after=page[-1].number)
-            left = None if left is None else left - size
 
     async def replay_dead_letters(self, numbers: Iterable[int] | None = None, *, topic: str | None = None) -> int:
         """Deliver dead letters after all: those of these numbers, or of a topic or family; how many were.

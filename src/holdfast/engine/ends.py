@@ -58,12 +58,12 @@ class Ends(Lookout[str, End]):
         self._recent.pop(run_id, None)
 
     def _hear(self, hint: Hint) -> None:
-        if hint.is_elsewhere:
+        if hint.is_elsewhere or hint.is_foreign:
             self._recent.clear()  # another process may have reopened what ended here
         if hint.is_elsewhere and self._waiters:
             self._look_in(0)
         elif any(run_id in self._waiters for run_id in hint.ended):
-            self._look_in(_SOON_SECONDS)  # most likely noted by then
+            self._look_in(0 if hint.is_foreign else _SOON_SECONDS)  # what ends here is most likely noted by then
 
     async def _look(self) -> None:
         for run in await self._store.ends(list(self._waiters)):

@@ -34,7 +34,8 @@ from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
-from holdfast.engine.queries import Filter, pages, query_of
+from holdfast.engine.paging import run_pages
+from holdfast.engine.queries import Filter, query_of
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.transfers import Transfers
 from holdfast.engine.types import Types
@@ -398,7 +399,7 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
             deleted=deleted,
         )
         await self.opened()
-        async for page in pages(self.store, await query_of(self.store, chosen), limit):
+        async for page in run_pages(self.store, await query_of(self.store, chosen), limit):
             for details in page:
                 yield RunInfo.of(details)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -16,12 +16,13 @@ from holdfast.core.checkpoint import Pause
 from holdfast.core.errors import RunNotFound
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
-from holdfast.core.ports import PAGE_LIMIT, LetterQuery, Query, ScheduleQuery, Store
+from holdfast.core.ports import LetterQuery, Query, ScheduleQuery, Store
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
-from holdfast.core.transfer import EXPORT, is_at_rest, is_ruled
+from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled
 from holdfast.engine.door import Door
-from holdfast.engine.queries import Filter, pages, query_of
+from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
+from holdfast.engine.queries import Filter, query_of
 
 RUNS_AT_ONCE = 50
 LOOK_SECONDS = 0.2
@@ -120,7 +121,7 @@ class Export:
         """The runs that go, a few at a time; who does not is told of in `left`."""
         left, members = {run.id for run in self.left}, set(self._members)
         states = query.states or frozenset(RunState)
-        async for page in pages(store, replace(query, states=states if self._is_live else states & ENDS)):
+        async for page in run_pages(store, replace(query, states=states if self._is_live else states & ENDS)):
             going = []
             for run in (details.run for details in page):
                 members.discard(run.id)
@@ -138,12 +139,14 @@ class Export:
 
     async def _events(self, store: Store, last_event: int) -> AsyncIterator[lines.EventLine]:
         """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
-        after = 0
-        while page := await store.kept_events(after, PAGE_LIMIT):
+
+        def read(last: KeptEvent | None, size: int) -> Awaitable[Sequence[KeptEvent]]:
+            return store.kept_events(0 if last is None else last.number, size)
+
+        async for page in pages(read):
             for event in page:
                 if event.number <= last_event and not (event.is_queued and self._is_filtered):
                     yield lines.EventLine(event=event)
-            after = page[-1].number
 
     # Pausing
 
@@ -182,11 +185,11 @@ class Export:
         if not states:
             return
         if not self._is_filtered:
-            async for page in pages(store, replace(query, states=states - {RunState.PAUSED})):
+            async for page in run_pages(store, replace(query, states=states - {RunState.PAUSED})):
                 yield [details.run for details in page if not is_at_rest(details.run)]
             return
         met: set[str] = set()
-        async for page in pages(store, replace(query, states=states)):
+        async for page in run_pages(store, replace(query, states=states)):
             for details in page:
                 if details.run.id not in met:
                     family = await family_of(store, details.run)
@@ -215,7 +218,7 @@ async def family_of(store: Store, run: Run) -> list[Run]:
         run = parent.run
     family = [run]
     for member in family:
-        async for page in pages(store, Query(parent_id=member.id, states=LIVE)):
+        async for page in run_pages(store, Query(parent_id=member.id, states=LIVE)):
             family += [details.run for details in page]
     return family
 
@@ -231,16 +234,12 @@ async def _rules(store: Store) -> AsyncIterator[lines.Content]:
 
 async def _rest(store: Store) -> AsyncIterator[lines.Content]:
     """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
-    number = 0
-    while letters := await store.dead_letters(LetterQuery(after=number, limit=PAGE_LIMIT)):
+    async for letters in letter_pages(store, LetterQuery()):
         for letter in letters:
             yield lines.LetterLine(letter=letter)
-        number = letters[-1].number
-    name = ""
-    while schedules := await store.schedules(ScheduleQuery(after=name, limit=PAGE_LIMIT)):
+    async for schedules in schedule_pages(store, ScheduleQuery()):
         for schedule in schedules:
             yield lines.ScheduleLine(schedule=schedule)
-        name = schedules[-1].name
 
 
 def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:

@@ -19,7 +19,7 @@ from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause, is_ruled, ruling
 from holdfast.engine.export import RUNS_AT_ONCE, Told
-from holdfast.engine.queries import pages
+from holdfast.engine.paging import run_pages
 
 BYTES_AT_ONCE = 4 * 2**20
 OTHERS_AT_ONCE = 500
@@ -184,7 +184,7 @@ class Import:
 
     async def _resume(self) -> None:
         """Let go on what exports have paused; those of this file, also if an earlier import brought them."""
-        async for page in pages(self._store, Query(states=frozenset({RunState.PAUSED}))):
+        async for page in run_pages(self._store, Query(states=frozenset({RunState.PAUSED}))):
             ids = [details.run.id for details in page]
             for start in range(0, len(ids), RUNS_AT_ONCE):
                 await asyncio.gather(*map(self._resume_one, ids[start : start + RUNS_AT_ONCE]))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypedDict
 
-from msgspec.structs import replace
-
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.ports import PAGE_LIMIT, Details, Query, Reader, Store
+from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 
 
@@ -44,20 +42,6 @@ async def query_of(store: Store, chosen: Filter) -> Query:
         created_until=None if until is None else instant(until),
         is_deleted=chosen.get("deleted", False),
     )
-
-
-async def pages(store: Reader, query: Query, limit: int | None = None) -> AsyncIterator[Sequence[Details]]:
-    """All that a query asks for, newest first, a page at a time."""
-    left = limit
-    while left is None or left > 0:
-        size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-        page = await store.list(replace(query, limit=size))
-        yield page
-        if len(page) < size:
-            return
-        last = page[-1].run
-        query = replace(query, before=(last.created_at, last.id))
-        left = None if left is None else left - size
 
 
 async def _since(store: Store, since: datetime | timedelta | None) -> Micros | None:

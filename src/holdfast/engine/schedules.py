@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Unpack
 
-from msgspec.structs import replace
-
 from holdfast.core.clock import moment
 from holdfast.core.errors import ScheduleNotFound, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.ports import PAGE_LIMIT, ScheduleQuery
+from holdfast.core.ports import ScheduleQuery
 from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.door import Door
 from holdfast.engine.info import ScheduleInfo
+from holdfast.engine.paging import schedule_pages
 from holdfast.runner.registry import Registry
 
 
@@ -48,16 +47,9 @@ class Schedules(Door):
     async def schedules(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[ScheduleInfo]:
         """All schedules, by name. `type` may end in `.*`."""
         await self.opened()
-        query, left = ScheduleQuery(type=type), limit
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = await self.store.schedules(replace(query, limit=size))
+        async for page in schedule_pages(self.store, ScheduleQuery(type=type), limit):
             for schedule in page:
                 yield ScheduleInfo.of(schedule)
-            if len(page) < size:
-                return
-            query = replace(query, after=page[-1].name)
-            left = None if left is None else left - size
 
     async def get_schedule(self, name: str) -> ScheduleInfo:
         """A schedule as it stands; `ScheduleNotFound` if there is none of this name."""

@@ -22,6 +22,7 @@ BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
 _OUTAGE_PAUSE: Micros = SECOND
 _AGAIN_PAUSE: Micros = SECOND // 50
+_VAIN_PAUSE: Micros = SECOND // 200
 _STOP_SECONDS = 5.0
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -76,6 +77,8 @@ class Claimer:
         self._is_stopped = False
         self._is_failing = False
         self._loudness = logging.WARNING
+        self._asked_at: Micros = 0
+        self._is_vain = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
 
@@ -93,6 +96,18 @@ class Claimer:
         """Something may be ready."""
         self._is_wanted = True
         self.claim()
+
+    def wake_for_others(self) -> None:
+        """Something may be ready that another process has made.
+
+        Others are told, too, and may be quicker: after a claim in vain the next one waits a moment, so that many idle
+        workers do not hinder those who write.
+        """
+        if self._is_vain and self._room.clock.now() - self._asked_at < _VAIN_PAUSE:
+            self._is_wanted = True
+            self._sleep_until(self._asked_at + _VAIN_PAUSE)
+        else:
+            self.wake()
 
     def wake_by(self, when: Micros) -> None:
         """A run will be ready at this instant: be awake by then."""
@@ -126,6 +141,7 @@ class Claimer:
             return
         self._is_wanted = False
         self._disarm()
+        self._asked_at = self._room.clock.now()
         self._task = self._loop.create_task(self._ask())
         self._task.add_done_callback(self._answered)
 
@@ -162,6 +178,7 @@ class Claimer:
         if self._repeats:
             self._repeats.popleft()
         self.was_short = len(claimed.leases) < request.limit
+        self._is_vain = not claimed.leases
         return claimed
 
     def _request(self) -> ClaimRequest:

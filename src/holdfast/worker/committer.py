@@ -89,6 +89,7 @@ class Committer:
         self._is_out = False
         self._loudness = logging.WARNING
         self._is_scheduled = False
+        self._is_answering = False
         self._is_closed = False
 
     @property
@@ -96,7 +97,7 @@ class Committer:
         return not self._dirty and not self._flushes
 
     def add(self, writer: Writer) -> None:
-        """Have a run's checkpoint written with the next batch."""
+        """Have a run's checkpoint written with the next batch; the answer may be there before this returns."""
         self._dirty[writer] = None
         if self._is_scheduled or not self._is_time():
             return
@@ -141,8 +142,16 @@ class Committer:
             self._busy.update(writers)
             flush = Flush(batch, writers, self._sent(batch))
             self._flushes.add(flush)
-            # Runs are driven from plain callbacks, never from inside a task.
-            flush.task.add_done_callback(partial(self._answered, flush))
+            if flush.task.done() and not self._is_answering:
+                # The store has answered at once. What follows from that is for the loop again: others have their turn.
+                self._is_answering = True
+                try:
+                    self._answered(flush, flush.task)
+                finally:
+                    self._is_answering = False
+            else:
+                # Runs are driven from plain callbacks, never from inside a task.
+                flush.task.add_done_callback(partial(self._answered, flush))
 
     def _gathered(self) -> tuple[list[Writer], list[Checkpoint]]:
         """The next batch. A run whose last checkpoint is in flight stays for a later one."""

@@ -55,6 +55,8 @@ class Holder(Protocol):
     """What a held run needs of its worker."""
 
     name: str
+    leased_until: Micros
+    """When the leases end that the last heartbeat has prolonged, by the store's clock."""
 
     @property
     def clock(self) -> Clock: ...
@@ -87,6 +89,7 @@ class HeldRun:
         self.id = lease.run.id
         self.token = lease.run.token
         self.crashes = lease.run.crashes
+        self._leased_until = lease.run.ready_at or 0
         if lease.run.rollback is not None:
             definition = undoing = Undoing(definition, lease)
             lease = undoing.lease(lease)
@@ -153,7 +156,7 @@ class HeldRun:
         now = self._holder.clock.now()
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
-        if not self._is_giving_back() and self._refusal is None:
+        if not self._is_giving_back() and self._refusal is None and self._is_leased(now):
             for call in self._turn.startable(now):
                 if isinstance(call, TxCall):
                     self._transact(call, now)
@@ -161,13 +164,17 @@ class HeldRun:
                     self._execute(call, now)
         if self._sent is None:
             self._wanted = self._next(now)
-            if self._wanted is not None:
-                self._holder.committer.add(self)
         self._arm()
         # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
         is_lingering = not self._bodies and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
+        if self._sent is None and self._wanted is not None:
+            self._holder.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
+
+    def _is_leased(self, now: Micros) -> bool:
+        """Whether nobody else can have the run. A process that stood still does not know: its next heartbeat tells."""
+        return now < self._leased_until or now < self._holder.leased_until
 
     def _linger(self, *, is_lingering: bool) -> None:
         self._is_lingering = is_lingering
@@ -416,6 +423,9 @@ class HeldRun:
         deadline = self._turn.next_deadline()
         if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
             deadline = None
+        is_writing = self._sent is not None or self._wanted is not None
+        if deadline is not None and is_writing and deadline <= self._holder.clock.now():
+            deadline = None  # it waits for what is being written, whose answer goes on from there
         if deadline == self._timer_at:
             return
         self._disarm()

@@ -131,22 +131,8 @@ class Herald:
         error: str | None = None,
         seconds: float | None = None,
     ) -> None:
-        self.signals.give(
-            Signal(
-                name=name,
-                at=moment(self._clock.now()),
-                run_id=run.id,
-                type=run.type,
-                location=location,
-                kind=kind.value,
-                attempt=attempt,
-                error=error,
-                seconds=seconds,
-                worker=self._worker,
-                parent_id=run.parent_id,
-                trace=run.options.trace,
-            )
-        )
+        now = self._clock.now()
+        self._tell(name, run, now, location=location, kind=kind, attempt=attempt, error=error, seconds=seconds)
 
     def _tell(
         self,
@@ -155,6 +141,8 @@ class Herald:
         at: Micros,
         *,
         state: RunState | None = None,
+        location: str | None = None,
+        kind: EntryKind | None = None,
         attempt: int | None = None,
         error: str | None = None,
         seconds: float | None = None,
@@ -166,6 +154,8 @@ class Herald:
                 run_id=run.id,
                 type=run.type,
                 state=state,
+                location=location,
+                kind=None if kind is None else kind.value,
                 attempt=attempt,
                 error=error,
                 seconds=seconds,

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -126,6 +127,7 @@ class Worker:
         self._held: dict[str, HeldRun] = {}
         self._lingering: dict[HeldRun, None] = {}
         self._renewed_at: Micros = 0
+        self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without one nobody would tell when it is over
         self._changed = asyncio.Event()
         self._heart: Heart | None = None
         self._pruner: Pruner | None = None
@@ -187,7 +189,7 @@ class Worker:
         )
         # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
-        await self._renew()
+        await self.renew()
         await self._declare_schedules()
         if self._has_heart:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
@@ -433,7 +435,10 @@ class Worker:
     def _hear(self, hint: Hint) -> None:
         self._scheduler.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
-            self._claimer.wake()
+            if hint.is_foreign:
+                self._claimer.wake_for_others()
+            else:
+                self._claimer.wake()
         told = hint.arrived | hint.taken
         if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
             self._lookout.look(is_elsewhere=hint.is_elsewhere)
@@ -461,6 +466,7 @@ class Worker:
 
     def _renewed(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
         self._renewed_at = answer.now
+        self.leased_until = max(self.leased_until, answer.now + self._lease)
         self._heard(holdings, answer)
 
     def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
@@ -475,9 +481,10 @@ class Worker:
     async def renew_if_late(self) -> None:
         """Renew before claiming if the heart has missed its beats, so that nobody takes what is still ours."""
         if self._held and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
-            await self._renew()
+            await self.renew()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Renew the leases now; the heart does so in time."""
         holdings = self._holdings()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
         asyncio.get_running_loop().call_soon(self._renewed, holdings, answer)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from holdfast.core.checkpoint import Cancel, Hold
 from holdfast.core.clock import SECOND
@@ -21,14 +20,6 @@ from holdfast.stores.sqlite import SqliteStore, jobs
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.writer import Writer
 from holdfast.testing.contract.arrange import a_step, a_worker, an_id, an_intent, checkpoint_for, held, start
-
-
-@pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "runs.db")
-    await store.open()
-    yield store
-    await store.close()
 
 
 class Transactions:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-import pytest_asyncio
-
 from holdfast.core.checkpoint import Hold, Release, Suspend
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.model import EVENT_RETENTION
@@ -28,19 +22,6 @@ from holdfast.testing.contract.arrange import (
     suspended,
     write,
 )
-
-
-@pytest.fixture
-def clock() -> SettableClock:
-    return SettableClock()
-
-
-@pytest_asyncio.fixture
-async def store(clock: SettableClock, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "runs.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def count(store: SqliteStore, table: str) -> int:

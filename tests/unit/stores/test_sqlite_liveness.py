@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from holdfast.core.clock import SECOND
 from holdfast.stores.sqlite import SqliteStore
@@ -26,29 +24,6 @@ from holdfast.testing.contract.arrange import (
     renew,
     the_run,
 )
-
-
-@pytest.fixture
-def clock() -> SettableClock:
-    return SettableClock()
-
-
-@pytest_asyncio.fixture
-async def store(clock: SettableClock, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    """The store of a process whose workers may die."""
-    store = SqliteStore(tmp_path / "runs.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest_asyncio.fixture
-async def other(store: SqliteStore, clock: SettableClock, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    """The store of another process."""
-    other = SqliteStore(tmp_path / "runs.db", clock=clock)
-    await other.open()
-    yield other
-    await other.close()
 
 
 def kill(store: SqliteStore) -> None:

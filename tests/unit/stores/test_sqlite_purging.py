@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
 
 from holdfast.core.checkpoint import Cancel, Recover
 from holdfast.core.clock import DAY, SECOND
@@ -32,19 +30,6 @@ from holdfast.testing.contract.arrange import (
 )
 
 TABLES = ("run", "intent", "tag", "entry", "audit", "inbox", "wait", "value", "receipt", "reply", "slot")
-
-
-@pytest.fixture
-def clock() -> SettableClock:
-    return SettableClock()
-
-
-@pytest_asyncio.fixture
-async def store(clock: SettableClock, tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "runs.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def rows(store: SqliteStore, tables: Sequence[str] = TABLES) -> int:

@@ -16,11 +16,6 @@ from holdfast.testing.contract.arrange import an_id, an_intent, start
 WANTED = schema.migrations()[-1].version
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
 async def made(path: Path) -> None:
     store = SqliteStore(path)
     await store.open()

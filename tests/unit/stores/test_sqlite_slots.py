@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
@@ -14,21 +13,13 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import TYPE, an_id, an_intent, claim, claimed_ids, start
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
 @pytest_asyncio.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
+async def store(store: SqliteStore) -> SqliteStore:
     """One slot, which one run has and another waits for."""
-    store = SqliteStore(path)
-    await store.open()
     await store.change_types([TypeChange(name=TYPE, concurrency=1)])
     await start(store, an_intent(1), an_intent(2))
     await claim(store)
-    yield store
-    await store.close()
+    return store
 
 
 async def level(store: SqliteStore) -> str:

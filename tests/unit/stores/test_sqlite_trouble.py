@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
-import pytest_asyncio
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.stores.sqlite import SqliteStore
@@ -20,19 +19,6 @@ from holdfast.stores.sqlite.desk import Desk
 from holdfast.testing.contract.arrange import an_id, an_intent, start
 
 NOBODY = 65_534
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest_asyncio.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @contextmanager
@@ -98,7 +84,7 @@ async def test_a_file_that_cannot_be_written_is_refused_when_opening(public: Pat
     await store.close()
     set_modes(0o444, public / "runs.db")
     set_modes(0o777, store._files.side, store._files.workers)
-    set_modes(0o666, store._files.turn, store._files.hint)
+    set_modes(0o666, store._files.turn, store._files.hint, store._files.board)
 
     with as_ordinary_user(), pytest.raises(StoreUnavailable, match=r"runs\.db cannot be written"):
         await SqliteStore(public / "runs.db").open()

@@ -12,7 +12,9 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Context, InvalidRequest, Registry, RunState
+from holdfast.core.clock import SECOND
 from holdfast.core.hint import Hint
+from holdfast.core.model import Intent
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
@@ -80,6 +82,19 @@ async def test_a_worker_claims_what_is_registered_while_it_works(h: Harness) -> 
 
         h.include(late)
         assert await h.execute(added) == "in time"
+
+
+async def test_a_run_that_no_hint_tells_of_is_claimed_at_the_next_poll(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h.store, "listen", lambda _: lambda: None)  # every hint is lost
+    async with h._hire(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
+        while not worker.is_idle:
+            await asyncio.sleep(0.001)
+        await h.store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
+        await h.advance(10)
+        while not (await h.run("somebody's").info()).state.is_end:
+            await asyncio.sleep(0.001)
 
 
 async def test_a_worker_without_types_says_so(h: Harness, caplog: pytest.LogCaptureFixture) -> None:

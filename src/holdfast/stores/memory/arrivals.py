@@ -23,10 +23,11 @@ def send_one(state: State, message: Message, now: Micros) -> Sent:
     record = state.records.get(run_id) if run_id is not None else None
     if record is None or record.run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
+    if record.knows_message(message.id, now):
+        return Sent(run_id=run_id)  # also if it has ended since: the answer got lost
     if record.run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
-    if not record.knows_message(message.id, now):
-        inboxes.deliver(state, record, rules.message_arrival(message, record.run, now), now)
+    inboxes.deliver(state, record, rules.message_arrival(message, record.run, now), now)
     return Sent(run_id=run_id)
 
 

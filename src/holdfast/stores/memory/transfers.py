@@ -38,7 +38,12 @@ def restore(state: State, restoration: Restoration, now: Micros) -> Restored:
         return Restored(is_finished=True)
     state.event_count = max(state.event_count, restoration.last_event)
     fates = tuple(_restore_one(state, dump, origin.high) for dump in restoration.runs)
-    origin, events, skipped = _restore_events(state, origin, restoration.events, now)
+    origin, events, skipped = transfer.take_in(
+        origin,
+        restoration.events,
+        is_known=lambda event: _is_published(state, event),
+        keep=lambda event: _keep_event(state, event, now),
+    )
     fresh = transfer.fresh_letters(origin, restoration.letters)
     for letter in fresh:
         letters.keep(state, letter)
@@ -111,19 +116,8 @@ def _add(state: State, dump: Dump) -> None:
             heapq.heappush(state.parked[wait.names[0]], (wait.after, wait.since, run.id))
 
 
-def _restore_events(state: State, origin: Origin, events: Sequence[KeptEvent], now: Micros) -> tuple[Origin, int, int]:
-    """How far the store is then, and how many events it has taken in and passed over."""
-    taken = skipped = 0
-    for event in transfer.fresh_events(origin, events):
-        origin, placed = transfer.placed(origin, event)
-        if any(one.event.id == event.id for one in state.events[event.topic]):
-            continue
-        if placed is None:
-            skipped += 1
-        else:
-            _keep_event(state, placed, now)
-            taken += 1
-    return origin, taken, skipped
+def _is_published(state: State, event: KeptEvent) -> bool:
+    return any(one.event.id == event.id for one in state.events[event.topic])
 
 
 def _keep_event(state: State, kept: KeptEvent, now: Micros) -> None:

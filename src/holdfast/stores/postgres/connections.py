@@ -23,6 +23,7 @@ OLDEST_VERSION = 13
 STATEMENT_SECONDS = 15.0
 LOCK_SECONDS = 10.0
 IDLE_IN_TRANSACTION_SECONDS = 60.0
+OWN_IDLE_SECONDS = 2.0
 GRACE_SECONDS = 5.0
 
 KEEPALIVE_IDLE_SECONDS = 5
@@ -60,8 +61,8 @@ class Limits:
 
     @property
     def shortest_seconds(self) -> float:
-        """No limit of the server is reached before."""
-        return min(self.statement_seconds or math.inf, self.lock_seconds or math.inf, self.idle_seconds or math.inf)
+        """No statement meets a limit of the server before."""
+        return min(self.statement_seconds or math.inf, self.lock_seconds or math.inf)
 
     @property
     def options(self) -> str:
@@ -76,6 +77,9 @@ class Limits:
 
 
 USUAL = Limits()
+OWN = Limits(idle_seconds=OWN_IDLE_SECONDS)
+"""For transactions of ours: between two statements of one our code takes milliseconds. A process that takes longer
+stands still, and what it has locked (a topic, a type, a run) must not hold up all others until it goes on."""
 UNLIMITED = Limits(statement_seconds=0, lock_seconds=0, idle_seconds=0)
 
 

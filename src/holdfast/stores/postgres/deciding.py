@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from holdfast.core.hint import News
 from holdfast.core.model import Run
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import changes_of
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet, decode_loaded
 
@@ -38,16 +39,17 @@ class Bounds:
     """What begins, ends and undoes a unit of work: a transaction, or a part of one that somebody else has open."""
 
     def __init__(self, begin: bytes, commit: bytes, *undo: bytes) -> None:
-        self._begin = begin
-        self._commit = commit
+        self._begin: Trip = begin, ()
+        self.commit: Trip = commit, ()
         self._undo = undo
 
-    def around(self, work: Talk[T]) -> Talk[T]:
-        """Do something wholly or, if it raises, not at all."""
-        yield self._begin, ()
+    def around(self, work: Talk[T], *, is_committing: bool = False) -> Talk[T]:
+        """Do something wholly or, if it raises, not at all. What `is_committing` ends with `commit` by itself."""
+        first = next(work)  # if that fails nothing was said, and there is nothing to undo
         try:
-            answer = yield from work
-            yield self._commit, ()
+            answer = yield from _going_on(work, chained(self._begin, first))
+            if not is_committing:
+                yield self.commit
         except GeneratorExit:
             raise  # nobody carries this talk any more: whoever has the connection undoes it, or closes it
         except BaseException:
@@ -56,6 +58,25 @@ class Bounds:
                     yield statement, ()
             raise
         return answer
+
+
+def _going_on(work: Talk[T], trip: Trip | Chain) -> Talk[T]:
+    """Do something that has begun, with this trip instead of the one it has asked for."""
+    while True:
+        try:
+            answer = yield trip
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it was said to whoever works
+            go_on = partial(work.throw, error)
+        else:
+            go_on = partial(work.send, answer)
+        try:
+            trip = go_on()
+        except StopIteration as end:
+            done: T = end.value
+            return done
 
 
 TRANSACTION = Bounds(b"begin isolation level read committed", b"commit", b"rollback")
@@ -81,9 +102,12 @@ def decided(
     `then` completes the answer with what is read when all is written, in the same transaction.
     """
     for _ in range(ROUNDS_LIMIT):
-        attempt = _attempt(calls, wishes, operation, at)
         try:
-            return (yield from bounds.around(attempt if then is None else _completed(attempt, then)))
+            if then is None:
+                attempt = _attempt(calls, wishes, operation, at, bounds.commit)
+                return (yield from bounds.around(attempt, is_committing=True))
+            attempt = _attempt(calls, wishes, operation, at)
+            return (yield from bounds.around(_completed(attempt, then)))
         except Unknown as unknown:
             wishes.add(unknown)
         except psycopg.DatabaseError as error:
@@ -92,12 +116,18 @@ def decided(
     raise AssertionError(f"an operation wants to know ever more: {wishes}")
 
 
-def _attempt(calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None) -> Talk[tuple[T, News]]:
+def _attempt(
+    calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None, commit: Trip | None = None
+) -> Talk[tuple[T, News]]:
+    """Load, decide and write; and commit what was written, if that is known to be all."""
     loaded = decode_loaded((yield calls.load, (wishes.document(calls.schema), at)))
     working = WorkingSet(loaded, wishes)
     told = operation(working, loaded.now)
+    last = [] if commit is None else [commit]
     if changes := changes_of(working):
-        yield calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)
+        last.insert(0, (calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)))
+    if last:
+        yield chained(*last)
     # Whoever claims meanwhile passes over runs that are locked, so those that are due are told of afterwards.
     runs = [record.run for record in working.records.values()]
     working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}

@@ -18,6 +18,7 @@ from psycopg.errors import error_from_result
 from psycopg.postgres import types
 
 from holdfast.stores.postgres.connections import Connection, Unanswered
+from holdfast.stores.postgres.talks import Chain, Trip
 from holdfast.stores.postgres.trouble import is_lost, is_timeout
 
 Answered = Callable[[Any, psycopg.Error | None], None]
@@ -47,7 +48,7 @@ class Link:
         self._broke = broke
         self._lost: psycopg.Error | None = None
         self._answered: Answered | None = None
-        self._trip: tuple[bytes, list[bytes | None]] = (b"", [])
+        self._trip: tuple[bytes, list[bytes | None] | None] = (b"", None)
         self._sent_at = 0.0
         self._is_preparing = False
         self._is_full = False
@@ -65,14 +66,14 @@ class Link:
         """Whether no transaction is open."""
         return self._pgconn.transaction_status == pq.TransactionStatus.IDLE
 
-    def ask(self, statement: bytes, arguments: tuple[object, ...], answered: Answered) -> None:
-        """Send a statement; `answered` gets its value (None if null, or no row) or what went wrong, later on."""
+    def ask(self, said: Trip | Chain, answered: Answered) -> None:
+        """Send something; `answered` gets its value (None if null, or no row) or what went wrong, later on."""
         assert self._answered is None
         if self._lost is not None:
             self._loop.call_soon(answered, None, self._lost)
             return
         try:
-            self._trip = _numbered(statement), [_as_text(one) for one in arguments]
+            self._trip = self._put_together(said) if isinstance(said, Chain) else _as_libpq_wants(said)
         except psycopg.DataError as error:
             self._loop.call_soon(answered, None, error)
             return
@@ -101,7 +102,9 @@ class Link:
 
     def _send(self) -> None:
         statement, arguments = self._trip
-        if not self._is_prepared:
+        if arguments is None:
+            self._pgconn.send_query(statement)
+        elif not self._is_prepared:
             self._pgconn.send_query_params(statement, arguments)
         elif (name := self._names.get(statement)) is not None:
             self._pgconn.send_query_prepared(name, arguments)
@@ -109,6 +112,17 @@ class Link:
             self._is_preparing = True
             self._pgconn.send_prepare(b"holdfast_%d" % len(self._names), statement)
         self._flush()
+
+    def _put_together(self, chain: Chain) -> tuple[bytes, None]:
+        """Several statements in one, which takes no arguments: they stand in it as literals."""
+        return b"; ".join(self._with_literals(*trip) for trip in chain.trips), None
+
+    def _with_literals(self, statement: bytes, arguments: tuple[object, ...]) -> bytes:
+        first, *rest = statement.split(b"%s")
+        escape = pq.Escaping(self._pgconn).escape_literal
+        texts = (_as_text(one) for one in arguments)
+        literals = (b"null" if text is None else bytes(escape(text)) for text in texts)
+        return first + b"".join(literal + text for literal, text in zip(literals, rest, strict=True))
 
     def _flush(self) -> None:
         is_full = bool(self._pgconn.flush())  # the socket takes no more for the moment
@@ -136,7 +150,9 @@ class Link:
                 if result is None:
                     self._complete()
                     return
-                self._result = result
+                # Of several the last that gives something, or fails.
+                if self._result is None or result.status != pq.ExecStatus.COMMAND_OK:
+                    self._result = result
         except psycopg.Error as error:
             self._lose(error)
 
@@ -183,6 +199,11 @@ class Link:
                 answered(None, error)
 
 
+def _as_libpq_wants(trip: Trip) -> tuple[bytes, list[bytes | None]]:
+    statement, arguments = trip
+    return _numbered(statement), [_as_text(one) for one in arguments]
+
+
 @lru_cache(_STATEMENTS_REMEMBERED)
 def _numbered(statement: bytes) -> bytes:
     """A statement with its arguments as libpq wants them: $1, $2, … for %s."""
@@ -192,17 +213,15 @@ def _numbered(statement: bytes) -> bytes:
 
 def _as_text(value: object) -> bytes | None:
     """An argument as text, whose type the server infers."""
-    match value:
-        case None:
-            return None
-        case str():
-            return _encoded(value)
-        case bool():
-            return b"true" if value else b"false"
-        case int():
-            return b"%d" % value
-        case _:
-            raise TypeError(f"a link takes text, whole numbers, booleans and None, not {value!r}")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _encoded(value)
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, int):
+        return b"%d" % value
+    raise TypeError(f"a link takes text, whole numbers, booleans and None, not {value!r}")
 
 
 def _encoded(text: str) -> bytes:

@@ -25,7 +25,10 @@ from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent
 from holdfast.stores.postgres import backlogs, checkup, leases, listing, reads, schedules, transfers
 from holdfast.stores.postgres import topics as topic_rules
-from holdfast.stores.postgres.talks import Connection
+from holdfast.stores.postgres.talks import Connection, Talk
+
+FEW = 8
+"""So many runs are asked about at most in one go on the wire."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -45,6 +48,14 @@ class Reading:
         """Have something read, given a connection and the name of the schema."""
         raise NotImplementedError
 
+    def _ask(self, talk: Callable[[], Talk[_R]]) -> asyncio.Future[_R]:
+        """Have something small read, which is said in a moment."""
+        raise NotImplementedError
+
+    @property
+    def _schema(self) -> str:
+        raise NotImplementedError
+
     async def get(self, run_id: str) -> Details | None:
         return await self._read(reads.get, run_id)
 
@@ -61,6 +72,8 @@ class Reading:
         return await self._read(reads.audit, run_id)
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+        if len(run_ids) <= FEW:
+            return await self._ask(lambda: reads.few_ends(self._schema, run_ids))
         return await self._read(reads.ends, run_ids)
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:

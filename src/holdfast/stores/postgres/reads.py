@@ -20,13 +20,13 @@ from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
 from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.talks import Talk
 
 _IDS_AT_ONCE = 5_000
 
 _T = TypeVar("_T")
 
-DETAILS = """
-    json_build_object(
+DETAILS_FIELDS = """
         'run', row_to_json(run),
         'waits', coalesce(
             (
@@ -44,9 +44,10 @@ DETAILS = """
             ),
             '{}'
         )
-    )::text
 """
-"""A run of `runs_read as run` with its waits and values, by their primary keys: the JSON of `Details`."""
+"""A run of `runs_read as run` with its waits and values, by their primary keys: what is in the JSON of `Details`."""
+
+DETAILS = f"json_build_object({DETAILS_FIELDS})::text"
 
 _GET = f"""
     select {DETAILS}
@@ -104,6 +105,13 @@ _ENDED = """
     select row_to_json(run)::text
     from {schema}.runs_read as run
     where id = any(%s::text[])
+      and state in ('succeeded', 'failed', 'cancelled')
+"""  # by the primary key
+
+_FEW_ENDED = """
+    select json_agg(run)::text
+    from {schema}.runs_read as run
+    where id = any(array(select json_array_elements_text(%s)))
       and state in ('succeeded', 'failed', 'cancelled')
 """  # by the primary key
 
@@ -191,6 +199,7 @@ _ORPHANS = """
 
 _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
+_runs = msgspec.json.Decoder(list[Run])
 _entry = msgspec.json.Decoder(Entry)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
@@ -229,7 +238,15 @@ def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tupl
     return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
 
 
+def few_ends(schema: str, run_ids: Sequence[str]) -> Talk[list[Run]]:
+    """Which of a few runs have ended, and how."""
+    text: str | None = yield qualified(_FEW_ENDED, schema), (msgspec.json.encode(run_ids).decode(),)
+    found = {run.id: run for run in _runs.decode(text)} if text is not None else {}
+    return [found[run_id] for run_id in run_ids if run_id in found]
+
+
 def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Run]:
+    """Likewise, of any number."""
     found: dict[str, Run] = {}
     for some in _in_parts(run_ids):
         runs = (_run.decode(text) for (text,) in connection.execute(qualified(_ENDED, schema), (some,)))

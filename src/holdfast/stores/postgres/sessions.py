@@ -24,7 +24,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
 from holdfast.stores.postgres.outage import Outage
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout
 
 CONFLICT_LIMIT = 20
 LOSS_LIMIT = 2
@@ -55,16 +55,25 @@ class _Job(Generic[T]):
 class Sessions:
     """At most `size` threads that serve one queue; each thread, and its connection, is made when it is needed.
 
-    Sessions of one store share an `outage`, so that all know when the server is away.
+    Sessions of one store share an `outage`, so that all know when the server is away. `is_for_users`: jobs call their
+    functions, which may leave a transaction open for too long; one of ours does so only if this process stands still.
     """
 
     def __init__(
-        self, address: Address, name: str, size: int, *, limits: Limits = USUAL, outage: Outage | None = None
+        self,
+        address: Address,
+        name: str,
+        size: int,
+        *,
+        limits: Limits = USUAL,
+        outage: Outage | None = None,
+        is_for_users: bool = False,
     ) -> None:
         self._address = address
         self._name = name
         self._size = size
         self._limits = limits
+        self._is_for_users = is_for_users
         self._outage = outage or Outage(address)
         self._changing = threading.Lock()
         self._queue: deque[_Job[Any]] = deque()
@@ -136,7 +145,7 @@ class Sessions:
 
     def _hire(self) -> _Session:
         name = f"holdfast-postgres-{self._name}-{len(self._sessions) + 1}"
-        session = _Session(name, self._next, self._outage, self._limits)
+        session = _Session(name, self._next, self._outage, self._limits, is_for_users=self._is_for_users)
         self._sessions.append(session)
         return session
 
@@ -171,10 +180,19 @@ class Sessions:
 class _Session:
     """One thread, one connection, one job at a time."""
 
-    def __init__(self, name: str, next_job: Callable[[_Session], bool], outage: Outage, limits: Limits) -> None:
+    def __init__(
+        self,
+        name: str,
+        next_job: Callable[[_Session], bool],
+        outage: Outage,
+        limits: Limits,
+        *,
+        is_for_users: bool,
+    ) -> None:
         self._next_job = next_job
         self._outage = outage
         self._limits = limits
+        self._is_for_users = is_for_users
         self._job: _Job[Any] | None = None
         # A bare lock is the quickest way to wake a thread: half the time of an event, a little less than a queue.
         self._bell = threading.Lock()
@@ -251,6 +269,8 @@ class _Session:
     def _is_worth_repeating(self, error: BaseException, seconds: float) -> bool:
         if self._is_given_up:
             return False
+        if is_overdue(error) and not self._is_for_users:
+            return True  # this process stood still in the midst of it, and nothing was written
         # What took too long will do so again.
         return is_cancelled(error, seconds, self._limits) or (is_lost(error) and not is_timeout(error))
 

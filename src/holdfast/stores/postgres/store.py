@@ -53,7 +53,7 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.checkpoints import Held, Writing
-from holdfast.stores.postgres.connections import UNLIMITED, Limits
+from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
@@ -97,13 +97,13 @@ class PostgresStore(Reading):
         self._held = Held()
         self._outage = outage = Outage(self._address)
         self._bell = Bell(self._address, outage=outage)
-        self._writers = Sessions(self._address, "writer", WRITERS, outage=outage)
-        self._readers = Sessions(self._address, "reader", READERS, outage=outage)
+        self._writers = Sessions(self._address, "writer", WRITERS, limits=OWN, outage=outage)
+        self._readers = Sessions(self._address, "reader", READERS, limits=OWN, outage=outage)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, outage=outage)
         # Functions of users may take their time, and must not hold up anybody else.
-        self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage)
-        self._wire = Wire(outage, self._writers)
+        self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage, is_for_users=True)
+        self._wire = Wire(outage, self._writers, limits=OWN)
         self._opening = asyncio.Lock()
         self._errand: asyncio.Future[bool] | None = None
         self._pid: int | None = None
@@ -135,7 +135,7 @@ class PostgresStore(Reading):
         if self._at_exit is not None:
             self._at_exit.detach()
         await self._wire.stop()
-        self._wire = Wire(self._outage, self._writers)  # for the next time
+        self._wire = Wire(self._outage, self._writers, limits=OWN)  # for the next time
         await asyncio.to_thread(_end, self._all, self._bell, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
@@ -375,6 +375,13 @@ class PostgresStore(Reading):
         self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_R]:
         return self._run_in(self._readers, function, *args, **kwargs)
+
+    def _ask(self, talk: Callable[[], Talk[_R]]) -> asyncio.Future[_R]:
+        return self._running(self._wire).hold(talk)
+
+    @property
+    def _schema(self) -> str:
+        return self._address.schema
 
     def _run_in(
         self,

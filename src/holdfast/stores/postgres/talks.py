@@ -7,7 +7,7 @@ it is written once, and works on connections that block as on those that have to
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -20,8 +20,23 @@ AsyncConnection = psycopg.AsyncConnection[Any]
 Trip = tuple[bytes, tuple[object, ...]]
 """A statement and its arguments."""
 
-Talk = Generator[Trip, Any, T]
+
+class Chain(NamedTuple):
+    """Statements that make one trip, as none needs to know the answer to another.
+
+    The answer is that of the last one which gives any. After one that fails the others are not carried out.
+    """
+
+    trips: tuple[Trip, ...]
+
+
+Talk = Generator[Trip | Chain, Any, T]
 """An operation in several trips. An error is raised where the statement was said."""
+
+
+def chained(*said: Trip | Chain) -> Chain:
+    """One trip of several."""
+    return Chain(tuple(trip for one in said for trip in (one.trips if isinstance(one, Chain) else (one,))))
 
 
 def hold(connection: Connection, talk: Talk[T]) -> T:
@@ -32,8 +47,10 @@ def hold(connection: Connection, talk: Talk[T]) -> T:
         trip = next(talk)
         while True:
             try:
-                cursor.execute(*trip)
-                row = cursor.fetchone() if cursor.description else None
+                row = None
+                for one in chained(trip).trips:
+                    cursor.execute(*one)
+                    row = cursor.fetchone() if cursor.description else row
             except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
                 trip = talk.throw(error)
             else:
@@ -50,8 +67,10 @@ async def hold_async(connection: AsyncConnection, talk: Talk[T]) -> T:
         trip = next(talk)
         while True:
             try:
-                await cursor.execute(*trip)
-                row = await cursor.fetchone() if cursor.description else None
+                row = None
+                for one in chained(trip).trips:
+                    await cursor.execute(*one)
+                    row = await cursor.fetchone() if cursor.description else row
             except BaseException as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
                 trip = talk.throw(error)
             else:

@@ -21,6 +21,7 @@ from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restore
 from holdfast.stores.memory import transfers
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
+from holdfast.stores.postgres.reads import DETAILS_FIELDS
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.topics import RESTORING, classid
@@ -30,13 +31,12 @@ from holdfast.stores.postgres.working import WorkingSet
 STEPS_LIMIT = 1_000_000
 """So many numbers are drawn one by one, which every role may; a wider gap is jumped over, which is for the owner."""
 
-_DUMP = """
-    select json_build_object(
-        'run', row_to_json(run),
+_DUMP = f"""
+    select json_build_object({DETAILS_FIELDS},
         'entries', coalesce(
             (
                 select json_agg(entry order by entry.position = 0, entry.position, entry.location)
-                from {schema}.entries_read as entry
+                from {{schema}}.entries_read as entry
                 where entry.run_id = run.id
             ),
             '[]'
@@ -44,62 +44,46 @@ _DUMP = """
         'inbox', coalesce(
             (
                 select json_agg(arrival order by arrival.number)
-                from {schema}.inbox_read as arrival
+                from {{schema}}.inbox_read as arrival
                 where arrival.run_id = run.id
             ),
             '[]'
         ),
-        'waits', coalesce(
-            (
-                select json_agg(wait order by wait.place)
-                from {schema}.waits_read as wait
-                where wait.run_id = run.id
-            ),
-            '[]'
-        ),
-        'values', coalesce(
-            (
-                select json_object_agg(value.name, value.value)
-                from {schema}.run_values as value
-                where value.run_id = run.id
-            ),
-            '{}'
-        ),
         'receipts', coalesce(
             (
                 select json_object_agg(receipt.message_id, receipt.at)
-                from {schema}.receipts as receipt
+                from {{schema}}.receipts as receipt
                 where receipt.run_id = run.id
             ),
-            '{}'
+            '{{}}'
         ),
         'replies', coalesce(
             (
                 select json_object_agg(reply.message_id, json_build_array(reply.payload, reply.at))
-                from {schema}.replies as reply
+                from {{schema}}.replies as reply
                 where reply.run_id = run.id
             ),
-            '{}'
+            '{{}}'
         ),
         'audit', coalesce(
             (
                 select json_agg(
                     json_build_object(
                         'run_id', fact.run_id, 'event', fact.event, 'at', fact.at,
-                        'data', coalesce(fact.data, '{}')::json
+                        'data', coalesce(fact.data, '{{}}')::json
                     )
                     order by fact.number
                 )
-                from {schema}.audits as fact
+                from {{schema}}.audits as fact
                 where fact.run_id = run.id
             ),
             '[]'
         )
     )::text
     from unnest(%s::text[]) with ordinality as wanted (id, place)
-    join {schema}.runs_read as run on run.id = wanted.id
+    join {{schema}}.runs_read as run on run.id = wanted.id
     order by wanted.place
-"""  # by the primary keys, and audits_run; one statement sees one instant
+"""  # noqa: S608 - of constants; by the primary keys, and audits_run; one statement sees one instant
 
 _KEPT_EVENTS = """
     select number, topic, id, payload, at, reached, state = 'pending'

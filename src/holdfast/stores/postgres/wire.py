@@ -21,8 +21,8 @@ from holdfast.stores.postgres.connections import USUAL, Connection, Limits, diso
 from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions, Work
-from holdfast.stores.postgres.talks import Talk, Trip, hold
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
 
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
@@ -136,7 +136,7 @@ class Wire:
         """The wire is free for another one. A transaction that was left open is undone first."""
         link = holding.link
         if link.is_free and not link.is_idle:
-            link.ask(b"rollback", (), lambda *_: self._free(holding))
+            link.ask((b"rollback", ()), lambda *_: self._free(holding))
         else:
             self._free(holding)
 
@@ -150,7 +150,7 @@ class Wire:
             return
         if error is None or is_conflict(error) or is_cancelled(error, holding.seconds, self._limits):
             work = _job(holding.talk)
-        elif is_lost(error) and not is_timeout(error):
+        elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
             work = _job(holding.again)
         else:
             _fail(holding.future, unavailable(self._outage.address, error), error)
@@ -195,7 +195,7 @@ class _Holding(Generic[T]):
         else:
             self._say(lambda: self._talk.throw(error))
 
-    def _say(self, go_on: Callable[[], Trip], *, is_first: bool = False) -> None:
+    def _say(self, go_on: Callable[[], Trip | Chain], *, is_first: bool = False) -> None:
         try:
             trip = go_on()
             if is_first and not _is_short(trip):
@@ -203,7 +203,7 @@ class _Holding(Generic[T]):
                 self._wire.ended(self)
                 self._wire.hand_on(self, None)
                 return
-            self.link.ask(*trip, self._answered)
+            self.link.ask(trip, self._answered)
         except StopIteration as end:
             self._wire.ended(self)
             if not self.future.done():
@@ -222,8 +222,14 @@ class _Holding(Generic[T]):
             self.future.set_result(other.result())
 
 
-def _is_short(trip: Trip) -> bool:
-    return sum(len(one) for one in trip[1] if isinstance(one, str)) <= ARGUMENTS_LIMIT_CHARACTERS
+def _is_short(trip: Trip | Chain) -> bool:
+    if isinstance(trip, Chain):
+        return all(map(_is_short, trip.trips))
+    characters = 0
+    for one in trip[1]:  # each time something is said, so nothing shorter that takes longer
+        if type(one) is str:
+            characters += len(one)
+    return characters <= ARGUMENTS_LIMIT_CHARACTERS
 
 
 def _job(talk: Callable[[], Talk[T]]) -> Work[T]:

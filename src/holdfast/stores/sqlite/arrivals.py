@@ -81,6 +81,13 @@ _WAITERS = f"""
     order by run_id, place
 """  # wait_topic
 
+_HAS_MORE_WAITERS = """
+    select 1
+    from wait
+    where topic = ?
+    limit 1 offset ?
+"""  # wait_topic
+
 # Later in number is never earlier in time. So the search begins at the instant of the last event the run has had,
 # not at the first one there is.
 _MISSED = """
@@ -115,10 +122,10 @@ def send_one(desk: Desk, message: Message, now: Micros) -> Sent:
     run = desk.run(run_id) if run_id is not None else None
     if run is None or run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
+    if run.arrivals and _is_known(desk, run.id, message.id, now):
+        return Sent(run_id=run_id)  # also if it has ended since: the answer got lost
     if run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
-    if run.arrivals and _is_known(desk, run.id, message.id, now):
-        return Sent(run_id=run_id)
     inboxes.deliver(desk, run, rules.message_arrival(message, run, now), now)
     return Sent(run_id=run_id)
 
@@ -139,6 +146,11 @@ def consume(desk: Desk, run_id: str, numbers: Sequence[int], now: Micros) -> Non
 def emit(desk: Desk, events: Sequence[Event]) -> list[int]:
     now = desk.now()
     return [publish(desk, event, now) for event in events]
+
+
+def reaches_few(desk: Desk, events: Sequence[Event], limit: int) -> bool:
+    """Whether no more waits are looked at for any of these events."""
+    return not any(desk.all(_HAS_MORE_WAITERS, event.topic, limit) for event in events)
 
 
 def publish(desk: Desk, event: Event, now: Micros, mode: TopicMode | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from holdfast.core.errors import Fatal, InvalidRequest
 from holdfast.core.model import Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
 from holdfast.stores.sqlite import arrivals, checkpoints, starts, transactions
+from holdfast.stores.sqlite.board import mark
 from holdfast.stores.sqlite.connections import open_for_reading, open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
@@ -79,7 +79,7 @@ class SqliteDatabase:
                 connection.close(force=True)
         finally:
             turn.close()
-        self._touch()
+        mark(self._files)
 
     def _transaction(self, connection: apsw.Connection) -> Iterator[apsw.Connection]:
         with self._translating():
@@ -144,15 +144,6 @@ class SqliteDatabase:
             return path.samefile(self._files.database)
         except OSError:
             return False
-
-    def _touch(self) -> None:
-        """Have all processes, this one too, look at what is new; at the latest they do so after a second."""
-        with suppress(OSError):
-            file = os.open(self._files.hint, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.pwrite(file, b"!", 0)
-            finally:
-                os.close(file)
 
     @contextmanager
     def _translating(self) -> Iterator[None]:

@@ -23,9 +23,11 @@ class Files:
 
     def __init__(self, database: Path) -> None:
         self.database = database
+        self._name = str(database)
         self.side = database.with_name(database.name + "-holdfast")
         self.turn = self.side / "write.lock"
         self.hint = self.side / "hint"
+        self.board = self.side / "board"
         self.workers = self.side / "workers"
         self.wal = database.with_name(database.name + "-wal")
 
@@ -58,7 +60,7 @@ class Files:
     def identity(self) -> int:
         """Which file stands at the path now; 0 if none does. What is written to another one would be lost."""
         try:
-            return os.stat(self.database).st_ino  # noqa: PTH116 - asked before each transaction; Path takes twice as long
+            return os.stat(self._name).st_ino  # noqa: PTH116 - asked before each transaction; Path takes twice as long
         except OSError:
             return 0
 

@@ -6,6 +6,7 @@ An open read transaction would keep the WAL from being reset, so nothing is hand
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
@@ -15,10 +16,12 @@ import apsw
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.sqlite.connections import open_for_reading
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import Job, Outcome, ask, tell
+from holdfast.stores.sqlite.jobs import Job, Outcome, Round, ask, tell
 from holdfast.stores.sqlite.trouble import needs_reopening, unavailable
 
 _THREADS = 2
+_QUICK_SECONDS = 0.001
+_CLOSE_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
 
@@ -32,18 +35,53 @@ class Readers:
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
         self._is_stopped = False
+        self._nearby = _Connection(files, is_patient=False)  # of whoever has the lock
+        self._reading_nearby = threading.Lock()
+        self._round = Round()
+        self._read_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
 
     async def run(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
-        if self._is_stopped:
-            raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
+        self._check_running()
         self._start()
         return await ask(self._jobs, operation)
+
+    async def run_small(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
+        """Likewise, for an operation so small that handing it to a thread and back takes longer than doing it.
+
+        It is done here and now if it is the first one in this round of the loop, and reads have been quick of late:
+        the caller's event loop stands still meanwhile.
+        """
+        self._check_running()
+        is_quick = self._read_seconds < _QUICK_SECONDS
+        if is_quick and self._round.take() and self._reading_nearby.acquire(blocking=False):
+            try:
+                return self._read(self._nearby, operation)
+            except Exception:  # noqa: BLE001 - a thread meets it again, and knows what to do
+                self._nearby.close()
+            finally:
+                self._reading_nearby.release()
+        return await self.run(operation)
 
     def stop(self) -> None:
         if not self._is_stopped:
             self._is_stopped = True
             for _ in self._threads:
                 self._jobs.put(None)
+            if self._reading_nearby.acquire(timeout=_CLOSE_SECONDS):
+                self._nearby.close()
+                self._reading_nearby.release()
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise StoreUnavailable(f"the store {self._files.database} is closed; open it first")
+
+    def _read(self, connection: _Connection, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
+        started = time.monotonic()
+        try:
+            return connection.read(operation)
+        finally:
+            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)  # one that took longer may be mere chance
+            self._read_seconds += (took - self._read_seconds) / 4
 
     def join(self, seconds: float) -> None:
         for thread in self._threads:
@@ -70,7 +108,7 @@ class Readers:
             if job.future.done():
                 continue
             try:
-                outcome = Outcome(job, connection.read(job))
+                outcome = Outcome(job, self._read(connection, job.operation))
             except Exception as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
                 if needs_reopening(error):
                     connection.close()
@@ -88,17 +126,18 @@ class Readers:
 class _Connection:
     """The connection of one thread, opened when it is first needed."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, *, is_patient: bool = True) -> None:
         self._files = files
+        self._is_patient = is_patient
         self._identity = 0
         self._connection: apsw.Connection | None = None
 
-    def read(self, job: Job[apsw.Connection]) -> object:
-        """Do a job in one transaction, which sees one state of the database."""
+    def read(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
+        """Do something in one transaction, which sees one state of the database."""
         connection = self._opened()
         connection.execute("begin")
         try:
-            return job.operation(connection)
+            return operation(connection)
         finally:
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -115,4 +154,6 @@ class _Connection:
             self._identity = identity
         if self._connection is None:
             self._connection = open_for_reading(self._files.database)
+            if not self._is_patient:
+                self._connection.set_busy_timeout(0)
         return self._connection

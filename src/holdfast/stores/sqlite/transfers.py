@@ -177,7 +177,12 @@ def restore(desk: Desk, restoration: Restoration) -> Restored:
         return Restored(is_finished=True)
     _raise_numbers(desk, restoration.last_event)
     fates = tuple(_restore_one(desk, one, origin.high) for one in restoration.runs)
-    origin, events, skipped = _restore_events(desk, origin, restoration.events, now)
+    origin, events, skipped = transfer.take_in(
+        origin,
+        restoration.events,
+        is_known=lambda event: desk.one(_IS_PUBLISHED, event.topic, event.id) is not None,
+        keep=lambda event: _keep_event(desk, event, now),
+    )
     fresh = transfer.fresh_letters(origin, restoration.letters)
     desk.connection.executemany(_LETTER, map(_letter_row, fresh))
     origin = replace(origin, letter=fresh[-1].number if fresh else origin.letter, is_finished=restoration.is_last)
@@ -233,21 +238,6 @@ def _add(desk: Desk, dump: Dump) -> None:
     desk.wait(run.id, dump.waits)
     for fact in dump.audit:
         desk.note(fact)
-
-
-def _restore_events(desk: Desk, origin: Origin, events: Sequence[KeptEvent], now: Micros) -> tuple[Origin, int, int]:
-    """How far the store is then, and how many events it has taken in and passed over."""
-    taken = skipped = 0
-    for event in transfer.fresh_events(origin, events):
-        origin, placed = transfer.placed(origin, event)
-        if desk.one(_IS_PUBLISHED, event.topic, event.id) is not None:
-            continue
-        if placed is None:
-            skipped += 1
-        else:
-            _keep_event(desk, placed, now)
-            taken += 1
-    return origin, taken, skipped
 
 
 def _keep_event(desk: Desk, kept: KeptEvent, now: Micros) -> None:

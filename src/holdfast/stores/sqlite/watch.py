@@ -1,7 +1,7 @@
-"""The watch: hears that other processes have written to the file, and lets them hear that this one has.
+"""The watch: hears what other processes have written to the file, and lets them hear what this one has.
 
-The truth is SQLite's `data_version`, which the writer looks at now and then; being told of a touched side file
-only makes it look at once. A lost touch costs a second.
+The truth is SQLite's `data_version`, which the writer looks at now and then. What stands on the board only makes it
+quicker: a note that is lost costs a second.
 """
 
 from __future__ import annotations
@@ -9,19 +9,26 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 from holdfast.core.hint import Hint
-from holdfast.stores.sqlite.files import FILE_MODE, Files
+from holdfast.stores.sqlite.board import Board
+from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import Listener
 
 _SLOW_LOOK_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.005
 _LAST_LOOK_SECONDS = 0.25
 _LOOKS_APART_SECONDS = 0.005
+
+# Who asks and is answered hears each note at once. A stream of them costs no more than this.
+_TOUCHES_A_SECOND = 2_000
+_TOUCHES_AT_ONCE = 50
+_DEAF_SECONDS = 0.005
 
 _IN_MODIFY = 0x2
 _EVENT_BYTES = 4_096
@@ -34,7 +41,8 @@ class Others:
         self.listeners: tuple[Listener, ...] = ()
         self._changing = threading.Lock()
         self._files = files
-        self._hint_file = -1
+        self._sender = secrets.token_hex(4)  # a store's: two in one process are as strange to each other as processes
+        self._board = Board(files, self._sender)
         self._watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
         self._has_touches = False
         self._version = 0
@@ -62,40 +70,42 @@ class Others:
         return leave
 
     def watch(self, look: Callable[[], None]) -> None:
-        """Begin to watch for touches on the running loop, if somebody listens there; then `look` is called."""
+        """Begin to watch the board on the running loop, if somebody listens there.
+
+        `look` is called at once, and whenever something was written that nobody told of.
+        """
         loop = asyncio.get_running_loop()
         if loop in self._watches or not any(listening is loop for listening, _ in self.listeners):
             return
         try:
-            self._watches[loop] = _Watch(loop, self._files.hint, look)
+            self._watches[loop] = _Watch(loop, self._files, self._sender, look, partial(self._tell, loop))
         except (OSError, AttributeError, NotImplementedError):  # no inotify here, or no more of it
             self._has_touches = False
         else:
             self._has_touches = True
         look()
 
+    def _tell(self, loop: asyncio.AbstractEventLoop, hint: Hint) -> None:
+        for listening, listener in self.listeners:
+            if listening is loop:
+                loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
+
     def end_watches(self) -> None:
         for watch in self._watches.values():
             watch.end()
         self._watches.clear()
 
-    # In the writer's thread, which alone opens, touches and closes the file
+    # For the writer, one thread at a time
 
     def open(self) -> None:
-        if self._hint_file < 0:
-            self._hint_file = os.open(self._files.hint, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._board.open()
 
     def close(self) -> None:
-        if self._hint_file >= 0:
-            os.close(self._hint_file)
-            self._hint_file = -1
+        self._board.close()
 
-    def touch(self) -> None:
-        """Tell other processes that there is something to see."""
-        try:
-            os.pwrite(self._hint_file, b"!", 0)
-        except OSError:  # a full disk, for one; the others look once a second anyway
-            return
+    def post(self, hint: Hint) -> None:
+        """Tell other processes what was committed, before they can commit something themselves."""
+        self._board.post(hint)
 
     def patience(self) -> float | None:
         """How long the writer may sleep before it looks around."""
@@ -107,7 +117,7 @@ class Others:
         return max(0.0, (_SLOW_LOOK_SECONDS if self._has_touches else self._delay) - since)
 
     def is_to_look(self, *, is_told: bool) -> bool:
-        """Whether the time has come; of many touches in a row only some are answered."""
+        """Whether the time has come; asked for many times in a row, it is only now and then."""
         if not self.listeners:
             return False
         self._is_look_due |= is_told
@@ -131,36 +141,62 @@ class Others:
 
 
 class _Watch:
-    """The touches of a file, told on an event loop. Linux only: elsewhere making one fails."""
+    """The notes of others, told on an event loop. Linux only: elsewhere making one fails."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, path: Path, told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        files: Files,
+        sender: str,
+        look: Callable[[], None],
+        tell: Callable[[Hint], None],
+    ) -> None:
         self._loop = loop
-        self._told = told
+        self._look = look
+        self._tell = tell
         self._pause: asyncio.TimerHandle | None = None
+        self._allowed_at = 0.0
+        self._board = Board(files, sender)
         libc = ctypes.CDLL(None, use_errno=True)
         self._file = _checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         try:
-            _checked(libc.inotify_add_watch(self._file, os.fsencode(path), _IN_MODIFY))
+            self._board.open()
+            _checked(libc.inotify_add_watch(self._file, os.fsencode(files.hint), _IN_MODIFY))
+            self._heading = self._board.heading()
             loop.add_reader(self._file, self._on_touch)
         except BaseException:
-            os.close(self._file)
+            self._close()
             raise
 
     def end(self) -> None:
         """Stop. The loop's own thread does it, unless the loop is gone."""
         if self._loop.is_closed():
-            os.close(self._file)
+            self._close()
         elif self._loop is _running_loop():
             self._end()
         else:
             self._loop.call_soon_threadsafe(self._end)
 
     def _on_touch(self) -> None:
-        os.read(self._file, _EVENT_BYTES)
-        # Deaf for a moment: a busy neighbour, or this process itself, may touch the file thousands of times a second.
-        self._loop.remove_reader(self._file)
-        self._pause = self._loop.call_later(_LOOKS_APART_SECONDS, self._resume)
-        self._told()
+        try:
+            os.read(self._file, _EVENT_BYTES)
+            before, self._heading = self._heading, self._board.heading()
+            hint = self._board.news(before.count, self._heading.count)
+        except OSError:  # the disk is in trouble; whoever writes is told of it
+            return
+        if self._heading.mark != before.mark:
+            self._look()
+        if hint is not None:
+            self._tell(hint)
+        self._rest_if_crowded()
+
+    def _rest_if_crowded(self) -> None:
+        """Be deaf for a moment in a stream of notes: a busy neighbour, or this process itself, posts thousands."""
+        now = self._loop.time()
+        self._allowed_at = max(self._allowed_at, now) + 1 / _TOUCHES_A_SECOND
+        if self._allowed_at - now > _TOUCHES_AT_ONCE / _TOUCHES_A_SECOND:
+            self._loop.remove_reader(self._file)
+            self._pause = self._loop.call_later(_DEAF_SECONDS, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
@@ -171,7 +207,11 @@ class _Watch:
             self._pause.cancel()
         else:
             self._loop.remove_reader(self._file)
+        self._close()
+
+    def _close(self) -> None:
         os.close(self._file)
+        self._board.close()
 
 
 def _checked(answer: int) -> int:

@@ -24,7 +24,7 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import be_patient, open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, settle, tell
+from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, Round, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
@@ -59,7 +59,8 @@ class Writer:
         self._identity = 0
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
-        self._commit_seconds = 1.0  # of late; not known to be quick before it was seen
+        self._round = Round()
+        self._commit_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -88,16 +89,20 @@ class Writer:
         self._check_running()
         return ask(self._jobs, operation)
 
-    def run_small(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer]:
+    def run_small(
+        self, operation: Callable[[Desk], _Answer], *, is_small: Callable[[Desk], bool] | None = None
+    ) -> asyncio.Future[_Answer]:
         """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
 
-        It is done here and now if nobody else is at it, and if commits have been quick of late: the caller's event
-        loop stands still meanwhile.
+        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and commits
+        have been quick of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be known
+        only inside of the transaction.
         """
         self._check_running()
-        if self._commit_seconds < _QUICK_SECONDS and self._jobs.empty() and self._at_work.acquire(blocking=False):
+        is_quick = self._commit_seconds < _QUICK_SECONDS
+        if is_quick and self._jobs.empty() and self._round.take() and self._at_work.acquire(blocking=False):
             try:
-                done = self._transact_here(operation)
+                done = self._transact_here(operation if is_small is None else _if_small(operation, is_small))
             finally:
                 self._at_work.release()
             if done is not None:
@@ -112,14 +117,14 @@ class Writer:
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         try:
             connection.set_busy_timeout(0)
-            outcomes, desk = self._commit(connection, [Job(operation, future)])
+            outcomes, desk, hint = self._commit(connection, [Job(operation, future)])
         except Exception:  # noqa: BLE001 - the thread meets it again, and knows what to do
             return None
         finally:
             self._turn.release()
             be_patient(connection)
         settle(outcomes[0])
-        self._spread([], desk)
+        self._spread([], desk, hint)
         if self._wal.is_due:
             self.look()
         return future
@@ -209,7 +214,7 @@ class Writer:
 
     def _run_batch(self, jobs: list[Job[Desk]]) -> None:
         try:
-            outcomes, desk = self._transact(jobs)
+            outcomes, desk, hint = self._transact(jobs)
         except Exception as error:  # noqa: BLE001 - an error of any kind belongs to a caller; the thread lives on
             if needs_reopening(error):
                 self._disconnect()
@@ -219,20 +224,17 @@ class Writer:
             for job in jobs:  # in transactions of their own, so that only the culprit fails
                 self._run_batch([job])
             return
-        self._spread(outcomes, desk)
+        self._spread(outcomes, desk, hint)
 
-    def _spread(self, outcomes: list[Outcome], desk: Desk) -> None:
+    def _spread(self, outcomes: list[Outcome], desk: Desk, hint: Hint | None) -> None:
         """Tell whoever asked, and whoever listens, of what is committed."""
         for action in desk.after_commit:
             with suppress(OSError):  # files beside the database; what was committed stands
                 action()
-        hint = desk.news.hint()
         if outcomes or hint is not None:
             tell(outcomes, hint, self._others.listeners)
-        if hint is not None:
-            self._others.touch()
 
-    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk]:
+    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk, Hint | None]:
         connection = self._connected()
         self._turn.acquire()
         try:
@@ -240,8 +242,11 @@ class Writer:
         finally:
             self._turn.release()
 
-    def _commit(self, connection: apsw.Connection, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk]:
-        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all."""
+    def _commit(self, connection: apsw.Connection, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk, Hint | None]:
+        """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all.
+
+        Other processes are told at once, as long as the turn is still ours; those in here by whoever called.
+        """
         started = time.monotonic()
         try:
             connection.execute("begin immediate")
@@ -253,8 +258,13 @@ class Writer:
             _roll_back(connection)
             raise
         finally:
-            self._commit_seconds += (time.monotonic() - started - self._commit_seconds) / 4
-        return outcomes, desk
+            # One that took long may be mere chance; only several tell of a slow disk.
+            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)
+            self._commit_seconds += (took - self._commit_seconds) / 4
+        hint = desk.news.hint()
+        if hint is not None:
+            self._others.post(hint)
+        return outcomes, desk, hint
 
     # The connection
 
@@ -356,6 +366,19 @@ def _roll_back(connection: apsw.Connection) -> None:
     with suppress(apsw.Error):  # the error that led here is the one to tell
         if connection.in_transaction:
             connection.execute("rollback")
+
+
+class _TooLarge(Exception):
+    """An operation is better done where nobody else has to wait for it."""
+
+
+def _if_small(operation: Callable[[Desk], _Answer], is_small: Callable[[Desk], bool]) -> Callable[[Desk], _Answer]:
+    def attempt(desk: Desk) -> _Answer:
+        if not is_small(desk):
+            raise _TooLarge
+        return operation(desk)
+
+    return attempt
 
 
 def _outcome(job: Job[Desk], desk: Desk) -> Outcome:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from holdfast.core.checkpoint import (
@@ -113,6 +114,17 @@ async def ended(store: Store, number: int = 1, state: RunState = RunState.SUCCEE
 
 
 # Claiming
+
+
+@asynccontextmanager
+async def another(store: Store) -> AsyncIterator[Store]:
+    """A second store on the same runs, as another process has it."""
+    twin = store.twin()
+    await twin.open()
+    try:
+        yield twin
+    finally:
+        await twin.close()
 
 
 async def claim(

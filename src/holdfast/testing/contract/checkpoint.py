@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.checkpoint import Cancel, Checkpoint, Hold, Next, Release, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import EntryKind, EntryState, Lease
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -22,6 +22,7 @@ from holdfast.testing.contract.arrange import (
     an_event,
     an_id,
     an_intent,
+    another,
     block,
     checkpoint_for,
     claim_one,
@@ -344,6 +345,36 @@ class CheckpointContract(Contract):
         assert await store.get(an_id(4)) is None
         watcher = await held(store, 5)
         assert (await write(store, checkpoint_for(watcher, waits=(for_event("paid"),)))).arrivals == ()
+
+    @pytest.mark.parametrize("entries", [(), (a_step(),), (a_step(), a_retry("other"))], ids=len)
+    @pytest.mark.parametrize("next", EVERY_NEXT, ids=name_of)
+    async def test_after_a_claim_through_another_store_nothing_is_written(
+        self, store: Store, clock: SettableClock, next: Next, entries: tuple[Entry, ...]
+    ) -> None:
+        """T8: the fence stands where runs are kept, and not in the memory of who leased them."""
+        leases = [await held(store, number) for number in (1, 2, 3)]
+        clock.advance(LEASE)
+        async with another(store) as twin:
+            assert len(await claimed_ids(twin, worker=OTHER_WORKER)) == len(leases)
+        before = await picture_of(store, 1, 2, 3)
+
+        waits = (for_message("go"),) if isinstance(next, Suspend) else None
+        alone, *together = [checkpoint_for(lease, next, entries=entries, waits=waits) for lease in leases]
+        verdicts = await write(store, alone), *(await store.checkpoint(together)).verdicts
+
+        assert [verdict.is_lost for verdict in verdicts] == [True, True, True]
+        assert await picture_of(store, 1, 2, 3) == before
+
+    async def test_a_suspension_does_not_sleep_over_what_came_through_another_store(self, store: Store) -> None:
+        """T4: what has arrived is looked up where it is kept."""
+        lease = await held(store)
+        async with another(store) as twin:
+            await twin.send([a_message(1)])
+
+        verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
+
+        assert (verdict.is_held, len(verdict.arrivals)) == (True, 1)
+        assert (await the_run(store)).state is RunState.RUNNING
 
     async def test_a_token_of_the_future_or_an_unknown_run_is_lost(self, store: Store) -> None:
         """T8: only the current token counts."""

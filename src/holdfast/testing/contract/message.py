@@ -26,6 +26,7 @@ from holdfast.testing.contract.arrange import (
     for_time,
     held,
     start,
+    succeed,
     suspended,
     the_run,
     write,
@@ -296,6 +297,18 @@ class MessageContract(Contract):
 
         assert sent == [Sent(run_id=an_id(number), refused="finished") for number in (1, 2, 1)]
         assert [await the_run(store, number) for number in (1, 2)] == before
+
+    async def test_a_repeated_message_that_a_run_received_before_it_ended_is_not_refused(self, store: Store) -> None:
+        """S6: it was accepted, and the answer got lost. S5: the run does not change."""
+        lease = await held(store, 1)
+        await store.send([a_message(1, id="received"), a_message(1, id="unread")])
+        await write(store, checkpoint_for(lease, succeed(), seen=2, consumed=(1,)))
+        before = await the_run(store, 1)
+
+        sent = await store.send([a_message(1, id="received"), a_message(1, id="unread"), a_message(1, id="new")])
+
+        assert [one.refused for one in sent] == [None, "finished", "finished"]
+        assert await the_run(store, 1) == before
 
     async def test_one_refused_message_does_not_hinder_the_others(self, store: Store) -> None:
         """The port: one answer per message, in order."""

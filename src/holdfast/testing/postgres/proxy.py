@@ -88,7 +88,12 @@ class PostgresProxy(FaultProxy):
         return urlunsplit(self._parts._replace(netloc=f"{user}{at}{self.host}:{self.port}"))
 
     def cut_around_commit(
-        self, matching: str | Callable[[str], bool] = r"^\s*commit\b", *, before: bool, count: int = 1, skip: int = 0
+        self,
+        matching: str | Callable[[str], bool] = r"(^|;)\s*commit\b",
+        *,
+        before: bool,
+        count: int = 1,
+        skip: int = 0,
     ) -> CommitRule:
         """Cut the connection around the next statement that matches, which commits: by itself, or as `commit`.
 

@@ -18,7 +18,7 @@ from holdfast.stores.postgres.connections import Connection, Limits
 from holdfast.stores.postgres.deciding import TRANSACTION
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.talks import Talk, chained
 from holdfast.stores.postgres.wire import ARGUMENTS_LIMIT_CHARACTERS, Wire
 from holdfast.testing.postgres import PostgresProxy
 
@@ -56,6 +56,32 @@ async def test_a_statement_gives_back_its_one_value(wire: Wire) -> None:
     assert await wire.hold(said("select not %s::boolean", False)) is True  # noqa: FBT003 - an argument of the statement
     assert await wire.hold(said("select %s::text", None)) is None
     assert await wire.hold(said("select 'nothing' where false")) is None
+
+
+async def test_statements_in_a_chain_make_one_trip_and_give_the_last_value_there_is(wire: Wire) -> None:
+    hostile = 'it\'s \\ "é✓" $1 %s; drop table x --'
+
+    def talk() -> Talk[Any]:
+        first = yield chained((b"begin", ()), (b"select %s::text || %s::text", (hostile, 5)))
+        second = yield chained((b"select %s::bigint is null and %s", (None, True)), (b"commit", ()))
+        return first, second
+
+    assert await wire.hold(talk) == (hostile + "5", True)
+
+
+async def test_what_follows_a_statement_of_a_chain_that_fails_is_not_carried_out(
+    wire: Wire, observer: Connection
+) -> None:
+    observer.execute("create table things (name text)")
+
+    def talk() -> Talk[Any]:
+        yield b"insert into things values ('before')", ()
+        yield chained((b"select 1 / %s", (0,)), TRANSACTION.commit)
+
+    with pytest.raises(Exception, match="division by zero"):
+        await wire.hold(lambda: TRANSACTION.around(talk(), is_committing=True))
+
+    assert await wire.hold(said("select count(*) from things")) == 0
 
 
 @pytest.mark.parametrize("value", ["x\0tail", "\ud800"])

@@ -1,0 +1,60 @@
+"""Paging: all that a store lists, read a page at a time, so that nobody holds more of it than that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.core.model import DeadLetter, Schedule
+from holdfast.core.ports import PAGE_LIMIT, Details, LetterQuery, Query, Reader, ScheduleQuery
+
+T = TypeVar("T")
+
+
+async def pages(
+    read: Callable[[T | None, int], Awaitable[Sequence[T]]], limit: int | None = None, page_size: int = PAGE_LIMIT
+) -> AsyncIterator[Sequence[T]]:
+    """Page by page what `read` gives, of which it is told the last of the page before and how many are wanted."""
+    last, left = None, limit
+    while left is None or left > 0:
+        size = page_size if left is None else min(left, page_size)
+        page = await read(last, size)
+        yield page
+        if len(page) < size:
+            return
+        last = page[-1]
+        left = None if left is None else left - size
+
+
+def run_pages(
+    store: Reader, query: Query, limit: int | None = None, page_size: int = PAGE_LIMIT
+) -> AsyncIterator[Sequence[Details]]:
+    """All runs that a query asks for, newest first."""
+
+    def read(last: Details | None, size: int) -> Awaitable[Sequence[Details]]:
+        before = query.before if last is None else (last.run.created_at, last.run.id)
+        return store.list(replace(query, before=before, limit=size))
+
+    return pages(read, limit, page_size)
+
+
+def letter_pages(store: Reader, query: LetterQuery, limit: int | None = None) -> AsyncIterator[Sequence[DeadLetter]]:
+    """All dead letters that a query asks for, oldest first."""
+
+    def read(last: DeadLetter | None, size: int) -> Awaitable[Sequence[DeadLetter]]:
+        after = query.after if last is None else last.number
+        return store.dead_letters(replace(query, after=after, limit=size))
+
+    return pages(read, limit)
+
+
+def schedule_pages(store: Reader, query: ScheduleQuery, limit: int | None = None) -> AsyncIterator[Sequence[Schedule]]:
+    """All schedules that a query asks for, by name."""
+
+    def read(last: Schedule | None, size: int) -> Awaitable[Sequence[Schedule]]:
+        after = query.after if last is None else last.name
+        return store.schedules(replace(query, after=after, limit=size))
+
+    return pages(read, limit)

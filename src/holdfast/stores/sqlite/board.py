@@ -1,0 +1,162 @@
+"""The board: what the processes on one file have told each other of late, each in words that all understand.
+
+There is place for a few notes, which are written over and over. Whoever comes too late for one, or finds one that does
+not fit, has to look for himself. Nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from holdfast.core.hint import Hint, News
+from holdfast.stores.sqlite.files import FILE_MODE, Files
+
+NOTES = 64
+NOTE_BYTES = 512
+
+_HEAD = struct.Struct(
+    "<QQ"
+)  # of the file that is watched: a mark that anybody may change, and how many notes there were
+_NOTE = struct.Struct("<QIH")  # its number, the checksum and the length of its text
+_TEXT_BYTES = NOTE_BYTES - _NOTE.size
+_MARK_BYTES = 8
+_NUMBERS = 1 << 64
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """What the watched file says: `mark` is otherwise after something nobody wrote a note of."""
+
+    mark: int
+    count: int
+
+
+class _Note(msgspec.Struct, array_like=True):
+    """What somebody tells: the fields of a hint, or `is_more` if they did not fit."""
+
+    sender: str
+    is_more: bool = False
+    ready: frozenset[str] = frozenset()
+    arrived: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    replied: frozenset[str] = frozenset()
+    is_rescheduled: bool = False
+
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(_Note).decode
+
+
+class Board:
+    """The board of a store. Notes are posted by whoever has the turn to write, and read by anybody.
+
+    What `sender` has posted is no news to him. For one thread only.
+    """
+
+    def __init__(self, files: Files, sender: str) -> None:
+        self._files = files
+        self._sender = sender
+        self._head = -1
+        self._notes = -1
+
+    def open(self) -> None:
+        if self._head < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._head = os.open(self._files.hint, flags, FILE_MODE)
+            self._notes = os.open(self._files.board, flags, FILE_MODE)
+
+    def close(self) -> None:
+        for file in (self._head, self._notes):
+            if file >= 0:
+                os.close(file)
+        self._head = self._notes = -1
+
+    def post(self, hint: Hint) -> None:
+        """Tell everybody. Only while nobody else can, and of nothing that is not committed."""
+        with suppress(
+            Exception
+        ):  # a full disk, for one. What was committed stands, and others look once a second anyway
+            number = self.heading().count
+            text = _encode(_note(self._sender, hint))
+            if len(text) > _TEXT_BYTES:
+                text = _encode(_Note(self._sender, is_more=True))
+            note = _NOTE.pack(number, zlib.crc32(text), len(text)) + text
+            os.pwrite(self._notes, note, _place(number))
+            # The file that is watched comes last, when there is something to be read.
+            os.pwrite(self._head, ((number + 1) % _NUMBERS).to_bytes(8, "little"), _MARK_BYTES)
+
+    def heading(self) -> Heading:
+        """How the board stands."""
+        head = os.pread(self._head, _HEAD.size, 0)
+        return Heading(*_HEAD.unpack(head.ljust(_HEAD.size, b"\0")))
+
+    def news(self, since: int, until: int) -> Hint | None:
+        """What others have told in the notes from one number up to another; None if that was nothing."""
+        if not 0 <= until - since <= NOTES:
+            return Hint(is_elsewhere=True)
+        notes = [self._read(number) for number in range(since, until)]
+        strange = [note for note in notes if note is None or note.sender != self._sender]
+        return _joined(strange) if strange else None
+
+    def _read(self, number: int) -> _Note | None:
+        """A note, unless it was written over meanwhile, or is of somebody who writes them otherwise."""
+        found = os.pread(self._notes, NOTE_BYTES, _place(number))
+        if len(found) < _NOTE.size:
+            return None
+        told, checksum, length = _NOTE.unpack_from(found)
+        text = found[_NOTE.size : _NOTE.size + length]
+        if told != number or zlib.crc32(text) != checksum:
+            return None
+        try:
+            return _decode(text)
+        except msgspec.MsgspecError:
+            return None
+
+
+def mark(files: Files) -> None:
+    """Have all processes, this one too, look at what is new. For whoever cannot say what that is."""
+    with suppress(OSError):  # they look once a second anyway
+        file = os.open(files.hint, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(file, secrets.token_bytes(_MARK_BYTES), 0)
+        finally:
+            os.close(file)
+
+
+def _place(number: int) -> int:
+    return number % NOTES * NOTE_BYTES
+
+
+def _note(sender: str, hint: Hint) -> _Note:
+    return _Note(
+        sender,
+        hint.is_elsewhere,
+        hint.ready,
+        hint.arrived,
+        hint.ended,
+        hint.taken,
+        hint.replied,
+        hint.is_rescheduled,
+    )
+
+
+def _joined(notes: Iterable[_Note | None]) -> Hint:
+    """What several notes say together."""
+    news = News()
+    for note in notes:
+        if note is None or note.is_more:
+            return Hint(is_elsewhere=True)
+        news.ready |= note.ready
+        news.arrived |= note.arrived
+        news.ended |= note.ended
+        news.taken |= note.taken
+        news.replied |= note.replied
+        news.is_rescheduled |= note.is_rescheduled
+    return msgspec.structs.replace(news.hint() or Hint(), is_foreign=True)

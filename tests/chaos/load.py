@@ -1,0 +1,145 @@
+"""The load: workflows that between them do everything a run can do, and write down what their bodies did.
+
+Their workers die far more often than any that are not being tested, so a crash loop is none here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast import Context, Registry, Retry, Rollback, step_info
+from tests.process.app import STUBBORN, errand
+from tests.process.ledger import Ledger
+
+CRASH_LIMIT = 1_000
+HOPELESS_ATTEMPTS = 3
+FLAKY = Retry(max_attempts=30, initial=0.3, factor=1, jitter=0)
+HOPELESS = Retry(max_attempts=HOPELESS_ATTEMPTS, initial=0.05, factor=1, jitter=0)
+
+CONCURRENCY = {"limited": 3}
+"""How many runs of a type may be held at once."""
+PER_KEY = {"keyed": ("tenant", 1)}
+"""Of a type: the tag, and how many runs with one value of it may be held at once."""
+RATES = {"rated": (4, 1.0)}
+"""Of a type: how many of its runs may begin in any stretch of so many seconds."""
+TICK_SECONDS = 1.0
+QUEUES = "queue.*"
+
+workflows = Registry()
+
+
+async def link(book: str, word: str, seconds: float = 0.02) -> str:
+    """Take a moment, and tell what it was given."""
+    with Ledger(book).execution(word) as mark:
+        await asyncio.sleep(seconds)
+        return mark
+
+
+async def falter(book: str, failures: int) -> str:
+    """Fail so many times."""
+    with Ledger(book).execution() as mark:
+        if step_info().attempt <= failures:
+            raise ConnectionError("not yet")
+        return mark
+
+
+@workflows.workflow("chain", crash_limit=CRASH_LIMIT)
+async def chain(ctx: Context, book: str, steps: int, seconds: float = 0.02) -> list[str]:
+    """Steps in a row, each of which is told the result of the one before."""
+    marks: list[str] = []
+    for _ in range(steps):
+        marks.append(await ctx.step("link", link, book, marks[-1] if marks else "-", seconds, retry=STUBBORN))
+    return marks
+
+
+async def _short(ctx: Context, book: str) -> str:
+    return await ctx.step("link", link, book, "-", 0.05, retry=STUBBORN)
+
+
+@workflows.workflow("limited", crash_limit=CRASH_LIMIT)
+async def limited(ctx: Context, book: str) -> str:
+    """One of few at once."""
+    return await _short(ctx, book)
+
+
+@workflows.workflow("keyed", crash_limit=CRASH_LIMIT)
+async def keyed(ctx: Context, book: str) -> str:
+    """One of few of its tenant at once."""
+    return await _short(ctx, book)
+
+
+@workflows.workflow("rated", crash_limit=CRASH_LIMIT)
+async def rated(ctx: Context, book: str) -> str:
+    """One of few in a while."""
+    return await _short(ctx, book)
+
+
+@workflows.workflow("tick", crash_limit=CRASH_LIMIT)
+async def tick(ctx: Context, book: str) -> str:
+    """What a schedule starts."""
+    return await _short(ctx, book)
+
+
+@workflows.workflow("letters", crash_limit=CRASH_LIMIT)
+async def letters(ctx: Context, count: int) -> list[tuple[str, Any]]:
+    """All that it is sent, under either name."""
+    return [await ctx.receive(["a", "b"]) for _ in range(count)]
+
+
+@workflows.workflow("gossip", crash_limit=CRASH_LIMIT)
+async def gossip(ctx: Context, book: str, run_id: str, count: int) -> int:
+    """Tell another run this and that."""
+    for number in range(count):
+        await ctx.send(run_id, "ab"[number % 2], number // 2)
+        if number % 3 == 0:
+            await _short(ctx, book)
+    return count
+
+
+@workflows.workflow("watch", crash_limit=CRASH_LIMIT)
+async def watch(ctx: Context, topic: str, count: int) -> list[Any]:
+    """The next events on a topic."""
+    return [await ctx.wait_event(topic) for _ in range(count)]
+
+
+@workflows.workflow("sleeper", crash_limit=CRASH_LIMIT)
+async def sleeper(ctx: Context, book: str, lengths: list[float]) -> int:
+    """Sleep, and tell after each time when it should have ended."""
+    for length in lengths:
+        due = ctx.now().timestamp() + length
+        await ctx.sleep(length)
+        await ctx.step("awake", link, book, f"{due:.6f}", 0.0, retry=STUBBORN)
+    return len(lengths)
+
+
+@workflows.workflow("flaky", crash_limit=CRASH_LIMIT)
+async def flaky(ctx: Context, book: str, failures: int) -> str:
+    """A step that fails, and succeeds in the end."""
+    return await ctx.step("try", falter, book, failures, retry=FLAKY)
+
+
+@workflows.workflow("hopeless", crash_limit=CRASH_LIMIT)
+async def hopeless(ctx: Context, book: str) -> str:
+    """A step that uses up its attempts."""
+    return await ctx.step("try", falter, book, 1_000, retry=HOPELESS)
+
+
+@workflows.workflow("trip", crash_limit=CRASH_LIMIT)
+async def trip(ctx: Context, book: str, stages: int, waits: bool) -> None:
+    """Stages that are undone: because it fails in the end, or because somebody cancels it."""
+
+    async def undo(mark: str) -> str:
+        return await link(book, mark)
+
+    for _ in range(stages):
+        await ctx.step("stage", link, book, "-", retry=STUBBORN, undo=undo)
+    if waits:
+        await ctx.receive("go")
+    raise Rollback("the trip is off")
+
+
+@workflows.workflow("family", crash_limit=CRASH_LIMIT)
+async def family(ctx: Context, book: str, count: int) -> list[int]:
+    """Children, two at a time."""
+    return await ctx.map(errand, [(book, number) for number in range(count)], limit=2)

@@ -1,0 +1,90 @@
+"""An SQLite file. Processes are caught while they have the right to write, and outsiders meddle with the file."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from tests.chaos.places import Blow, Place
+from tests.process.crew import LIMIT_SECONDS, Hand, is_stopped
+
+_TRIES = 200
+_MOST_SECONDS = 2.0
+"""Less than a lease, for meanwhile nobody can prolong one."""
+
+_OUTSIDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=5)
+connection.execute("pragma wal_checkpoint(truncate)")
+assert connection.execute("pragma quick_check").fetchall() == [("ok",)]
+"""
+
+
+class SqlitePlace(Place):
+    """A file that all processes share."""
+
+    is_deaf = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._file = folder / "runs.db"
+        self.url = self.way = f"sqlite:///{self._file}"
+
+    def blows(self) -> Mapping[str, Blow]:
+        return {
+            "kill writer": Blow(3, self._kill_writer),
+            "stop writer": Blow(1, self._stop_writer),
+            "checkpoint": Blow(1, self._checkpoint),
+        }
+
+    async def _kill_writer(self, chance: Random, hands: Sequence[Hand]) -> None:
+        async with self._caught(chance, hands) as hand:
+            if hand is not None:
+                await asyncio.to_thread(hand.kill)
+
+    async def _stop_writer(self, chance: Random, hands: Sequence[Hand]) -> None:
+        async with self._caught(chance, hands) as hand:
+            if hand is not None:
+                with self.outage():
+                    await asyncio.sleep(chance.uniform(0.1, _MOST_SECONDS))
+
+    @asynccontextmanager
+    async def _caught(self, chance: Random, hands: Sequence[Hand]) -> AsyncIterator[Hand | None]:
+        """A process that stands still in the midst of a write; None if all were idle."""
+        for _ in range(_TRIES):
+            hand = chance.choice(hands)
+            hand.signal(signal.SIGSTOP)
+            try:
+                while hand.is_alive and not is_stopped(hand):
+                    await asyncio.sleep(0)
+                if hand.pid == self._writer():
+                    yield hand
+                    return
+            finally:
+                hand.signal(signal.SIGCONT)
+            await asyncio.sleep(0.005)
+        yield None
+
+    def _writer(self) -> int | None:
+        """The process that has the right to write."""
+        inode = Path(f"{self._file}-holdfast/write.lock").stat().st_ino
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[3] == "WRITE" and words[5].endswith(f":{inode}"):
+                return int(words[4])
+        return None
+
+    async def _checkpoint(self, chance: Random, hands: Sequence[Hand]) -> None:
+        """What a backup tool does, or a person with a shell of SQLite."""
+        command = [sys.executable, "-c", _OUTSIDER, str(self._file)]
+        done = await asyncio.to_thread(subprocess.run, command, timeout=LIMIT_SECONDS, capture_output=True, text=True)
+        assert done.returncode == 0 or "locked" in done.stderr, done.stderr
+
+
+PLACE = SqlitePlace

@@ -1,0 +1,56 @@
+"""A session: a storm on a store from beginning to end, and the verdict; what speaks against it is kept."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from holdfast import HoldfastError
+from tests.chaos.display import Display
+from tests.chaos.evidence import Evidence
+from tests.chaos.places import place_on
+from tests.chaos.plan import Plan
+from tests.chaos.storm import Storm
+from tests.chaos.verdict import Verdict, judge, proof_of
+
+_PROVED = 3
+"""Of so many runs everything is shown."""
+
+
+async def hold(store: str, plan: Plan, display: Display, folder: Path | None = None) -> Verdict:
+    """Hold a storm. The folder is a new one unless it is given; it is removed if all holds."""
+    where = folder or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
+    with place_on(store, where) as place:
+        storm = Storm(place, plan, display)
+        async with storm.crew.hf:
+            evidence = await storm.rage()
+            verdict = judge(evidence, store, plan.seed, plan.slack_seconds)
+            if not verdict.is_good:
+                proof = await _proof(storm, evidence, verdict)
+                (where / "evidence.json").write_bytes(msgspec.json.encode(evidence))
+                place.dump()
+                return msgspec.structs.replace(verdict, folder=str(where), proof=proof)
+    if folder is None:
+        shutil.rmtree(where)
+    return verdict
+
+
+async def _proof(storm: Storm, evidence: Evidence, verdict: Verdict) -> list[str]:
+    suspects = dict.fromkeys(
+        violation.run_id for check in verdict.checks for violation in check.violations if violation.run_id
+    )
+    lines: list[str] = []
+    for run_id in list(suspects)[:_PROVED]:
+        story = evidence.stories.get(run_id)
+        if story is None:
+            lines.append(f"--- run {run_id} is not in the store")
+            continue
+        try:
+            explanation = await storm.crew.hf.run(run_id).explain()
+        except HoldfastError as error:
+            explanation = f"cannot be explained: {error}"
+        lines += proof_of(story, evidence, explanation)
+    return lines

@@ -1,0 +1,310 @@
+"""The storm: workers and producers under load, a blow every so often, then calm, and all that is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from holdfast import StoreUnavailable
+from holdfast.core.ports import ScheduleQuery
+from tests.chaos import load
+from tests.chaos.display import Display
+from tests.chaos.evidence import Evidence, Fate, Remark
+from tests.chaos.journal import Journal
+from tests.chaos.places import Blow, Place
+from tests.chaos.plan import Plan
+from tests.chaos.witness import Witness
+from tests.faults.app import insist
+from tests.process.app import make_tables
+from tests.process.crew import COMPLAINTS, LIMIT_SECONDS, Crew, Hand
+
+GRACE_SECONDS = 2.0
+CONCURRENCY = 100
+SCHEDULE = "tick"
+START_SECONDS = 120.0
+"""How long workers may take to start, on a machine that is very busy."""
+LONGER = (1.1, 1.6)
+"""Between so many leases a worker is stopped."""
+
+
+class Storm:
+    """One storm on one place. Use `rage`, then ask the crew's `hf` whatever is of interest."""
+
+    def __init__(self, place: Place, plan: Plan, display: Display) -> None:
+        self.place = place
+        self.plan = plan
+        self.crew = Crew(place.folder, url=place.url, lease=plan.lease_seconds)
+        self.crew.hf.include(load.workflows)
+        self.witness = Witness(self.crew.hf, plan.seed)
+        self.blows: Counter[str] = Counter()
+        self._display = display
+        self._chance = random.Random(plan.seed)
+        self._producers: dict[int, Hand] = {}
+        self._launched = 0
+        self._stops: dict[int, list[tuple[float, float]]] = {}
+        self._begun = time.monotonic()
+
+    async def rage(self) -> Evidence:
+        """Everything from the first start to the last look."""
+        try:
+            await self._prepare()
+            watching = asyncio.create_task(self._watch())
+            await self._disturb()
+            await self._calm()
+            seconds = time.monotonic() - self._begun
+            watching.cancel()
+            await asyncio.wait([watching])
+            return await self._evidence(seconds)
+        finally:
+            self.crew.dismiss()
+            for producer in self._producers.values():
+                if producer.is_alive:
+                    producer.kill()
+
+    # Before
+
+    async def _prepare(self) -> None:
+        hf = self.crew.hf
+        await hf.opened()
+        with hf.connection() as connection:
+            make_tables(connection)
+        for type, count in load.CONCURRENCY.items():
+            await hf.type(type, concurrency=count)
+        for type, (tag, count) in load.PER_KEY.items():
+            await hf.type(type, per_key={tag: count})
+        for type, rate in load.RATES.items():
+            await hf.type(type, rate=rate)
+        await hf.topic(load.QUEUES, mode="queue")
+        if not self.plan.kinds:
+            await hf.put_schedule(SCHEDULE, load.tick, self.crew.book, every=load.TICK_SECONDS, catch_up="all")
+        self._refill()
+        for slot in range(self.plan.producers):
+            self._produce(slot)
+        await self._until(self._has_begun, START_SECONDS)
+        self._begun = time.monotonic()
+
+    async def _has_begun(self) -> bool:
+        await self.witness.look()
+        return len(self._ready()) >= min(2, self.plan.workers)
+
+    def _refill(self) -> None:
+        """Put a new process in the place of each that died, or was told to leave."""
+        for slot, producer in self._producers.items():
+            if not producer.is_alive and not self.plan.most:
+                self._produce(slot)
+        there = sum(hand.is_alive and not hand.is_leaving for hand in self.crew.hands)
+        for _ in range(self.plan.workers - there):
+            options = {"lease": self.plan.lease_seconds, "grace": GRACE_SECONDS, "concurrency": CONCURRENCY}
+            number = len(self.crew.hands)
+            self.crew.hands.append(
+                Hand(number, self.place.way, self.crew.folder, options, program="tests.chaos.worker")
+            )
+
+    def _produce(self, slot: int, *, closing: bool = False) -> None:
+        """Put a producer in the place of one that died; it goes on with what that one has begun."""
+        options = {
+            "slot": slot,
+            "seed": self.plan.seed,
+            "pace": self.plan.pace,
+            "most": self.plan.most,
+            "kinds": ",".join(self.plan.kinds),
+            "closing": int(closing),
+            "book": self.crew.book,
+            "journal": self._journal(slot).path,
+        }
+        self._producers[slot] = Hand(
+            self._launched, self.place.way, self.crew.folder, options, program="tests.chaos.producer", role="producer"
+        )
+        self._launched += 1
+
+    def _journal(self, slot: int) -> Journal:
+        return Journal(self.crew.folder / f"journal-{slot}")
+
+    # While it rages
+
+    async def _watch(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.witness.watch())
+            group.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while True:
+            accepted = sum(self._journal(slot).count(b'"what":"start"') for slot in self._producers)
+            self._display.show(
+                time.monotonic() - self._begun, accepted, self.witness.ended, self.blows, self.witness.slowest
+            )
+            await asyncio.sleep(self._display.pause_seconds)
+
+    async def _disturb(self) -> None:
+        blows = self._all_blows()
+        names, weights = list(blows), [blow.weight for blow in blows.values()]
+        until = time.monotonic() + self.plan.seconds
+        async with asyncio.TaskGroup() as group:
+            while (left := until - time.monotonic()) > 0:
+                spread = 1.0 if self.plan.is_steady else self._chance.uniform(0.5, 1.5)
+                await asyncio.sleep(min(left, self.plan.pause_seconds * spread))
+                hands = self._ready()
+                if len(hands) < 2:
+                    continue  # somebody has to be there who takes over
+                (name,) = self._chance.choices(names, weights)
+                if name == "stop":
+                    group.create_task(self._stop(self._chance, hands))
+                else:
+                    await blows[name].strike(self._chance, hands)
+                self.blows[name] += 1
+                self._note_deaths()
+                self._refill()
+
+    def _all_blows(self) -> Mapping[str, Blow]:
+        all_blows = {
+            "kill": Blow(5, self._kill),
+            "stop": Blow(1.5, self._stop),
+            "term": Blow(1.5, self._term),
+            "kill producer": Blow(1, self._kill_producer),
+            **self.place.blows(),
+        }
+        return {name: blow for name, blow in all_blows.items() if not self.plan.blows or name in self.plan.blows}
+
+    def _ready(self) -> list[Hand]:
+        """Workers that are known to the store, and have been left alone so far."""
+        for hand in self.crew.hands:
+            hand.worker_id = self.witness.known.get(hand.pid, "")
+        stopped = {number for number, stops in self._stops.items() if stops[-1][1] == float("inf")}
+        return [
+            hand
+            for hand in self.crew.hands
+            if hand.is_alive and not hand.is_leaving and hand.worker_id and hand.number not in stopped
+        ]
+
+    def _note_deaths(self) -> None:
+        self.witness.killed = {h.worker_id: h.killed_at for h in self.crew.hands if h.worker_id and h.killed_at}
+
+    async def _kill(self, chance: random.Random, hands: Sequence[Hand]) -> None:
+        await asyncio.to_thread(chance.choice(hands).kill)
+
+    async def _term(self, chance: random.Random, hands: Sequence[Hand]) -> None:
+        chance.choice(hands).leave()
+
+    async def _stop(self, chance: random.Random, hands: Sequence[Hand]) -> None:
+        """For longer than a lease: whatever it writes when it wakes up is too late."""
+        hand = chance.choice(hands)
+        stops = self._stops.setdefault(hand.number, [])
+        stops.append((time.time(), float("inf")))
+        hand.signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(self.plan.lease_seconds * chance.uniform(*LONGER))
+        finally:
+            hand.signal(signal.SIGCONT)
+            stops[-1] = (stops[-1][0], time.time())
+
+    async def _kill_producer(self, chance: random.Random, hands: Sequence[Hand]) -> None:
+        slot = chance.choice(sorted(self._producers))
+        await asyncio.to_thread(self._producers[slot].kill)
+        self._produce(slot)
+
+    # After
+
+    async def _calm(self) -> None:
+        """Let producers finish, and wait until nothing is left to do."""
+        await asyncio.to_thread(self.place.heal)
+        if not self.plan.kinds:
+            await insist(partial(self.crew.hf.pause_schedule, SCHEDULE))
+        for slot in sorted(self._producers):
+            await self._close(slot)
+        waiting = sum(
+            one.what == "start" and one.expect is not None and one.expect.states == ("suspended",)
+            for slot in self._producers
+            for one in {one.run_id: one for one in self._journal(slot) if one.what == "start"}.values()
+        )
+        await self._until(partial(self._is_quiet, waiting), self.plan.settle_seconds)
+        for hand in self.crew.hands:
+            if hand.is_alive and not hand.is_leaving:
+                hand.leave()
+        await self._until(self._are_gone, LIMIT_SECONDS)
+
+    async def _close(self, slot: int) -> None:
+        if self._producers[slot].is_alive and not self.plan.most:
+            self._producers[slot].leave()
+        for _ in range(3):
+            await self._until(lambda: self._has_left(slot), self.plan.settle_seconds)
+            if self._producers[slot].process.poll() == 0:
+                return
+            self._produce(slot, closing=not self.plan.most)
+        self.witness.remarks.append(Remark("processes", f"producer {slot} cannot finish: {self._said(slot)}"))
+
+    async def _has_left(self, slot: int) -> bool:
+        return not self._producers[slot].is_alive
+
+    def _said(self, slot: int) -> str:
+        return self._producers[slot].log[-2_000:]
+
+    async def _is_quiet(self, waiting: int) -> bool:
+        try:
+            counts = (await self.crew.hf.store.counts()).values()
+            held = await self.crew.hf.store.held()
+        except StoreUnavailable:
+            return False
+        live = sum(number for states in counts for state, number in states.items() if not state.is_end)
+        return live == waiting and not held
+
+    async def _are_gone(self) -> bool:
+        return not any(hand.is_alive for hand in self.crew.hands)
+
+    async def _until(self, is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
+        limit = time.monotonic() + seconds
+        while not await is_so() and time.monotonic() < limit:
+            await asyncio.sleep(0.05)
+
+    async def _evidence(self, seconds: float) -> Evidence:
+        store = self.crew.hf.store
+        for hand in self.crew.hands:
+            hand.worker_id = hand.worker_id or self.witness.known.get(hand.pid, "")
+        self.witness.remarks += await self.witness.leftovers()
+        self.witness.remarks += self._complaints()
+        with self.crew.hf.connection(readonly=True) as connection:
+            deposits = [(str(run_id), int(n)) for run_id, n in connection.execute("select * from deposit").fetchall()]
+            ((total,),) = connection.execute("select count from total").fetchall()
+        schedules = await store.schedules(ScheduleQuery(name=SCHEDULE))
+        return Evidence(
+            seconds=seconds,
+            lease_seconds=self.plan.lease_seconds,
+            accepted=[one for slot in sorted(self._producers) for one in self._journal(slot)],
+            stories=await self.witness.stories(),
+            deeds=self.crew.ledger.all(),
+            fates=[self._fate(hand) for hand in self.crew.hands],
+            outages=self.place.outages,
+            sightings=self.witness.sightings,
+            delays=sorted(self.witness.delays, key=lambda delay: delay.until),
+            remarks=self.witness.remarks,
+            looks=self.witness.looks,
+            deposits=deposits,
+            total=int(total),
+            schedule=schedules[0] if schedules else None,
+            blows=dict(self.blows),
+        )
+
+    def _fate(self, hand: Hand) -> Fate:
+        return Fate(hand.pid, hand.worker_id, hand.killed_at, tuple(self._stops.get(hand.number, ())))
+
+    def _complaints(self) -> list[Remark]:
+        """Workers that said what nobody should say, or ended though nobody told them to."""
+        texts = []
+        for hand in self.crew.hands:
+            code = hand.process.poll()
+            lines = hand.log.splitlines()
+            if not hand.worker_id and lines and "StoreUnavailable" in lines[-1]:
+                continue  # it came when the store was away, and said so
+            who = f"worker {hand.number} (pid {hand.pid})"
+            texts += [f"{who}: {line}" for line in lines if any(words in line for words in COMPLAINTS)]
+            if hand.killed_at is None and code != 0:
+                texts.append(f"{who} {_ended(code)}: {hand.log[-1_000:]}")
+        return [Remark("processes", text) for text in texts]
+
+
+def _ended(code: int | None) -> str:
+    return "does not end" if code is None else f"ended with exit code {code}"

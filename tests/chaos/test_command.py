@@ -1,0 +1,80 @@
+"""The command: what it takes, what it refuses, and that the stores it knows are those there are places for."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import places
+from tests.chaos.__main__ import parsed
+from tests.chaos.display import Display
+from tests.chaos.figures import Row, lines
+from tests.chaos.journal import Acceptance, Journal
+
+
+def test_each_module_of_places_is_a_store() -> None:
+    assert places.names() == ["postgres", "sqlite"]
+
+
+def test_a_store_that_is_not_known_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(["--store", "oracle"])
+
+    assert ended.value.code == 2
+    assert "'oracle' (choose from 'postgres', 'sqlite')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "soon", "1e9"])
+def test_minutes_are_a_number_above_nothing(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(["--store", "sqlite", "--minutes", minutes])
+
+    assert ended.value.code == 2
+    assert "is not a number of minutes" in capsys.readouterr().err
+
+
+def test_a_seed_and_json_are_taken() -> None:
+    options = parsed(["--store", "sqlite", "--minutes", "0.5", "--seed", "s", "--json"])
+
+    assert (options.minutes, options.seed, options.json, options.figures) == (0.5, "s", True, False)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_on_a_terminal_and_many_elsewhere() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        display = Display(stream)
+        for seconds in (1.0, 2.0):
+            display.show(seconds, 5, 3, {"kill": 2}, 0.5)
+        display.say("over")
+
+    assert terminal.getvalue().count("\r") == 2
+    assert terminal.getvalue().endswith("slowest takeover 0.5 s\nover\n")
+    assert file.getvalue().count("5 runs accepted, 3 ended (with children)  ·  kill 2") == 2
+    assert "\r" not in file.getvalue()
+
+
+def test_a_figure_that_is_missed_is_told_with_its_proof() -> None:
+    rows = [Row("a", "1", is_good=True, seconds=2.0), Row("b", "0", is_good=False, seconds=3.0, proof="why")]
+
+    told = "\n".join(lines(rows))
+
+    assert "holds" in told
+    assert "MISSED" in told
+    assert told.endswith("b\nwhy")
+
+
+def test_a_journal_knows_what_its_producer_had_begun(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    assert journal.unfinished() == [0]
+    for item, what in (("0-0", "open"), ("0-1", "open"), ("0-0", "close"), ("0-2", "open")):
+        journal.write(Acceptance(item=item, what=what))  # type: ignore[arg-type]  # one of them each
+
+    assert journal.unfinished() == [1, 2, 3]
+    assert [one.item for one in journal] == ["0-0", "0-1", "0-0", "0-2"]

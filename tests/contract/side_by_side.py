@@ -1,0 +1,104 @@
+"""What machines that compare a store with the model have in common, and a sick store, to see whether they notice it.
+
+A machine does the same to the memory store, which is the model, and to another store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from holdfast.core.ports import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.state import State
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.contract import SettableClock
+from holdfast.testing.postgres import Databases
+
+Open = Callable[[SettableClock], Store]
+
+
+class SideBySide(RuleBasedStateMachine):
+    """Has the model and another store, both open, with one clock."""
+
+    def __init__(self, open_other: Open) -> None:
+        super().__init__()
+        self.clock = SettableClock()
+        self.loop = asyncio.new_event_loop()
+        self.model = MemoryStore(clock=self.clock)
+        self.other = open_other(self.clock)
+        self.loop.run_until_complete(self.model.open())
+        self.loop.run_until_complete(self.other.open())
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.other.close())
+        self.loop.close()
+
+
+def drive(machine: Callable[[Open], SideBySide], open_other: Open, like: settings, steps: int) -> None:
+    """Have a machine compare a store with the model, in many examples of so many steps."""
+    run_state_machine_as_test(
+        lambda: machine(open_other),  # type: ignore[arg-type]  # anything that makes one will do
+        settings=settings(
+            like,
+            stateful_step_count=steps,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def sqlite_stores(folder: Path) -> Open:
+    """A new file for each example."""
+    numbers = count()
+    return lambda clock: SqliteStore(folder / f"{next(numbers)}.db", clock=clock)
+
+
+def postgres_stores(databases: Databases, lent: ExitStack, prepare: Callable[[], object] = lambda: None) -> Open:
+    """The database of the example before, cleaned and lent again."""
+
+    def open_other(clock: SettableClock) -> Store:
+        lent.close()
+        url = lent.enter_context(databases.lend(is_migrated=True))
+        prepare()
+        return PostgresStore(url, clock=clock)
+
+    return open_other
+
+
+class SickState(State):
+    """Only what is done to this one is done wrongly; the model beside it stays right."""
+
+
+class SickStore(MemoryStore):
+    def __init__(self, clock: SettableClock) -> None:
+        super().__init__(clock=clock)
+        self._state = SickState()
+
+
+def infect(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, bug: Callable[..., object]) -> None:
+    """Have a bug stand in for one function of the sick store; it is given the right one first."""
+    right = getattr(module, name)
+
+    def wrong(state: State, *given: Any, **named: Any) -> object:
+        return bug(right, state, *given, **named) if isinstance(state, SickState) else right(state, *given, **named)
+
+    monkeypatch.setattr(module, name, wrong)
+
+
+def like_each_time(max_examples: int) -> settings:
+    """The same examples each time, so that a bug is found each time; and no search for the shortest one."""
+    return settings(
+        max_examples=max_examples, derandomize=True, database=None, phases=[Phase.generate], print_blob=False
+    )

@@ -1,0 +1,7 @@
+"""The catalogue: all mutants there are."""
+
+from __future__ import annotations
+
+from tests.mutants import databases, rules, runs, workers
+
+MUTANTS = (*rules.MUTANTS, *databases.MUTANTS, *workers.MUTANTS, *runs.MUTANTS)

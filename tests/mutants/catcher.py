@@ -1,0 +1,138 @@
+"""A catcher: a command that is green while holdfast is right, and red when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tests.mutants.mutant import PROJECT
+
+SEEDS = 150
+_PATIENCE_SECONDS = 10.0
+_VOCABULARY = "test_random_programs_come_to_the_end_that_an_interpreter_says"
+_PYTEST = (
+    "pytest",
+    "-x",
+    "-q",
+    "--tb=no",
+    "-rf",
+    "-p",
+    "no:cacheprovider",
+    "--timeout=30",
+    "--hypothesis-profile=mutants",
+)
+
+
+class Caught(msgspec.Struct, frozen=True):
+    """How a command ended: 0 is green, 1 is red, and anything else tells nothing. `line` is what it said first."""
+
+    code: int
+    seconds: float
+    line: str = ""
+
+
+class Catcher(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of one layer of the proof, and how many seconds it may take."""
+
+    layer: str
+    command: tuple[str, ...]
+    limit_seconds: float = 120.0
+    settings: Mapping[str, str] = {}
+
+    async def run(self, folder: Path, words: str = "") -> Caught:
+        """Run it on the holdfast that is in a folder."""
+        chosen = ("-k", words) if words else ()
+        environment = os.environ | {"PYTHONPATH": str(folder)} | dict(self.settings)
+        began = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            *self.command,
+            *(("--basetemp", str(folder / "temporary")) if self.command[0] == "pytest" else ()),
+            *chosen,
+            cwd=PROJECT,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(self.limit_seconds):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            return Caught(-1, time.monotonic() - began, f"it did not end within {self.limit_seconds:g} s")
+        finally:
+            await _end(process)
+        code = process.returncode
+        assert code is not None
+        return Caught(code, time.monotonic() - began, _told(output.decode(errors="replace"), code))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Have it stop what it has started, a server of a database, say; then it ends, with whatever is left."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_PATIENCE_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _told(output: str, code: int) -> str:
+    """The line that says what went wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
+    if code == 0:
+        return lines[-1] if lines else ""
+    return (failed or lines[-1:] or [""])[0]
+
+
+def _tests(*args: str) -> tuple[str, ...]:
+    return (*_PYTEST, *args)
+
+
+CATCHERS: Mapping[str, Catcher] = {
+    "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
+    "contract on SQLite": Catcher(layer="contract", command=_tests("tests/contract/test_contract_sqlite.py")),
+    "contract on Postgres": Catcher(
+        layer="contract", command=_tests("tests/contract/test_contract_postgres.py"), limit_seconds=240
+    ),
+    "model on SQLite": Catcher(
+        layer="model",
+        command=_tests("tests/contract/test_model.py::test_the_sqlite_store_answers_like_the_model"),
+        settings={"HOLDFAST_MODEL_EXAMPLES": "60"},
+    ),
+    "model on Postgres": Catcher(
+        layer="model",
+        command=_tests("tests/contract/test_model.py::test_the_postgres_store_answers_like_the_model"),
+        settings={"HOLDFAST_MODEL_EXAMPLES": "12"},
+    ),
+    "model of schedules": Catcher(
+        layer="model",
+        command=_tests("tests/contract/test_schedule_model.py::test_the_sqlite_store_keeps_schedules_like_the_model"),
+    ),
+    "races": Catcher(layer="contract", command=_tests("tests/contract/test_races.py")),
+    "claimers": Catcher(layer="contract", command=_tests("tests/contract/test_concurrent_claimers.py")),
+    "crashes": Catcher(
+        layer="crash tests",
+        command=_tests("tests/crash/test_crash_everywhere.py::test_a_crash_at_any_call_changes_nothing"),
+    ),
+    "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
+    "random programs": Catcher(
+        layer="crash tests",
+        command=_tests(f"tests/crash/test_vocabulary.py::{_VOCABULARY}"),
+        settings={"HOLDFAST_VOCABULARY": "200"},
+    ),
+    "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
+    "scenarios": Catcher(layer="scenarios", command=_tests("tests/scenario")),
+    "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
+    "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
+}

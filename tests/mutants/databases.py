@@ -1,0 +1,189 @@
+"""Bugs in the SQLite and Postgres stores: what only they can do wrong."""
+
+# ruff: noqa: E501 - what is replaced stands here as it stands in the code
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_SQLITE = Catch("contract on SQLite")
+_POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
+_CLAIMS = "stores/sqlite/claims.py"
+_CHECKPOINTS_SQL = "stores/postgres/migrations/0008_checkpoints.sql"
+_CLAIMS_SQL = "stores/postgres/migrations/0007_claims.sql"
+_DECISIONS_SQL = "stores/postgres/migrations/0009_decisions.sql"
+
+SQLITE = (
+    Mutant(
+        name="sqlite-checkpoint-without-fence",
+        breaks="a worker that lost its lease records nothing",
+        edits=(
+            Edit(
+                "stores/sqlite/checkpoints.py",
+                "    verdict = rules.judge(run, checkpoint)\n",
+                '    verdict = "apply" if is_plain else rules.judge(run, checkpoint)\n',
+            ),
+        ),
+        caught_by=(Catch("model on SQLite"), _SQLITE),
+    ),
+    Mutant(
+        name="sqlite-heartbeat-without-fence",
+        breaks="a worker that lost its lease does not prolong the one of another",
+        edits=(
+            Edit(
+                "stores/sqlite/leases.py",
+                "if run is None or run.token != holding.token or not run.is_held:",
+                "if run is None or not run.is_held:",
+            ),
+        ),
+        caught_by=(Catch("model on SQLite"), _SQLITE),
+    ),
+    Mutant(
+        name="sqlite-entry-overwritten",
+        breaks="one result for each location, which never changes",
+        edits=(
+            Edit(
+                "stores/sqlite/desk.py",
+                "    where entry.position = 0\n      and (excluded.position > 0 or excluded.attempts > entry.attempts)\n",
+                "    where true\n",
+            ),
+        ),
+        caught_by=(Catch("model on SQLite"), _SQLITE),
+    ),
+    Mutant(
+        name="sqlite-claim-before-the-lease-ends",
+        breaks="two workers never hold one run",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "    where worker = ?\n      and type = ?\n      and ready_at <= ?\n",
+                "    where worker = ?\n      and type = ?\n      and (ready_at <= ? or true)\n",
+            ),
+        ),
+        caught_by=(Catch("model on SQLite"), _SQLITE),
+    ),
+    Mutant(
+        name="sqlite-repeated-claim-loses-runs",
+        breaks="a claim whose answer got lost may be repeated",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "    if request.is_repeat and (won := _won_before(desk, request, types)):",
+                "    if False and (won := _won_before(desk, request, types)):",
+            ),
+        ),
+        caught_by=(Catch("model on SQLite"), _SQLITE),
+    ),
+    Mutant(
+        name="sqlite-refusal-shared",
+        breaks="callers that share a commit do not share a refusal",
+        edits=(
+            Edit(
+                "stores/sqlite/writer.py",
+                "            if len(jobs) == 1 or concerns_everybody(error):\n",
+                "            if jobs:\n",
+            ),
+        ),
+        caught_by=(Catch("commits of SQLite"),),
+    ),
+)
+
+POSTGRES = (
+    Mutant(
+        name="postgres-checkpoint-without-fence",
+        breaks="a worker that lost its lease records nothing",
+        edits=(
+            Edit(
+                _CHECKPOINTS_SQL,
+                "            and r.token = c.token\n            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
+                "            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
+            ),
+        ),
+        caught_by=(_POSTGRES,),
+    ),
+    Mutant(
+        name="postgres-step-without-fence",
+        breaks="a worker that lost its lease records nothing",
+        edits=(
+            Edit(
+                "stores/postgres/migrations/0003_checkpoints.sql",
+                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
+                "        and coalesce(r.worker, '') <> ''\n",
+            ),
+        ),
+        caught_by=(_POSTGRES,),
+    ),
+    Mutant(
+        name="postgres-finish-without-fence",
+        breaks="a worker that lost its lease ends nothing",
+        edits=(
+            Edit(
+                _CHECKPOINTS_SQL,
+                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
+                "        and coalesce(r.worker, '') <> ''\n",
+            ),
+        ),
+        caught_by=(_POSTGRES,),
+    ),
+    Mutant(
+        name="postgres-heartbeat-without-fence",
+        breaks="a worker that lost its lease does not prolong the one of another",
+        edits=(
+            Edit(
+                "stores/postgres/migrations/0002_leases.sql",
+                "where r.id = h.run_id and r.token = h.token and coalesce(r.worker, '') <> ''",
+                "where r.id = h.run_id and coalesce(r.worker, '') <> ''",
+            ),
+        ),
+        caught_by=(_POSTGRES,),
+    ),
+    Mutant(
+        name="postgres-suspend-without-looking",
+        breaks="nothing that arrives while a run falls asleep is missed",
+        edits=(Edit(_CHECKPOINTS_SQL, "            and (c.kind <> 'sleep' or r.arrivals <= c.seen)\n", ""),),
+        caught_by=(_POSTGRES,),
+    ),
+    Mutant(
+        name="postgres-claim-checked-only-in-the-select",
+        breaks="two claimers never share a run",
+        edits=(
+            Edit(
+                _CLAIMS_SQL,
+                "                limit wanted\n                for no key update of r skip locked\n",
+                "                limit wanted\n",
+            ),
+        ),
+        caught_by=(Catch("claimers"),),
+    ),
+    Mutant(
+        name="postgres-topics-not-locked",
+        breaks="an event is not missed because of timing",
+        edits=(
+            Edit(
+                _DECISIONS_SQL,
+                "                perform pg_advisory_xact_lock(bucket.class, bucket.bucket);\n",
+                "                null;\n",
+            ),
+            Edit(
+                _DECISIONS_SQL,
+                "                perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);\n",
+                "                null;\n",
+            ),
+        ),
+        caught_by=(Catch("races"),),
+    ),
+    Mutant(
+        name="postgres-parent-read-then-written",
+        breaks="the end of a child reaches its parent, whoever writes that meanwhile",
+        edits=(
+            Edit(
+                _DECISIONS_SQL,
+                "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);",
+                "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id);",
+            ),
+        ),
+        caught_by=(Catch("races"),),
+    ),
+)
+
+MUTANTS = (*SQLITE, *POSTGRES)

@@ -1,0 +1,410 @@
+"""Bugs in the rules and in the memory store, which is the model: what all stores do."""
+
+# ruff: noqa: E501 - what is replaced stands here as it stands in the code
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_RULES = "core/rules.py"
+_CHECKPOINTS = "stores/memory/checkpoints.py"
+_CLAIMS = "stores/memory/claims.py"
+_MOVES = "stores/memory/moves.py"
+_LEASES = "stores/memory/leases.py"
+_LIMITS = "stores/limits.py"
+
+_CONTRACT = Catch("contract")
+
+_TOKEN_LOOKED_AT_ONCE_MORE = Edit(
+    _CHECKPOINTS,
+    "    if record.run.token != checkpoint.token:  # it cancelled itself",
+    "    if False:  # it cancelled itself",
+)
+
+FENCES = (
+    Mutant(
+        name="checkpoint-without-fence",
+        breaks="a worker that lost its lease records nothing",
+        edits=(
+            Edit(_RULES, "if run is None or run.token != checkpoint.token:", "if run is None:"),
+            _TOKEN_LOOKED_AT_ONCE_MORE,
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="suspend-without-fence",
+        breaks="a worker that lost its lease lets go of nothing",
+        edits=(
+            Edit(
+                _RULES,
+                "if run is None or run.token != checkpoint.token:",
+                "if run is None or (run.token != checkpoint.token and not isinstance(checkpoint.next, Suspend)):",
+            ),
+            _TOKEN_LOOKED_AT_ONCE_MORE,
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="release-without-fence",
+        breaks="a worker that lost its lease gives nothing back",
+        edits=(
+            Edit(
+                _RULES,
+                "if run is None or run.token != checkpoint.token:",
+                "if run is None or (run.token != checkpoint.token and not isinstance(checkpoint.next, Release)):",
+            ),
+            _TOKEN_LOOKED_AT_ONCE_MORE,
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="finish-without-fence",
+        breaks="a worker that lost its lease ends nothing",
+        edits=(
+            Edit(
+                _RULES,
+                "if run is None or run.token != checkpoint.token:",
+                "if run is None or (run.token != checkpoint.token and not isinstance(checkpoint.next, Finish)):",
+            ),
+            _TOKEN_LOOKED_AT_ONCE_MORE,
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="heartbeat-without-fence",
+        breaks="a worker that lost its lease does not prolong the one of another",
+        edits=(
+            Edit(
+                _LEASES,
+                "if record is None or record.run.token != holding.token or not record.run.is_held:",
+                "if record is None or not record.run.is_held:",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="claim-keeps-the-token",
+        breaks="each claim fences off whoever held the run before",
+        edits=(
+            Edit(
+                _RULES,
+                "        token=run.token + 1,\n        ready_at=now + by.lease,",
+                "        token=max(1, run.token),\n        ready_at=now + by.lease,",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="cancel-keeps-the-token",
+        breaks="a cancelled run stays cancelled, whatever its holder still writes",
+        edits=(
+            Edit(
+                _RULES,
+                "_ended(run, RunState.CANCELLED, now), token=run.token + 1)",
+                "_ended(run, RunState.CANCELLED, now), token=run.token)",
+            ),
+            Edit(
+                _RULES,
+                "freed = replace(run, token=run.token + 1, is_pausing=False)",
+                "freed = replace(run, is_pausing=False)",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="rewind-keeps-the-token",
+        breaks="a run that was rewound is not written by who held it before",
+        edits=(
+            Edit(
+                _RULES,
+                "        run,\n        token=run.token + 1,\n        rollback=None,",
+                "        run,\n        rollback=None,",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="claim-before-the-lease-ends",
+        breaks="two workers never hold one run",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "if rules.is_due(r.run, now)]",
+                "if r.run.is_held or rules.is_due(r.run, now)]",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+)
+
+ENDS = (
+    Mutant(
+        name="cancel-overwrites-success",
+        breaks="a run ends once",
+        edits=(
+            Edit(
+                _MOVES,
+                "    if record is None or record.run.state.is_end:\n        return False\n    run",
+                "    if record is None or record.run.state is RunState.CANCELLED:\n        return False\n    run",
+            ),
+            Edit(
+                _MOVES,
+                "from holdfast.stores.memory import inboxes",
+                "from holdfast.core.states import RunState\nfrom holdfast.stores.memory import inboxes",
+            ),
+            Edit(
+                _RULES,
+                "    return replace(\n        run,\n        state=check_move(run.state, state),\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
+                "    return replace(\n        run,\n        state=state,\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="entry-overwritten",
+        breaks="one result for each location, which never changes",
+        edits=(
+            Edit(
+                _RULES,
+                "return not recorded.is_settled and (entry.is_settled or entry.attempts > recorded.attempts)",
+                "return True",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="crash-counter-forgotten",
+        breaks="a run that kills its workers is blocked after three",
+        edits=(Edit(_RULES, "crashes=run.crashes + is_crash,", "crashes=int(is_crash),"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="crash-not-noticed",
+        breaks="a worker that died with a run is counted",
+        edits=(Edit(_RULES, "    is_crash = run.is_held\n", "    is_crash = False\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="close-policy-ignored",
+        breaks="children follow what was said of them when their parent ends",
+        edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="live-run-purged",
+        breaks="only what has ended is removed",
+        edits=(
+            Edit(
+                "stores/memory/purging.py",
+                "if run.purge_at is None and run.finished_at is not None and run.finished_at <= now - _kept(state, run, usual)",
+                "if run.purge_at is None and run.updated_at <= now - _kept(state, run, usual)",
+            ),
+            Edit(
+                "core/retention.py",
+                "    if is_by_type and (run.finished_at is None or run.finished_at > now - retention):",
+                "    if is_by_type and run.updated_at > now - retention:",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="audit-fact-missing",
+        breaks="the audit agrees with what happened",
+        edits=(
+            Edit(
+                _MOVES,
+                "    state.note(record, fact or audit.of_move(before, after, now))\n",
+                "    state.note(record, fact)\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+)
+
+ARRIVALS = (
+    Mutant(
+        name="suspend-without-looking",
+        breaks="nothing that arrives while a run falls asleep is missed",
+        edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="child-tells-only-who-waits",
+        breaks="the end of a child reaches its parent, whenever that begins to wait",
+        edits=(
+            Edit(
+                _MOVES,
+                "        if parent is not None:\n",
+                "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="kept-events-not-looked-at",
+        breaks="an event is not missed because it came before the wait",
+        edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="receipt-forgotten",
+        breaks="a message that is sent again is no second one",
+        edits=(
+            Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="message-left-in-the-inbox",
+        breaks="a message is received once",
+        edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="wake-forgotten",
+        breaks="what arrives wakes the run that waits for it",
+        edits=(
+            Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="message-to-the-dead",
+        breaks="whoever sends to a run that has ended is told so",
+        edits=(
+            Edit(
+                "stores/memory/arrivals.py",
+                '        return Sent(run_id=run_id, refused="finished")\n',
+                "        return Sent(run_id=run_id)\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="queue-event-not-given-back",
+        breaks="an event of a queue that a run does not want goes to the next",
+        edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="wake-before-the-start",
+        breaks="no run begins before its time",
+        edits=(
+            Edit(
+                _RULES,
+                "    return replace(run, ready_at=max(now, run.start_at), updated_at=now)\n\n\ndef message_arrival",
+                "    return replace(run, ready_at=now, updated_at=now)\n\n\ndef message_arrival",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+)
+
+STARTS = (
+    Mutant(
+        name="key-ignored",
+        breaks="one key makes one run",
+        edits=(Edit("stores/memory/starts.py", "        if intent.key is None:\n", "        if True:\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="repeated-create-begins-anew",
+        breaks="a start whose answer got lost may be repeated",
+        edits=(
+            Edit(
+                "stores/memory/starts.py",
+                "        if intent.id in state.records or intent.id in made:",
+                "        if intent.id in made:",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="repeated-claim-loses-runs",
+        breaks="a claim whose answer got lost may be repeated",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "    if request.is_repeat and (won := _won_before(state, request)):",
+                "    if False and (won := _won_before(state, request)):",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="priority-ignored",
+        breaks="runs are claimed by priority, then by when they were ready",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "    return record.run.priority, record.run.ready_at or 0, record.run.id",
+                "    return 0, record.run.ready_at or 0, record.run.id",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="suspects-together",
+        breaks="runs that have crashed twice do not take each other along",
+        edits=(Edit(_CLAIMS, "            may_suspect = may_suspect and not is_suspect\n", ""),),
+        caught_by=(_CONTRACT,),
+    ),
+)
+
+LIMITS = (
+    Mutant(
+        name="limit-counted-after-the-claim",
+        breaks="no more runs of a type are worked on than its limit says",
+        edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="slot-not-handed-on",
+        breaks="whoever gives a slot back lets the next one go",
+        edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="rate-not-used-up",
+        breaks="no more runs of a type begin in a while than its rate says",
+        edits=(
+            Edit(
+                _LIMITS,
+                "    book.keep_window(rule.name, limits.with_one_more(book.window(rule.name), rule.rate, now))\n",
+                "",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="slot-fired-twice",
+        breaks="a slot of a schedule makes one run, however many fire it",
+        edits=(
+            Edit(
+                "stores/memory/schedules.py",
+                "    if state.schedules.get(name) != firing.schedule:\n",
+                "    if name not in state.schedules:\n",
+            ),
+            Edit(
+                "core/schedules.py",
+                'derived_id(f"schedule {schedule.name}@{slot}", slot)',
+                'derived_id(f"schedule {schedule.name}@{slot}@{schedule.last_run_id}", slot)',
+            ),
+        ),
+        caught_by=(Catch("model of schedules"),),
+    ),
+    Mutant(
+        name="schedule-overlaps",
+        breaks="a schedule that must not overlap does not",
+        edits=(
+            Edit(
+                "stores/memory/schedules.py",
+                "    return [record.run.id for record in records if record is not None and not record.run.state.is_end]",
+                "    return []",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+)
+
+MUTANTS = (*FENCES, *ENDS, *ARRIVALS, *STARTS, *LIMITS)

@@ -1,0 +1,327 @@
+"""Bugs in what one turn of a run does: replay, and what workflow code is told when."""
+
+# ruff: noqa: E501 - what is replaced stands here as it stands in the code
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_ASKING = "runner/asking.py"
+_TURN = "runner/turn.py"
+_INBOX = "runner/inbox.py"
+_HISTORY = "runner/history.py"
+_ROLLBACK = "runner/rollback.py"
+_BRANCHES = "runner/branches.py"
+
+_PROGRAMS = Catch("random programs")
+_RUNS = Catch("unit tests of runs")
+
+REPLAY = (
+    Mutant(
+        name="none-is-missing",
+        breaks="a step that returned None is done",
+        edits=(
+            Edit(
+                _ASKING,
+                "is_recorded = recorded is not None and recorded.is_settled",
+                'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="replay-by-location",
+        breaks="branches interleave on replay as they did",
+        edits=(
+            Edit(
+                _HISTORY,
+                "(recorded.position, operation.serial, operation, recorded)",
+                "(recorded.location, operation.serial, operation, recorded)",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="failure-told-as-another",
+        breaks="a failure is the same on every replay",
+        edits=(
+            Edit(
+                _HISTORY,
+                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n        return operation, entry\n",
+                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n"
+                "        error = entry.error and replace(entry.error, message='another')\n"
+                "        return operation, replace(entry, error=error)\n",
+            ),
+            Edit(
+                _HISTORY, "from holdfast.core.errors", "from msgspec.structs import replace\nfrom holdfast.core.errors"
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="cancel-swallowed",
+        breaks="a branch that is cancelled ends",
+        edits=(
+            Edit(
+                _ASKING,
+                "            self.withdraw(operation)\n            raise\n",
+                "            self.withdraw(operation)\n            return None\n",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="tasks-hash-by-address",
+        breaks="sets of tasks have the same order on every replay",
+        edits=(
+            Edit(
+                "runner/task.py",
+                "do not tell theirs\n\n    def __hash__(self) -> int:\n        return self.serial\n",
+                "do not tell theirs\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
+            ),
+        ),
+        caught_by=(_RUNS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="chance-differs",
+        breaks="random numbers are the same on every replay",
+        edits=(Edit("runner/context.py", 'Random(f"{run.options.seed or run.id}:', 'Random(f"{run.token}:{run.id}:'),),
+        caught_by=(_RUNS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="now-is-the-clock",
+        breaks="the time that code sees is the same on every replay",
+        edits=(
+            Edit(
+                "runner/context.py",
+                "        return moment(self._turn.stamp)\n",
+                "        return moment(time.time_ns() // 1_000)\n",
+            ),
+            Edit(
+                "runner/context.py",
+                "from functools import cached_property\n",
+                "import time\nfrom functools import cached_property\n",
+            ),
+        ),
+        caught_by=(_RUNS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="divergence-unnoticed",
+        breaks="code that does not fit its history is stopped",
+        edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
+        caught_by=(_RUNS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="key-of-a-body-changes",
+        breaks="a body has the same idempotency key on every attempt",
+        edits=(
+            Edit(
+                "runner/step_info.py",
+                'return f"{self.run_id}:{self.generation}:{self.location}"',
+                'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
+            ),
+        ),
+        caught_by=(_RUNS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="child-forgotten-on-replay",
+        breaks="a parent that is replayed knows the child it has started",
+        edits=(
+            Edit(
+                "runner/child.py",
+                "        if recorded is not None and recorded.ref is not None:\n            self.id = recorded.ref\n",
+                "",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+)
+
+TOLD = (
+    Mutant(
+        name="timer-early",
+        breaks="no timer fires before its time",
+        edits=(
+            Edit(
+                _TURN,
+                "        return None if self._is_overdue else self.inbox.pop_due(now)\n",
+                "        return None if self._is_overdue else self.inbox.pop_due(now + 1_000)\n",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="messages-last-first",
+        breaks="messages of a name come in order",
+        edits=(
+            Edit(
+                _INBOX,
+                "            for arrival in self._arrivals.values():\n                if self._fits(arrival, operation):\n                    self._push",
+                "            for arrival in reversed(self._arrivals.values()):\n                if self._fits(arrival, operation):\n                    self._push",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="message-not-consumed",
+        breaks="a message is received once",
+        edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="event-had-twice",
+        breaks="a run gets each event once",
+        edits=(
+            Edit(_INBOX, "        self._had[topic] = max(number, self.had(topic))\n", "        del topic, number\n"),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="arrival-beats-the-deadline",
+        breaks="of what arrives and a deadline the earlier counts",
+        edits=(
+            Edit(
+                _INBOX,
+                "heapq.heappush(self._due, (at, arrival is None, order, self._pushed, arrival, operation))",
+                "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="abandoned-wait-swallows",
+        breaks="a wait that was given up takes nothing that comes later",
+        edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="step-not-written-by-itself",
+        breaks="once recorded, a body never runs again",
+        edits=(
+            Edit(
+                "runner/stepping.py",
+                "        if not call.options.ephemeral:\n            self._fed += 1\n        self._gains.add(entry, is_lazy=call.options.ephemeral)\n",
+                "        self._gains.add(entry, is_lazy=True)\n",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+)
+
+ROLLBACK = (
+    Mutant(
+        name="undo-by-start",
+        breaks="undo goes in reverse order of what was done",
+        edits=(
+            Edit(
+                _ROLLBACK,
+                "sorted(done, key=lambda entry: entry.position, reverse=True)",
+                "sorted(done, key=lambda entry: (entry.started_at, -entry.position), reverse=True)",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="undo-forwards",
+        breaks="undo goes in reverse order of what was done",
+        edits=(
+            Edit(
+                _ROLLBACK,
+                "sorted(done, key=lambda entry: entry.position, reverse=True)",
+                "sorted(done, key=lambda entry: entry.position)",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="undo-forgets-the-first",
+        breaks="all that was done is undone",
+        edits=(
+            Edit(
+                _ROLLBACK,
+                "            found.append((entry, call))\n        return found\n",
+                "            found.append((entry, call))\n        return found[:-1]\n",
+            ),
+        ),
+        caught_by=(_RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="pruning-takes-undo-along",
+        breaks="what undo needs is kept when a loop is pruned",
+        edits=(
+            Edit(
+                "stores/memory/checkpoints.py",
+                "        if not entry.has_undo:\n            del record.entries[entry.location]\n",
+                "        del record.entries[entry.location]\n",
+            ),
+        ),
+        caught_by=(Catch("contract"), _PROGRAMS),
+    ),
+    Mutant(
+        name="past-is-undone-too",
+        breaks="continuing as new makes the past final",
+        edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
+        caught_by=(Catch("contract"), _PROGRAMS),
+    ),
+)
+
+COMPOSITION = (
+    Mutant(
+        name="race-names-the-last",
+        breaks="a race tells who won",
+        edits=(
+            Edit(
+                _BRANCHES,
+                "return next(key for key, one in self._tasks.items() if one is task)",
+                "return list(self._tasks)[-1]",
+            ),
+        ),
+        caught_by=(_PROGRAMS,),
+    ),
+    Mutant(
+        name="join-waits-for-all",
+        breaks="a join that fails fast does so at the first failure",
+        edits=(
+            Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
+        ),
+        caught_by=(_PROGRAMS,),
+    ),
+    Mutant(
+        name="loop-forgets-its-state",
+        breaks="a loop goes on with the state it had",
+        edits=(
+            Edit(
+                "runner/looping.py",
+                '        return number, await self._turn.recall(self._states, entry.result, f"state of loop {self._location!r}")\n',
+                "        return number, self._first[1] if entry else None\n",
+            ),
+        ),
+        caught_by=(_PROGRAMS,),
+    ),
+    Mutant(
+        name="map-mixes-up-its-results",
+        breaks="a map gives the results in the order of its items",
+        edits=(
+            Edit(
+                "runner/mapping.py",
+                "        return list(results.values())\n",
+                "        return list(results.values())[::-1]\n",
+            ),
+        ),
+        caught_by=(_PROGRAMS,),
+    ),
+    Mutant(
+        name="map-ignores-its-limit",
+        breaks="so many children of a map run at once as it says",
+        edits=(
+            Edit(
+                "runner/mapping.py",
+                "        parked = set(running[self._limit :]) if self._limit is not None else set()\n",
+                "        parked = set(running[:0])\n",
+            ),
+        ),
+        caught_by=(_PROGRAMS,),
+    ),
+)
+
+MUTANTS = (*REPLAY, *TOLD, *ROLLBACK, *COMPOSITION)

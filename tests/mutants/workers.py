@@ -1,0 +1,149 @@
+"""Bugs in workers: who claims, executes, writes and lets go."""
+
+# ruff: noqa: E501 - what is replaced stands here as it stands in the code
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_HELD = "worker/held.py"
+_COMMITTER = "worker/committer.py"
+_CLAIMER = "worker/claimer.py"
+_STEPPING = "runner/stepping.py"
+
+_WORKERS = Catch("unit tests of workers")
+_RUNS = Catch("unit tests of runs")
+
+MUTANTS = (
+    Mutant(
+        name="hint-instead-of-poll",
+        breaks="a lost hint costs time and nothing else",
+        edits=(
+            Edit(
+                _CLAIMER,
+                "polled = None if self._poll is None else claimed.now + self._poll",
+                "polled = None",
+            ),
+        ),
+        caught_by=(_WORKERS,),
+    ),
+    Mutant(
+        name="local-clock",
+        breaks="the clock of the store decides",
+        edits=(
+            Edit(
+                "core/clock.py",
+                "        return self._told + (time.monotonic_ns() - self._told_at) // 1_000",
+                "        return time.time_ns() // 1_000",
+            ),
+        ),
+        caught_by=(_WORKERS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="shutdown-recorded-as-outcome",
+        breaks="a worker that stops records no outcome because of that",
+        edits=(
+            Edit(
+                _HELD,
+                "        self._abandon(list(self._bodies))\n        self.advance()\n",
+                "        for body in list(self._bodies.values()):\n"
+                "            if body.task is not None:\n"
+                "                body.task.cancel()\n"
+                "        self.advance()\n",
+            ),
+        ),
+        caught_by=(_WORKERS, Catch("scenarios")),
+    ),
+    Mutant(
+        name="answer-before-the-write",
+        breaks="nothing counts as written before the store has said so",
+        edits=(
+            Edit(
+                _COMMITTER,
+                "            return asyncio.ensure_future(self._store.checkpoint(batch))\n",
+                "            self._early = asyncio.ensure_future(self._store.checkpoint(batch))\n"
+                "            told: asyncio.Future[Verdicts] = self._loop.create_future()\n"
+                "            verdicts = tuple(\n"
+                "                Verdict(run_id=one.run_id, seen=one.seen, is_held=type(one.next).__name__ == 'Hold')\n"
+                "                for one in batch\n"
+                "            )\n"
+                "            told.set_result(Verdicts(verdicts=verdicts, now=0))\n"
+                "            return told\n",
+            ),
+        ),
+        caught_by=(_WORKERS, Catch("crashes")),
+    ),
+    Mutant(
+        name="refusal-shared",
+        breaks="a checkpoint that the store refuses takes no other run along",
+        edits=(
+            Edit(_COMMITTER, "                if len(batch) == 1:\n", "                if error:\n"),
+            Edit(
+                _COMMITTER, "                    return [error]\n", "                    return [error] * len(batch)\n"
+            ),
+        ),
+        caught_by=(_WORKERS,),
+    ),
+    Mutant(
+        name="outage-taken-for-refusal",
+        breaks="a write whose answer got lost is repeated",
+        edits=(
+            Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
+        ),
+        caught_by=(_WORKERS,),
+    ),
+    Mutant(
+        name="step-before-its-request-is-committed",
+        breaks="a step begins when all that led to it is written",
+        edits=(
+            Edit(
+                _STEPPING,
+                "return self._asked.startable(now, self._committed, may_carry=is_one_checkpoint)",
+                "return self._asked.startable(now, self._fed, may_carry=is_one_checkpoint)",
+            ),
+        ),
+        caught_by=(Catch("random programs"),),
+    ),
+    Mutant(
+        name="crashes-not-charged",
+        breaks="attempts are bounded, also for a body that kills its worker",
+        edits=(Edit(_STEPPING, "            call.attempts += crashes\n", ""),),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="crash-loop-goes-on",
+        breaks="a run that kills its workers is blocked after three",
+        edits=(
+            Edit(
+                _STEPPING,
+                "        if self.run.crashes < self.definition.crash_limit:\n",
+                "        if self.run.crashes >= 0:\n",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="lost-lease-unnoticed",
+        breaks="a worker that lost its lease stops what it executes",
+        edits=(
+            Edit(
+                _HELD,
+                "            if not self._is_leaving():\n                self.lose()\n            return\n",
+                "            return\n",
+            ),
+        ),
+        caught_by=(_WORKERS, Catch("frozen worker")),
+    ),
+    Mutant(
+        name="arrival-in-the-answer-ignored",
+        breaks="a holder learns what arrived in the answer to its write",
+        edits=(
+            Edit(
+                _HELD,
+                "            self._turn.inbox.add(verdict.arrivals, verdict.seen)\n            if self._holder.always_replay:",
+                "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
+            ),
+        ),
+        caught_by=(_WORKERS, Catch("crashes")),
+    ),
+)

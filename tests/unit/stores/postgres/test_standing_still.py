@@ -1,0 +1,78 @@
+"""A process that stands still in the midst of a transaction of ours: nobody waits for it, and it goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import TypeChange
+from holdfast.stores.memory import types
+from holdfast.stores.postgres import store as store_module
+from holdfast.stores.postgres.connections import OWN, Limits
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.postgres.working import WorkingSet
+
+CHANGE = TypeChange(name="t", concurrency=1)
+
+
+class Sleeper:
+    """Changes a type, and stands still the first time, with the row of the type locked."""
+
+    def __init__(self, url: str) -> None:
+        self.stands = threading.Event()
+        self.goes_on = threading.Event()
+        self.times = 0
+        self._url = url
+
+    def change(self, *, is_small: bool) -> None:
+        asyncio.run(self._change(is_small=is_small))
+
+    async def _change(self, *, is_small: bool) -> None:
+        store = PostgresStore(self._url)
+        await store.open()
+        while is_small and store._wire._link is None:  # the first talks open it
+            await store.send([])
+            await asyncio.sleep(0.01)
+        await store._decide(Wishes(types={"t"}, is_ruling=True), self._decide, is_small=is_small)
+        await store.close()
+
+    def _decide(self, working: WorkingSet, now: Micros) -> None:
+        self.times += 1
+        if self.times == 1:
+            self.stands.set()
+            assert self.goes_on.wait(20)
+        types.change(working, [replace(CHANGE, concurrency=3)], now)
+
+
+@pytest.mark.parametrize("is_small", [True, False], ids=["on the loop", "in a thread"])
+async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
+) -> None:
+    monkeypatch.setattr(store_module, "OWN", Limits(idle_seconds=0.3))
+    sleeper = Sleeper(postgres_store_url)
+    store = PostgresStore(postgres_store_url)
+    await store.open()
+    await store.change_types([CHANGE])
+    sleeping = asyncio.create_task(asyncio.to_thread(sleeper.change, is_small=is_small))
+    assert await asyncio.to_thread(sleeper.stands.wait, 20)
+
+    began = time.monotonic()
+    await store.change_types([replace(CHANGE, concurrency=2)])
+    seconds = time.monotonic() - began
+    sleeper.goes_on.set()
+    await sleeping
+
+    assert seconds < 5  # less than the time after which one who waits for a lock gives up
+    assert sleeper.times > 1  # the first time came to nothing
+    assert [rule.concurrency for rule in await store.types()] == [3]
+    await store.close()
+
+
+def test_a_transaction_of_ours_is_ended_before_a_beat_of_the_heart_is_missed_for_it() -> None:
+    assert OWN.idle_seconds < store_module.HEART_LIMITS.lock_seconds
