@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.core.ids import derived_id
-from holdfast.core.model import Event
+from holdfast.core.model import Event, Overlap
 from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
 from holdfast.testing.simulation import crowd
 from holdfast.testing.simulation.plan import Act, Plan
@@ -44,7 +44,8 @@ async def _perform_rarely(act: Act, hf: Holdfast) -> None:
         case "offer":
             await crowd.offer(hf, act.number)
         case "schedule":
-            await hf.put_schedule("ticks", "tick", every=act.number, overlap="skip" if act.number % 2 else "allow")
+            overlap: Overlap = "skip" if act.number % 2 else "allow"
+            await hf.put_schedule("ticks", "tick", every=act.number, overlap=overlap, tags={"overlap": overlap})
         case "keyed":
             await hf.start("tick", {}, key="the only one")
         case "delayed":

@@ -16,7 +16,6 @@ from holdfast import Context, Holdfast, Registry, Retry
 from holdfast.core.clock import SECOND
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
-from holdfast.core.schedules import SLOT_TAG
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
 
@@ -107,9 +106,7 @@ def problems(state: State) -> Iterator[str]:
             taken.append(result)
     if len(set(taken)) < len(taken):
         yield f"I6: events of a queue were taken more than once: {sorted(taken)}"
-    schedule = state.schedules.get("ticks")
-    if schedule is not None and schedule.overlap == "skip":
-        yield from _overlaps([run for run in runs if SLOT_TAG in run.tags])
+    yield from _overlaps([run for run in runs if run.tags.get("overlap") == "skip"])
 
 
 def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:

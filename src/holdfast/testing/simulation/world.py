@@ -281,6 +281,9 @@ class World:
         ]
         await asyncio.sleep(HORIZON_SECONDS)
         self._calm()
+        while self.state.schedules:
+            await self._outsider().remove_schedule("ticks")  # or there would be thousands in the days to come
+            await asyncio.sleep(AGAIN_SECONDS)
         await asyncio.gather(*acting)
         await self._end_what_never_ends()
 
@@ -332,8 +335,6 @@ class World:
     async def _end_what_never_ends(self) -> None:
         """Cancel what may wait for ever, and make no more ticks. Programs end by themselves."""
         hf = self._outsider()
-        if any(act.what == "schedule" for act in self.plan.acts):
-            await hf.pause_schedule("ticks")
         for act in self.plan.acts:
             if act.what in ("wild", "limited", "taker"):
                 await hf.run(name_of(act)).cancel(force=act.what == "wild")
