@@ -16,9 +16,13 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install what is missing
 
-lock: $(UV) ## choose newer versions for requirements-dev.txt
+lock: $(UV) ## choose newer versions of the tools and of the benchmarks' peers
 	$(UV) pip compile pyproject.toml --group dev --upgrade --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --custom-compile-command "make lock" --quiet --output-file requirements-dev.txt
+	for peer in $(basename $(wildcard benchmarks/peers/requirements/*.in)); do \
+		$(UV) pip compile $$peer.in --upgrade --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" --quiet --output-file $$peer.txt || exit 1; \
+	done
 
 fmt: $(READY) ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
@@ -40,8 +44,8 @@ check: lint types test ## everything that must hold before a change goes in
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-bench: $(READY) ## measure throughput, latency and scale
-	$(BIN)/python -m benchmarks
+bench: $(READY) ## measure side by side with peers; ARGS="--quick" is short
+	UV=$(UV) $(BIN)/python -m benchmarks.versus $(ARGS)
 
 STORE   ?= sqlite
 MINUTES ?= 1

@@ -53,7 +53,6 @@ class SQLite:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._count = 0
         self._connection = apsw.Connection(str(folder / "bare.db"))
         self._connection.execute("pragma journal_mode = wal")
         self._connection.execute("pragma synchronous = full")
@@ -64,8 +63,8 @@ class SQLite:
 
     @contextmanager
     def place(self) -> Iterator[str]:
-        self._count += 1
-        yield f"sqlite:///{self._folder}/{self._count}.db"
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:  # gone at once: a full store is large
+            yield f"sqlite:///{folder}/bench.db"
 
     def bare_commit_seconds(self, count: int = 300) -> float:
         return _median_seconds(self._commit, count)

@@ -83,6 +83,19 @@ def test_a_note_that_is_damaged_has_to_be_looked_for(files: Files, place: int) -
     assert two.news(0, 1) == LOOK
 
 
+def test_garbage_in_the_files_hinders_nobody(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    files.hint.write_bytes(b"\xff" * 100)
+    files.board.write_bytes(b"\xff" * 100)
+    before = two.heading()
+    one.post(HINT)
+    one.post(HINT)
+    after = two.heading()
+
+    assert two.news(before.count, after.count) == LOOK
+    assert two.news(after.count - 1, after.count) is not None
+
+
 def test_a_mark_tells_only_that_something_happened(files: Files) -> None:
     one = board(files, "one")
     before = one.heading()

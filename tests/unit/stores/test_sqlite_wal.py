@@ -11,11 +11,13 @@ from pathlib import Path
 import apsw
 import pytest
 
+from holdfast.core.checkpoint import Suspend
 from holdfast.core.errors import KeyConflict
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.core.model import Event, Wait, WaitKind
+from holdfast.stores.sqlite import SqliteStore, arrivals
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES
-from holdfast.testing.contract.arrange import an_id, an_intent
+from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held
 
 ALLOCATED_BYTES = PAGES * _FRAME_BYTES
 
@@ -102,6 +104,66 @@ async def test_a_small_operation_is_left_to_the_thread_when_commits_are_slow(tmp
     store = await quick(tmp_path / "a.db")
     store._writer._commit_seconds = 0.5
     assert await store._writer.run_small(thread_of) != threading.get_ident()
+    await store.close()
+
+
+async def test_of_many_small_operations_at_once_all_but_the_first_share_a_commit(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    threads = await asyncio.gather(*(store._writer.run_small(thread_of) for _ in range(20)))
+    assert threads[0] == threading.get_ident()
+    assert threading.get_ident() not in threads[1:]
+    await store.close()
+
+
+async def test_what_proves_to_be_large_is_left_to_the_thread(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    assert await store._writer.run_small(thread_of, is_small=lambda _: True) == threading.get_ident()
+    await asyncio.sleep(0)
+    assert await store._writer.run_small(thread_of, is_small=lambda _: False) != threading.get_ident()
+    await store.close()
+
+
+@pytest.mark.parametrize(("waiting", "is_few"), [(0, True), (3, True), (4, False)])
+async def test_an_event_reaches_few_if_no_more_wait_for_it(tmp_path: Path, waiting: int, is_few: bool) -> None:
+    store = await quick(tmp_path / "a.db")
+    for number in range(waiting):
+        lease = await held(store, number)
+        wait = Wait(location="e", kind=WaitKind.EVENT, names=("topic",), since=lease.run.created_at)
+        await store.checkpoint([checkpoint_for(lease, Suspend(), waits=(wait,))])
+    event = Event(id="e", topic="topic", payload="1")
+
+    assert await store._writer.run(lambda desk: arrivals.reaches_few(desk, [event], 3)) is is_few
+    assert list(await store.emit([event])) == [waiting]
+    await store.close()
+
+
+def reading_thread(connection: apsw.Connection) -> int:
+    assert connection.execute("select count(*) from run").get == 0
+    return threading.get_ident()
+
+
+async def test_a_small_read_is_done_by_its_caller_while_reads_are_quick(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    assert await store._readers.run_small(reading_thread) != threading.get_ident(), "it is not known yet"
+    store._readers._read_seconds = 0.0
+    assert await store._readers.run_small(reading_thread) == threading.get_ident()
+    assert await store._readers.run_small(reading_thread) != threading.get_ident(), "others have their turn"
+    store._readers._read_seconds = 0.5
+    await asyncio.sleep(0)
+    assert await store._readers.run_small(reading_thread) != threading.get_ident()
+    await store.close()
+
+
+async def test_a_small_read_that_breaks_is_tried_again_by_a_thread(tmp_path: Path) -> None:
+    store = await quick(tmp_path / "a.db")
+    store._readers._read_seconds = 0.0
+
+    def breaks_here(connection: apsw.Connection) -> int:
+        if threading.current_thread() is threading.main_thread():
+            connection.execute("select no_such_column from run")
+        return reading_thread(connection)
+
+    assert await store._readers.run_small(breaks_here) != threading.get_ident()
     await store.close()
 
 

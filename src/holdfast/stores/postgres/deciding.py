@@ -45,8 +45,9 @@ class Bounds:
 
     def around(self, work: Talk[T], *, is_committing: bool = False) -> Talk[T]:
         """Do something wholly or, if it raises, not at all. What `is_committing` ends with `commit` by itself."""
+        first = next(work)  # if that fails nothing was said, and there is nothing to undo
         try:
-            answer = yield from _after(self._begin, work)
+            answer = yield from _going_on(work, chained(self._begin, first))
             if not is_committing:
                 yield self.commit
         except GeneratorExit:
@@ -59,9 +60,8 @@ class Bounds:
         return answer
 
 
-def _after(first: Trip, work: Talk[T]) -> Talk[T]:
-    """Do something, with a statement said ahead of the first one of it, in one trip."""
-    trip: Trip | Chain = chained(first, next(work))
+def _going_on(work: Talk[T], trip: Trip | Chain) -> Talk[T]:
+    """Do something that has begun, with this trip instead of the one it has asked for."""
     while True:
         try:
             answer = yield trip

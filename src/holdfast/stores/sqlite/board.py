@@ -27,6 +27,7 @@ _HEAD = struct.Struct(
 _NOTE = struct.Struct("<QIH")  # its number, the checksum and the length of its text
 _TEXT_BYTES = NOTE_BYTES - _NOTE.size
 _MARK_BYTES = 8
+_NUMBERS = 1 << 64
 
 
 class Heading(msgspec.Struct, frozen=True):
@@ -79,7 +80,9 @@ class Board:
 
     def post(self, hint: Hint) -> None:
         """Tell everybody. Only while nobody else can, and of nothing that is not committed."""
-        with suppress(OSError):  # a full disk, for one; the others look once a second anyway
+        with suppress(
+            Exception
+        ):  # a full disk, for one. What was committed stands, and others look once a second anyway
             number = self.heading().count
             text = _encode(_note(self._sender, hint))
             if len(text) > _TEXT_BYTES:
@@ -87,7 +90,7 @@ class Board:
             note = _NOTE.pack(number, zlib.crc32(text), len(text)) + text
             os.pwrite(self._notes, note, _place(number))
             # The file that is watched comes last, when there is something to be read.
-            os.pwrite(self._head, (number + 1).to_bytes(8, "little"), _MARK_BYTES)
+            os.pwrite(self._head, ((number + 1) % _NUMBERS).to_bytes(8, "little"), _MARK_BYTES)
 
     def heading(self) -> Heading:
         """How the board stands."""

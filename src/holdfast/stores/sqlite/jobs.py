@@ -53,6 +53,28 @@ class Outcome:
         self.error = error
 
 
+class Round:
+    """One thing in each round of an event loop may be done on the loop itself.
+
+    Whoever asks for several at once shares a commit in the thread instead, and whoever asks for one after the other
+    lets others have their turn.
+    """
+
+    def __init__(self) -> None:
+        self._is_taken = False
+
+    def take(self) -> bool:
+        """Whether nobody has done so in this round of the running loop."""
+        if self._is_taken:
+            return False
+        self._is_taken = True
+        asyncio.get_running_loop().call_soon(self._end)
+        return True
+
+    def _end(self) -> None:
+        self._is_taken = False
+
+
 def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> asyncio.Future[_Answer]:
     """Hand an operation over; its answer comes within a limited time."""
     loop = asyncio.get_running_loop()

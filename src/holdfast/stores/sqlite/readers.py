@@ -16,11 +16,12 @@ import apsw
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.sqlite.connections import open_for_reading
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import Job, Outcome, ask, tell
+from holdfast.stores.sqlite.jobs import Job, Outcome, Round, ask, tell
 from holdfast.stores.sqlite.trouble import needs_reopening, unavailable
 
 _THREADS = 2
 _QUICK_SECONDS = 0.001
+_CLOSE_SECONDS = 1.0
 
 _Answer = TypeVar("_Answer")
 
@@ -36,6 +37,7 @@ class Readers:
         self._is_stopped = False
         self._nearby = _Connection(files, is_patient=False)  # of whoever has the lock
         self._reading_nearby = threading.Lock()
+        self._round = Round()
         self._read_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
 
     async def run(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
@@ -46,10 +48,12 @@ class Readers:
     async def run_small(self, operation: Callable[[apsw.Connection], _Answer]) -> _Answer:
         """Likewise, for an operation so small that handing it to a thread and back takes longer than doing it.
 
-        It is done here and now if reads have been quick of late: the caller's event loop stands still meanwhile.
+        It is done here and now if it is the first one in this round of the loop, and reads have been quick of late:
+        the caller's event loop stands still meanwhile.
         """
         self._check_running()
-        if self._read_seconds < _QUICK_SECONDS and self._reading_nearby.acquire(blocking=False):
+        is_quick = self._read_seconds < _QUICK_SECONDS
+        if is_quick and self._round.take() and self._reading_nearby.acquire(blocking=False):
             try:
                 return self._read(self._nearby, operation)
             except Exception:  # noqa: BLE001 - a thread meets it again, and knows what to do
@@ -63,8 +67,9 @@ class Readers:
             self._is_stopped = True
             for _ in self._threads:
                 self._jobs.put(None)
-            with self._reading_nearby:
+            if self._reading_nearby.acquire(timeout=_CLOSE_SECONDS):
                 self._nearby.close()
+                self._reading_nearby.release()
 
     def _check_running(self) -> None:
         if self._is_stopped:

@@ -24,7 +24,7 @@ from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import be_patient, open_for_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, ask, ask_blocking, give_up, settle, tell
+from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, Round, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
@@ -59,6 +59,7 @@ class Writer:
         self._identity = 0
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
+        self._round = Round()
         self._commit_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
         self._thread: threading.Thread | None = None
         self._is_stopped = False
@@ -93,11 +94,13 @@ class Writer:
     ) -> asyncio.Future[_Answer]:
         """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
 
-        It is done here and now if nobody else is at it, and if commits have been quick of late: the caller's event
-        loop stands still meanwhile. `is_small` tells if that can be known only inside of the transaction.
+        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and commits
+        have been quick of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be known
+        only inside of the transaction.
         """
         self._check_running()
-        if self._commit_seconds < _QUICK_SECONDS and self._jobs.empty() and self._at_work.acquire(blocking=False):
+        is_quick = self._commit_seconds < _QUICK_SECONDS
+        if is_quick and self._jobs.empty() and self._round.take() and self._at_work.acquire(blocking=False):
             try:
                 done = self._transact_here(operation if is_small is None else _if_small(operation, is_small))
             finally:

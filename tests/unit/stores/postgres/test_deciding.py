@@ -15,7 +15,7 @@ from holdfast.core.ports import Sent
 from holdfast.stores.memory import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import decided
+from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.talks import Talk, chained, hold
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
@@ -112,6 +112,27 @@ async def test_who_ends_looks_only_at_children_of_his_own(
 
     assert _rows_read(sender) - before < 1_000
     assert (await the_run(store, 2)).state.is_end
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_part_that_fails_leaves_the_transaction_of_its_owner_alive(
+    sender: psycopg.Connection[Any],
+    is_said: bool,
+) -> None:
+    """Also one that fails before anything was said: then there is nothing to go back to."""
+
+    def broken() -> Talk[None]:
+        if is_said:
+            yield b"create temporary table things (name text)", ()
+        raise ZeroDivisionError
+
+    with sender.transaction():
+        sender.execute("create temporary table before (name text)")
+        with pytest.raises(ZeroDivisionError):
+            hold(sender, PART.around(broken()))
+        found = sender.execute("select to_regclass('before') is not null, to_regclass('things') is null").fetchone()
+
+    assert found == (True, True)
 
 
 def _with_answer(talk: Talk[T], answer: str) -> Talk[T]:

@@ -1,0 +1,146 @@
+"""What a driver is: a program that reads one request, does one workload on one engine, and writes what it measured.
+
+    python -m benchmarks.peers.dbos '{"workload": "step", "url": "sqlite:////tmp/a.db", "sizes": {"steps": 100}}'
+
+The answer is one line, `@ {"figures": {"seconds": 0.0021}}` or `@ {"error": "…"}`; whatever else an engine prints is
+ignored. Figures are in seconds, bytes, shares or things a second. The workload `about` is answered for every driver:
+which workloads it has, the versions it uses, and how its engine is set up.
+
+Nothing here knows an engine, and only the standard library is imported: this runs in the environments of all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "@ "
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure, in which (empty) store, and how much of it."""
+
+    workload: str
+    url: str
+    sizes: Mapping[str, int]
+
+    def __getitem__(self, size: str) -> int:
+        return self.sizes[size]
+
+
+Workload = Callable[[Request], Figures]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What one engine can be asked to do, and how it is set up: its author should agree with every word."""
+
+    packages: tuple[str, ...]
+    setup: str
+    workloads: Mapping[str, Workload]
+
+    def about(self) -> dict[str, object]:
+        versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in self.packages)
+        return {"versions": versions, "setup": " ".join(self.setup.split()), "workloads": list(self.workloads)}
+
+    def answer(self, argument: str) -> str:
+        """The line that answers one request."""
+        try:
+            request = Request(**json.loads(argument))
+            if request.workload == "about":
+                return MARK + json.dumps({"about": self.about()})
+            return MARK + json.dumps({"figures": self.workloads[request.workload](request)})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator reports it
+            traceback.print_exc()
+            text = " ".join(str(error).split())
+            return MARK + json.dumps({"error": f"{type(error).__name__}: {text}"[:300]})
+
+    def main(self) -> None:
+        """Answer the request in the arguments, and leave at once: an engine's threads may not want to end."""
+        print(self.answer(sys.argv[1]), flush=True)
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def timed(work: Callable[[], object], count: int) -> Figures:
+    """The median of one thing after another, the first of them left out: it does what happens only once."""
+    work()
+    return {"seconds": statistics.median(seconds(work) for _ in range(count))}
+
+
+async def timed_async(work: Callable[[], Awaitable[object]], count: int) -> Figures:
+    """Likewise, for an engine with an event loop."""
+    await work()
+    return {"seconds": statistics.median([await seconds_async(work()) for _ in range(count)])}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+async def seconds_async(work: Awaitable[object]) -> float:
+    started = time.perf_counter()
+    await work
+    return time.perf_counter() - started
+
+
+def lateness(late: list[float]) -> Figures:
+    """How late timers fired."""
+    return {"seconds": statistics.median(late), "worst": max(late)}
+
+
+def idle(duration: float, *processes: int) -> Figures:
+    """The share of a core that this process and others take while nothing happens, and their memory. Blocks."""
+    everyone = (os.getpid(), *processes)
+    time.sleep(1)
+    before = sum(map(_cpu_seconds, everyone))
+    took = seconds(lambda: time.sleep(duration))
+    after = sum(map(_cpu_seconds, everyone))
+    return {"share": (after - before) / took, "bytes": sum(map(resident_bytes, everyone))}
+
+
+def importing(statement: str) -> Workload:
+    """The workload that measures what an import adds to the start of the interpreter."""
+
+    def measure(request: Request) -> Figures:
+        _start_seconds(statement)  # which compiles it
+        # In turns, so that a moment of load hits both.
+        took = [(_start_seconds("pass"), _start_seconds(statement)) for _ in range(request["count"])]
+        return {"seconds": max(0.0, statistics.median(full - bare for bare, full in took))}
+
+    return measure
+
+
+def resident_bytes(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return float(pages * resource.getpagesize())
+
+
+def _cpu_seconds(process: int) -> float:
+    if process == os.getpid():
+        return time.process_time()  # finer than the ticks of the system
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _start_seconds(statement: str) -> float:
+    """CPU seconds: an import does nothing but compute, and others may use the cores meanwhile."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", statement], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,51 @@
+"""Who is measured: an engine on a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Place = Literal["sqlite", "postgres", "folder"]
+"""Where an engine keeps its runs: a SQLite file, a Postgres database, or files of its own."""
+
+OURSELVES = "holdfast"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One column of the tables."""
+
+    name: str
+    title: str
+    peer: str
+    """The driver, a module of `benchmarks.peers`, and the environment of this name."""
+    place: Place
+    counterpart: str
+    """The engine of ours it is compared with: that on the same store."""
+
+    @property
+    def is_ours(self) -> bool:
+        return self.peer == OURSELVES
+
+
+ENGINES = (
+    Engine("holdfast-sqlite", "holdfast, SQLite", OURSELVES, "sqlite", "holdfast-sqlite"),
+    Engine("dbos-sqlite", "DBOS, SQLite", "dbos", "sqlite", "holdfast-sqlite"),
+    Engine("holdfast-postgres", "holdfast, Postgres", OURSELVES, "postgres", "holdfast-postgres"),
+    Engine("dbos-postgres", "DBOS, Postgres", "dbos", "postgres", "holdfast-postgres"),
+    Engine("absurd-postgres", "absurd, Postgres", "absurd", "postgres", "holdfast-postgres"),
+    Engine("restate", "Restate, own server", "restate", "folder", "holdfast-postgres"),
+    Engine("procrastinate-postgres", "Procrastinate, Postgres", "procrastinate", "postgres", "holdfast-postgres"),
+    Engine("pgqueuer-postgres", "PgQueuer, Postgres", "pgqueuer", "postgres", "holdfast-postgres"),
+)
+
+
+def engines_named(names: str | None) -> tuple[Engine, ...]:
+    """Those of a list with commas; all of them if there is none."""
+    if names is None:
+        return ENGINES
+    known = {engine.name: engine for engine in ENGINES}
+    unknown = [name for name in names.split(",") if name not in known]
+    if unknown:
+        raise ValueError(f"there is no engine {unknown[0]!r}; there are {', '.join(known)}")
+    return tuple(known[name] for name in names.split(","))
