@@ -49,11 +49,12 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What became of a worker process, in seconds by the clock of the machine."""
+    """What became of a worker process, in seconds by the clock of the machine. `left_at`: it was told to end."""
 
     pid: int
     worker_id: str
     killed_at: float | None = None
+    left_at: float | None = None
     stopped: tuple[tuple[float, float], ...] = ()
 
 

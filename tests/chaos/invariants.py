@@ -332,7 +332,9 @@ def _losses(evidence: Evidence) -> Findings:
                 continue
             at, fate = fact.at / SECOND, fates.get(str(fact.data["lost"]))
             silences = [*evidence.outages, *(fate.stopped if fate is not None else ())]
-            is_explained = fate is not None and fate.killed_at is not None and fate.killed_at <= at
+            # One that leaves gives back what it can: not a transaction that waits for somebody else's.
+            ends = [] if fate is None else [end for end in (fate.killed_at, fate.left_at) if end is not None]
+            is_explained = any(end <= at for end in ends)
             is_explained |= any(begun <= at <= end + evidence.lease_seconds for begun, end in silences)
             told = f"it was taken from {fact.data['lost']}, which was alive and well"
             yield None if is_explained else Violation(told, story.run.id)

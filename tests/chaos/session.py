@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from holdfast import HoldfastError
 from tests.chaos.display import Display
 from tests.chaos.evidence import Evidence
 from tests.chaos.places import place_on
-from tests.chaos.plan import Plan
+from tests.chaos.plan import Plan, fitted
 from tests.chaos.storm import Storm
 from tests.chaos.verdict import Verdict, judge, proof_of
 
@@ -24,6 +25,8 @@ async def hold(store: str, plan: Plan, display: Display, folder: Path | None = N
     """Hold a storm. The folder is a new one unless it is given; it is removed if all holds."""
     where = folder or Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
     with place_on(store, where) as place:
+        plan = await asyncio.to_thread(fitted, plan)
+        display.say(f"leases of {plan.lease_seconds:g} s, seed {plan.seed}, everything is in {where}")
         storm = Storm(place, plan, display)
         async with storm.crew.hf:
             evidence = await storm.rage()

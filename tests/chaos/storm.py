@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from holdfast import StoreUnavailable
@@ -21,7 +22,7 @@ from tests.chaos.plan import Plan
 from tests.chaos.witness import Witness
 from tests.faults.app import insist
 from tests.process.app import make_tables
-from tests.process.crew import COMPLAINTS, LIMIT_SECONDS, Crew, Hand
+from tests.process.crew import COMPLAINTS, LIMIT_SECONDS, Crew, Hand, is_stopped
 
 GRACE_SECONDS = 2.0
 CONCURRENCY = 100
@@ -197,7 +198,9 @@ class Storm:
         stops.append((time.time(), float("inf")))
         hand.signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(self.plan.lease_seconds * chance.uniform(*LONGER))
+            await self._until(lambda: _stands(hand), LIMIT_SECONDS)
+            with self.place.outage() if self.place.waits_for(hand) else nullcontext():
+                await asyncio.sleep(self.plan.lease_seconds * chance.uniform(*LONGER))
         finally:
             hand.signal(signal.SIGCONT)
             stops[-1] = (stops[-1][0], time.time())
@@ -289,7 +292,8 @@ class Storm:
         )
 
     def _fate(self, hand: Hand) -> Fate:
-        return Fate(hand.pid, hand.worker_id, hand.killed_at, tuple(self._stops.get(hand.number, ())))
+        stopped = tuple(self._stops.get(hand.number, ()))
+        return Fate(hand.pid, hand.worker_id, hand.killed_at, hand.left_at, stopped)
 
     def _complaints(self) -> list[Remark]:
         """Workers that said what nobody should say, or ended though nobody told them to."""
@@ -304,6 +308,10 @@ class Storm:
             if hand.killed_at is None and code != 0:
                 texts.append(f"{who} {_ended(code)}: {hand.log[-1_000:]}")
         return [Remark("processes", text) for text in texts]
+
+
+async def _stands(hand: Hand) -> bool:
+    return not hand.is_alive or is_stopped(hand)
 
 
 def _ended(code: int | None) -> str:

@@ -191,6 +191,7 @@ GOOD = {
     "a trip undone": trip("stage#2", "stage"),
     "one that waits": waiting(MESSAGE),
     "a takeover after a death": lost(killed_at=LATER - 1),
+    "a takeover from one who left": lost(left_at=LATER - 1),
     "a takeover while stopped": lost(stopped=((LATER - 1.5, LATER + 1),)),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 
@@ -114,14 +115,14 @@ def takeovers(evidence: Evidence) -> list[tuple[float, str]]:
     found = []
     fates = {fate.worker_id: fate for fate in evidence.fates}
     for story in evidence.stories.values():
-        for fact in story.claims:
+        for before, fact in pairwise(story.claims):
             fate = fates.get(str(fact.data["lost"])) if "lost" in fact.data else None
             if fate is None or int(fact.data["crashes"]) >= SUSPECT_CRASHES:
                 continue
-            at = fact.at / SECOND
-            silent = [begun for begun, _ in fate.stopped if begun <= at]
-            silent += [fate.killed_at] if fate.killed_at is not None else []
-            since = min((begun for begun in silent if begun <= at), default=None)
+            held_at, at = before.at / SECOND, fact.at / SECOND
+            silent = [begun for begun, end in fate.stopped if begun <= at and end >= held_at]
+            silent += [fate.killed_at] if fate.killed_at is not None and fate.killed_at <= at else []
+            since = max(silent, default=None)  # in between it was alive
             if since is not None and not any(begun <= at and end >= since for begun, end in evidence.outages):
                 found.append((at - since, story.run.id))
     return found

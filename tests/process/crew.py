@@ -53,7 +53,7 @@ class Hand:
         self.number = number
         self.worker_id = ""
         self.killed_at: float | None = None
-        self.is_leaving = False
+        self.left_at: float | None = None
         self._log = folder / f"{role}-{number}.log"
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with self._log.open("wb") as log:
@@ -78,12 +78,16 @@ class Hand:
         """Everything it has said."""
         return self._log.read_text(errors="replace")
 
+    @property
+    def is_leaving(self) -> bool:
+        return self.left_at is not None
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def leave(self) -> None:
         """SIGTERM. It may take a while."""
-        self.is_leaving = True
+        self.left_at = time.time()
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:

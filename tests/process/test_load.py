@@ -9,7 +9,7 @@ from tests.process.app import quick
 from tests.process.crew import Crew, facts, on_every_store
 
 LEASE_SECONDS = 2.0
-RUNS, STEPS = 600, 5
+RUNS, STEPS = 300, 5
 
 
 @on_every_store

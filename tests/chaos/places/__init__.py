@@ -58,6 +58,10 @@ class Place:
         """What can happen to this store, or to the way there, beside what can happen to processes."""
         raise NotImplementedError
 
+    def waits_for(self, hand: Hand) -> bool:
+        """Whether nobody can write until this process, which stands still, goes on."""
+        return False
+
     def heal(self) -> None:
         """End whatever disturbs, so that all can go on."""
 

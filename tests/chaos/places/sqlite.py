@@ -63,7 +63,7 @@ class SqlitePlace(Place):
             try:
                 while hand.is_alive and not is_stopped(hand):
                     await asyncio.sleep(0)
-                if hand.pid == self._writer():
+                if self.waits_for(hand):
                     yield hand
                     return
             finally:
@@ -71,14 +71,14 @@ class SqlitePlace(Place):
             await asyncio.sleep(0.005)
         yield None
 
-    def _writer(self) -> int | None:
-        """The process that has the right to write."""
+    def waits_for(self, hand: Hand) -> bool:
+        """Whether it has the right to write."""
         inode = Path(f"{self._file}-holdfast/write.lock").stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if words[1] == "FLOCK" and words[3] == "WRITE" and words[5].endswith(f":{inode}"):
-                return int(words[4])
-        return None
+                return int(words[4]) == hand.pid
+        return False
 
     async def _checkpoint(self, chance: Random, hands: Sequence[Hand]) -> None:
         """What a backup tool does, or a person with a shell of SQLite."""
