@@ -34,7 +34,7 @@ from holdfast.core.errors import InvalidRequest, WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
 from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, release
-from holdfast.runner.takeover import Outside, free_thread, give_back, take_over
+from holdfast.runner.takeover import Outside, driving, free_thread, give_back, take_over
 from holdfast.runner.task import (
     AS_COMPLETED,
     GATHER_INIT,
@@ -68,8 +68,7 @@ _log = logging.getLogger("holdfast.workflow")
 
 def current_run_loop() -> RunLoop | None:
     """The loop of the run whose code is running right now; None in step bodies, threads and everywhere else."""
-    loop = _get_running_loop()
-    return loop if type(loop) is RunLoop else None
+    return driving.loop
 
 
 class LoopHost(Protocol):
@@ -170,7 +169,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     def check_inside(self) -> None:
         """Refuse what is not code of this run: a step body, a thread, another run."""
-        if _get_running_loop() is not self:
+        if driving.loop is not self:
             raise InvalidRequest(
                 f"the context of run {self.run_id} was used outside of its workflow's own code, in a step body "
                 "perhaps; hand values to the step and back instead"
@@ -372,10 +371,9 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def _enter(self) -> Outside:
         if self._is_closed:
             raise RuntimeError(f"run {self.run_id} has left memory")
-        outer = _get_running_loop()
-        if self._is_running or type(outer) is RunLoop:
-            raise RuntimeError(f"drives do not nest: run {self.run_id} inside {outer!r}")
-        outside = take_over(self, outer, self._hold_generator)
+        if driving.loop is not None or self._is_running:
+            raise RuntimeError(f"drives do not nest: run {self.run_id} inside {driving.loop!r}")
+        outside = take_over(self, self._hold_generator)
         if self._ready is None:
             self._ready = deque()
         self._is_running = True

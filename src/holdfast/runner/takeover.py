@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.events import _set_running_loop
+import threading
+from asyncio.events import _get_running_loop, _set_running_loop
 from asyncio.tasks import _leave_task, current_task  # the first is documented under "Extending asyncio"
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if sys.version_info >= (3, 14):
     from asyncio.tasks import _swap_current_task
+
+if TYPE_CHECKING:
+    from holdfast.runner.loop import RunLoop
 
 
 # What a drive found on its thread: the running loop, the current task if there is one per thread, the hooks.
@@ -22,13 +26,22 @@ if sys.version_info >= (3, 14):
 Outside: TypeAlias = tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None, Any]
 
 
-def take_over(
-    loop: asyncio.AbstractEventLoop,
-    outer: asyncio.AbstractEventLoop | None,
-    hold_generator: Callable[[AsyncGenerator[Any, Any]], None],
-) -> Outside:
-    """Make `loop` the thread's running loop, in place of `outer`."""
-    outer_task = None
+class _Driving(threading.local):
+    """The loop that a thread drives right now.
+
+    It is the running loop, which asyncio could tell, too; but up to 3.11 that asks the system for the process, and such
+    questions, several for each step, were a tenth of a worker's time.
+    """
+
+    loop: RunLoop | None = None
+
+
+driving = _Driving()
+
+
+def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]], None]) -> Outside:
+    """Make `loop` the thread's running loop."""
+    outer, outer_task = _get_running_loop(), None
     if sys.version_info >= (3, 14) and outer is not None:
         # Else no task of ours could be entered when a drive is started from inside a task.
         outer_task = _swap_current_task(outer, None)
@@ -36,12 +49,14 @@ def take_over(
     # Without hooks of our own a generator would register with the outer loop, which would close it there.
     sys.set_asyncgen_hooks(hold_generator, None)
     _set_running_loop(loop)
+    driving.loop = loop
     return outside
 
 
 def give_back(outside: Outside) -> None:
     """Put back what `take_over` found."""
     outer, outer_task, hooks = outside
+    driving.loop = None
     _set_running_loop(outer)
     sys.set_asyncgen_hooks(*hooks)
     if sys.version_info >= (3, 14) and outer_task is not None:
