@@ -78,6 +78,10 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)
 
 
+_SET_BACK: Micros = SECOND
+"""So far behind no answer is merely late."""
+
+
 class FollowingClock:
     """A worker's clock: the store's last `now` plus monotonic time since, so never ahead of the store."""
 
@@ -87,8 +91,12 @@ class FollowingClock:
         self._told_at = monotonic_ns()
 
     def told(self, now: Micros) -> None:
-        """Take over the `now` of a store's answer."""
-        if now > self.now():
+        """Take over the `now` of a store's answer, unless it is only behind because it took a while to arrive.
+
+        If it is far behind, the store's clock was set back: whoever did not follow would ask over and over for what
+        is due by his clock and not by the store's.
+        """
+        if not 0 <= self.now() - now < _SET_BACK:
             self._told, self._told_at = now, self._monotonic_ns()
 
     def now(self) -> Micros:

@@ -28,6 +28,7 @@ class Inbox:
         self._child_ends: dict[str, Arrival] = {}
         self._due: list[tuple[Micros, bool, int, int, Arrival | None, Operation]] = []
         self._pushed = 0
+        self._latest_at: Micros = 0
         self._had: dict[str, int] = {}
         self._waits: Sequence[Wait] | None = None
         for arrival in arrivals:
@@ -67,6 +68,7 @@ class Inbox:
 
     def _keep(self, arrival: Arrival) -> None:
         self._arrivals[arrival.number] = arrival
+        self._latest_at = max(self._latest_at, arrival.at)
         if arrival.kind is WaitKind.CHILD:
             self._child_ends[arrival.name] = arrival
 
@@ -134,8 +136,18 @@ class Inbox:
 
     def has_due(self, now: Micros) -> bool:
         """Whether something is due by `now`."""
+        if self._latest_at > now:
+            self._bring_forward(now)
         at = self.next_deadline()
         return at is not None and at <= now
+
+    def _bring_forward(self, now: Micros) -> None:
+        """What has arrived is there now, whatever it says: the store's clock was set back since.
+
+        A run that took its word for it would sleep with unread mail.
+        """
+        self._due = [(now if due[-2] is not None and due[0] > now else due[0], *due[1:]) for due in self._due]
+        heapq.heapify(self._due)
 
     def overdue(self) -> Operation | None:
         """After `has_due`: the operation whose own time is what is due first, if it is that."""

@@ -104,10 +104,12 @@ def _outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
             yield from outcomes
 
 
-def _report(outcome: Outcome, plan: Plan, say: Callable[[str], None], keep: Path | None) -> dict[str, Any]:
+def _report(
+    outcome: Outcome, plan: Plan, say: Callable[[str], None], *, keep: Path | None, tries: int
+) -> dict[str, Any]:
     """Tell of what went wrong, after playing it again and making it smaller."""
     is_same = played(plan) == outcome
-    smallest = shrunk(plan, lambda smaller: played(smaller).rule == outcome.rule)
+    smallest = shrunk(plan, lambda smaller: played(smaller).rule == outcome.rule, tries=tries)
     last = played(smallest)
     say(f"\nseed {outcome.seed} goes wrong: {outcome.what}")
     say("played again it does the same" if is_same else "PLAYED AGAIN IT DOES SOMETHING ELSE")
@@ -141,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="likewise for a plan that was kept")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write smaller plans of what goes wrong there")
+    parser.add_argument("--tries", type=int, default=300, metavar="N", help="to make one smaller (default: 300)")
     parser.add_argument("--stop", action="store_true", help="stop at the first that goes wrong")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
@@ -168,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     for outcome in _outcomes(given.first, given.seeds, given.jobs):
         count += 1
         if outcome.rule:
-            wrong.append(_report(outcome, plan_of(outcome.seed), say, given.keep))
+            wrong.append(_report(outcome, plan_of(outcome.seed), say, keep=given.keep, tries=given.tries))
             if given.stop:
                 break
         if time.monotonic() - told_at > TELL_SECONDS:

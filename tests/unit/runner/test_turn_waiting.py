@@ -298,3 +298,11 @@ def test_t6_an_unsettled_attempt_is_no_fact_and_leaves_the_time_alone() -> None:
     rig.seconds = 30
     rig.finish("a")
     assert rig.result() == "30.0"
+
+
+def test_t4_what_has_arrived_is_fed_though_the_clock_was_set_back_since() -> None:
+    async def workflow(ctx: Context) -> list[Any]:
+        return [await ctx.receive("x", timeout=60), await ctx.receive("x", timeout=60)]
+
+    rig = Rig(workflow, arrivals=(message(1, "x", "1", 30), message(2, "x", "2", 500))).begin()
+    assert rig.result == "[1,2]"

@@ -183,6 +183,9 @@ class Interpreter:
     def _value(self, at: At, number: int) -> Outcome:
         return Outcome(value="set", values={(at.run, f"value{number}"): at.iteration})
 
+    def _dice(self, at: At, number: int) -> Outcome:
+        return Outcome(value="the same")
+
     def _raise(self, at: At, number: int) -> Outcome:
         return Outcome(error=Failure("Boom", f"boom {number}"))
 

@@ -153,6 +153,12 @@ class Performer:
         self.ctx.set_value(f"value{number}", at.iteration)
         return "set"
 
+    async def _dice(self, at: At, number: int) -> str:
+        thrown = [self.ctx.random.random(), str(self.ctx.uuid()), self.ctx.now().isoformat()]
+        recorded = await self.ctx.step(f"dice{number}", lambda: thrown, retry=PATIENT)
+        assert recorded == thrown, f"chance and time are {thrown}, and were {recorded}"
+        return "the same"
+
     async def _raise(self, at: At, number: int) -> None:
         raise Boom(f"boom {number}")
 

@@ -17,7 +17,7 @@ from holdfast.testing.programs.interpreter import Interpreter, Node, Program
 
 LEAVES = (
     *("step", "step", *["undo"] * 4, "flaky", "broken", "exhaust", "sleep", "sleep", "receive", "inbox", "batch"),
-    *("late", "silence", "echo", "news", "version", "value", "raise", "rollback"),
+    *("late", "silence", "echo", "news", "version", "value", "dice", "raise", "rollback"),
 )
 BRANCHES = (
     *("seq", *["try"] * 3, "join", "join", "race", "first", "timers", "loop", "loop"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.core.ids import derived_id
-from holdfast.core.model import Event
+from holdfast.core.model import Event, Overlap
 from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
 from holdfast.testing.simulation import crowd
 from holdfast.testing.simulation.plan import Act, Plan
@@ -29,16 +29,30 @@ async def perform(act: Act, hf: Holdfast, plan: Plan, accepted: set[str]) -> Non
             program = (plan.programs if act.what == "program" else plan.wild)[act.number]
             await start_program(hf, name_of(act), program)
             accepted.add(name_of(act))
-        case "mailbox" | "limited" | "taker" | "deadly":
+        case "mailbox" | "limited" | "rated" | "taker" | "deadly":
             await _start_one_of_crowd(hf, act)
             accepted.add(act.run)
             if act.what == "mailbox":
                 senders = range(crowd.SENDERS)
                 await asyncio.gather(*(crowd.write_letters(hf, act.run, sender, act.number) for sender in senders))
+        case _:
+            await _perform_rarely(act, hf)
+
+
+async def _perform_rarely(act: Act, hf: Holdfast) -> None:
+    match act.what:
         case "offer":
             await crowd.offer(hf, act.number)
         case "schedule":
-            await hf.put_schedule("ticks", "tick", every=act.number, overlap="skip")
+            overlap: Overlap = "skip" if act.number % 2 else "allow"
+            await hf.put_schedule("ticks", "tick", every=act.number, overlap=overlap, tags={"overlap": overlap})
+        case "keyed":
+            await hf.start("tick", {}, key="the only one")
+        case "delayed":
+            await hf.start("tick", {}, id=act.run, delay=act.number)
+            await hf.run(act.run).send("hello")
+        case "prune":
+            await hf.store.prune(100)
         case "rewind":
             entries = await hf.run(act.run).history()
             if entries:

@@ -1,7 +1,8 @@
 """The crowd: small workflows that stand for what people run, beside the programs. What is said of them is checked.
 
 Mailboxes get letters from two senders at once, each of whom writes one after another; runs of a limited type wait for
-each other; takers share the events of a queue; ticks are made by a schedule; the deadly one kills its worker.
+each other, and those of a rated one for their time; takers share the events of a queue; ticks are made by a schedule
+or started by a key or with a delay, and not kept for long; a deadly one kills its worker.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ OFFER_SECONDS = 86_400.0
 SENDERS = 2
 
 
+async def work() -> str:
+    """A body."""
+    return "done"
+
+
 def build(registry: Registry, kill: Callable[[], None]) -> None:
     """Register the workflows. `kill` has the process vanish in which it is called."""
-
-    async def work() -> str:
-        return "done"
+    _build_others(registry, kill)
 
     @registry.workflow("mailbox", crash_limit=30)
     async def mailbox(ctx: Context, count: int) -> list[Any]:
@@ -52,6 +56,12 @@ def build(registry: Registry, kill: Callable[[], None]) -> None:
         await ctx.step("use", work, retry=PATIENT)
         return found
 
+
+def _build_others(registry: Registry, kill: Callable[[], None]) -> None:
+    @registry.workflow("rated", crash_limit=30)
+    async def rated(ctx: Context) -> str:
+        return await ctx.step("work", work, retry=PATIENT)
+
     @registry.workflow("tick", crash_limit=30)
     async def tick(ctx: Context) -> str:
         await ctx.sleep(3)
@@ -69,6 +79,8 @@ async def set_rules(hf: Holdfast) -> None:
     """What holds for topics and types."""
     await hf.topic("queue*", mode="queue")
     await hf.type("limited", concurrency=2, per_key={"tenant": 1})
+    await hf.type("rated", rate=(2, 30))
+    await hf.type("tick", retention=40)
 
 
 async def write_letters(hf: Holdfast, run: str, sender: int, count: int) -> None:
@@ -94,7 +106,7 @@ def problems(state: State) -> Iterator[str]:
             taken.append(result)
     if len(set(taken)) < len(taken):
         yield f"I6: events of a queue were taken more than once: {sorted(taken)}"
-    yield from _overlaps([run for run in runs if run.type == "tick"])
+    yield from _overlaps([run for run in runs if run.tags.get("overlap") == "skip"])
 
 
 def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 
@@ -109,31 +110,79 @@ def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
     """Runs of which it is not determined what comes of them, and what is done to them meanwhile."""
     if chance.random() < 0.4:
         plan.wild = [_grown(seed, 10 + place) for place in range(chance.choice([1, 2]))]
-        for place in range(len(plan.wild)):
-            begin = _soon(chance)
-            plan.acts.append(Act(at=begin, what="wild", number=place))
-            for _ in range(chance.randint(1, 4)):
-                what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
-                at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
-                plan.acts.append(Act(at=round(at, 3), what=what, run=f"wild{place}", number=chance.randint(0, 9)))
-    if chance.random() < 0.4:
-        plan.acts.append(Act(at=_soon(chance), what="mailbox", run="mailbox", number=chance.randint(1, 5)))
-    if chance.random() < 0.4:
-        count = chance.randint(3, 7)
-        plan.acts += [
-            Act(at=_soon(chance), what="limited", run=f"limited{place}", number=place) for place in range(count)
-        ]
-        if chance.random() < 0.5:
-            what = chance.choice(["cancel", "pause"])
-            plan.acts.append(Act(at=_soon(chance), what=what, run=f"limited{chance.randrange(count)}"))
-    if chance.random() < 0.25:
-        count = chance.randint(1, 4)
-        plan.acts += [Act(at=_soon(chance), what="taker", run=f"taker{place}") for place in range(count)]
-        plan.acts += [Act(at=_soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
-    if chance.random() < 0.15:
-        plan.acts.append(Act(at=_soon(chance), what="schedule", number=chance.choice([7, 30, 90])))
-    if chance.random() < 0.1:
-        plan.acts.append(Act(at=_soon(chance), what="deadly", run="deadly"))
+    for share, some in CROWD:
+        if chance.random() < share:
+            plan.acts += some(chance)
+    for place in range(len(plan.wild)):
+        plan.acts += _wild(chance, place)
+
+
+def _wild(chance: random.Random, place: int) -> list[Act]:
+    begin = _soon(chance)
+    acts = [Act(at=begin, what="wild", number=place)]
+    for _ in range(chance.randint(1, 4)):
+        what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
+        at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
+        acts.append(Act(at=round(at, 3), what=what, run=f"wild{place}", number=chance.randint(0, 9)))
+    return acts
+
+
+def _mailbox(chance: random.Random) -> list[Act]:
+    return [Act(at=_soon(chance), what="mailbox", run="mailbox", number=chance.randint(1, 5))]
+
+
+def _limited(chance: random.Random) -> list[Act]:
+    count = chance.randint(3, 7)
+    acts = [Act(at=_soon(chance), what="limited", run=f"limited{place}", number=place) for place in range(count)]
+    if chance.random() < 0.5:
+        what = chance.choice(["cancel", "pause"])
+        acts.append(Act(at=_soon(chance), what=what, run=f"limited{chance.randrange(count)}"))
+    return acts
+
+
+def _queue(chance: random.Random) -> list[Act]:
+    takers = [Act(at=_soon(chance), what="taker", run=f"taker{place}") for place in range(chance.randint(1, 4))]
+    return takers + [Act(at=_soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
+
+
+def _schedule(chance: random.Random) -> list[Act]:
+    return [Act(at=_soon(chance), what="schedule", number=chance.choice([7, 30, 91]))]
+
+
+def _rated(chance: random.Random) -> list[Act]:
+    begin = _soon(chance)
+    return [Act(at=begin, what="rated", run=f"rated{place}") for place in range(chance.randint(3, 5))]
+
+
+def _keyed(chance: random.Random) -> list[Act]:
+    return [Act(at=_soon(chance), what="keyed") for _ in range(3)]
+
+
+def _delayed(chance: random.Random) -> list[Act]:
+    delayed = Act(at=_soon(chance), what="delayed", run="delayed", number=chance.randint(50, 150))
+    return [delayed, Act(at=_soon(chance), what="wake", run="delayed")]
+
+
+def _pruned(chance: random.Random) -> list[Act]:
+    return [Act(at=_soon(chance) + each * 50, what="prune") for each in range(5)]
+
+
+def _deadly(chance: random.Random) -> list[Act]:
+    return [Act(at=_soon(chance), what="deadly", run=f"deadly{place}") for place in range(chance.choice([1, 2]))]
+
+
+CROWD: tuple[tuple[float, Callable[[random.Random], list[Act]]], ...] = (
+    (0.4, _mailbox),
+    (0.4, _limited),
+    (0.25, _queue),
+    (0.2, _schedule),
+    (0.2, _rated),
+    (0.2, _keyed),
+    (0.2, _delayed),
+    (0.2, _pruned),
+    (0.1, _deadly),
+)
+"""What is in how many plans besides programs."""
 
 
 def _add_blows(plan: Plan, chance: random.Random) -> None:

@@ -16,6 +16,8 @@ from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Delete, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
+from holdfast.core.retention import RUN_RETENTION
+from holdfast.core.schedules import SLOT_TAG
 from holdfast.core.states import ENDS, TRANSITIONS, RunState
 from holdfast.runner.operation import StepCall
 from holdfast.runner.step_info import StepInfo
@@ -68,6 +70,7 @@ class Watch:
         """The runs whose start was answered."""
         self.keys: dict[tuple[str, int, str], str] = {}
         """The idempotency key under which each body was called."""
+        self._marks: dict[str, str] = {}
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
 
@@ -88,8 +91,9 @@ class Watch:
                 continue
             touched.add(record.run.type)
             self._compare(shadow, record, name, request, checkpoints.get(run_id))
-        for run_id in self._shadows.keys() - self._state.records.keys():
-            raise Violation("I1", f"run {run_id} is gone")
+        if len(self._shadows) > len(self._state.records):
+            for run_id in sorted(self._shadows.keys() - self._state.records.keys()):
+                self._check_gone(self._shadows.pop(run_id).run, name)
         for type in touched:
             self._check_limits(type)
 
@@ -118,8 +122,20 @@ class Watch:
 
     def _check_new(self, run: Run, name: str) -> None:
         is_cancelled = run.state is RunState.CANCELLED  # its parent changed its mind in the same turn
+        for mark in (run.key and f"key {run.key}", run.tags.get(SLOT_TAG) and f"slot {run.tags[SLOT_TAG]}"):
+            if mark and self._marks.setdefault(mark, run.id) != run.id:
+                raise Violation("I1", f"{mark} has made two runs, {self._marks[mark]} and {run.id}")
         if (run.state in ENDS and not is_cancelled) or run.token > (1 if is_cancelled or name in CLAIMING else 0):
             raise Violation("I8", f"run {run.id} begins as {run.state} under token {run.token}")
+
+    def _check_gone(self, run: Run, name: str) -> None:
+        """A run may be removed when it has ended and was kept for as long as its type says."""
+        rule = self._state.types.get(run.type) or TypeRule(name=run.type)
+        kept_until = (run.finished_at or 0) + (RUN_RETENTION if rule.retention is None else rule.retention)
+        if name != "prune" or run.finished_at is None or kept_until > self._passed():
+            raise Violation("I1", f"run {run.id} is gone, which was {run.state}")
+        self.accepted.discard(run.id)
+        self._marks.pop(f"key {run.key}", None)
 
     def _compare(
         self, shadow: Shadow, record: Record, name: str, request: Control | None, checkpoint: Checkpoint | None
@@ -169,6 +185,12 @@ class Watch:
         if before.ready_at is None or before.ready_at > self._now():
             when = "never" if before.ready_at is None else f"in {(before.ready_at - self._now()) / 1e6:.1f} s"
             raise Violation("I5", f"run {after.id} was claimed, though it may be claimed {when}")
+        if after.start_at > self._passed():
+            raise Violation("I7", f"run {after.id} was begun {(after.start_at - self._now()) / 1e6:.1f} s too early")
+        if rules.is_suspect(before):
+            held = [other.run for other in self._state.records.values() if other.run.worker == after.worker]
+            if sum(run.crashes >= rules.SUSPECT_CRASHES for run in held) > 1:
+                raise Violation("I11", f"{after.worker} was given {after.id}, and has another that kills workers")
         if before.token == 0:
             self._begun.setdefault(after.type, []).append(self._now())
 
@@ -195,6 +217,8 @@ class Watch:
 
     def _check_settled(self, shadow: Shadow, run: Run, location: str, entry: Entry) -> None:
         place = (run.generation, location)
+        if entry.error is not None and entry.error.type == "CancelledError":
+            raise Violation("I2", f"run {run.id} has recorded at {location} that its worker stopped")
         if place in shadow.settled:
             raise Violation("I3", f"run {run.id} has recorded {location} twice")
         shadow.settled[place] = entry.result

@@ -13,6 +13,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 from holdfast.app import Holdfast
@@ -280,6 +281,9 @@ class World:
         ]
         await asyncio.sleep(HORIZON_SECONDS)
         self._calm()
+        while self.state.schedules:
+            await self._outsider().remove_schedule("ticks")  # or there would be thousands in the days to come
+            await asyncio.sleep(AGAIN_SECONDS)
         await asyncio.gather(*acting)
         await self._end_what_never_ends()
 
@@ -331,14 +335,15 @@ class World:
     async def _end_what_never_ends(self) -> None:
         """Cancel what may wait for ever, and make no more ticks. Programs end by themselves."""
         hf = self._outsider()
-        if any(act.what == "schedule" for act in self.plan.acts):
-            await hf.remove_schedule("ticks")
         for act in self.plan.acts:
             if act.what in ("wild", "limited", "taker"):
                 await hf.run(name_of(act)).cancel(force=act.what == "wild")
             if act.what == "deadly":
-                await self._until(lambda: self.state.records["deadly"].run.state is RunState.BLOCKED)
-                await hf.run("deadly").cancel()
+                await self._until(partial(self._is_blocked, act.run))
+                await hf.run(act.run).cancel()
+
+    def _is_blocked(self, run_id: str) -> bool:
+        return self.state.records[run_id].run.state is RunState.BLOCKED
 
     async def _until_settled(self) -> None:
         """Let time pass until every run has ended; in a scenario one may wait for what never comes."""
