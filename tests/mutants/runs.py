@@ -47,8 +47,7 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n        return operation, entry\n",
-                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n"
+                "        return operation, entry\n",
                 "        error = entry.error and replace(entry.error, message='another')\n"
                 "        return operation, replace(entry, error=error)\n",
             ),
@@ -144,8 +143,8 @@ TOLD = (
         edits=(
             Edit(
                 _TURN,
-                "        return None if self._is_overdue else self.inbox.pop_due(now)\n",
-                "        return None if self._is_overdue else self.inbox.pop_due(now + 1_000)\n",
+                "        if not self.inbox.has_due(now):\n",
+                "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
         caught_by=(_RUNS, _PROGRAMS),
