@@ -21,7 +21,8 @@ from holdfast import (
     step_info,
 )
 from holdfast.testing.harness import Harness
-from tests.crash.rehearsal import Ledger, Script
+from holdfast.testing.programs.ledger import Ledger
+from tests.crash.rehearsal import Script
 
 
 def undoing(ledger: Ledger, *, fails: int = 0) -> Callable[[Any], None]:

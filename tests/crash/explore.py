@@ -23,21 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from holdfast import RunCancelled, RunFailed, RunState
 from holdfast.core.clock import SECOND
-from holdfast.core.model import Entry, EntryState, Run
-from holdfast.core.ports import Details, Query
+from holdfast.core.ports import Query
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.postgres import Databases, PostgresServer
-from tests.crash.effects import Check, undo_problems
-from tests.crash.expectation import ANY, Outcome, RunEnd
-from tests.crash.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
-from tests.crash.performer import build, wording
+from holdfast.testing.programs.comparison import Played, problems
+from holdfast.testing.programs.expectation import Outcome
+from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
+from holdfast.testing.programs.performer import build
+from holdfast.testing.programs.vocabulary import Gardener
 from tests.crash.rehearsal import Faults, Rehearsal, Script
-from tests.crash.vocabulary import Gardener
 from tests.stage import Stage, lent
 
 PLAY_SECONDS = 30
@@ -49,13 +46,10 @@ class Mismatch(AssertionError):
 
 
 @dataclass
-class Played:
-    """What came of one play."""
+class Play:
+    """What came of one play, how often workers asked the store, and how often one of them was lost."""
 
-    runs: dict[str, Run]
-    values: dict[tuple[str, str], Any]
-    ledger: list[tuple[str, str]]
-    problems: list[str]
+    played: Played
     calls: int
     crashes: int
 
@@ -103,7 +97,7 @@ async def _come_to_hang(h: Harness, number: int) -> None:
         await _pass_time(h)
 
 
-async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool = False) -> Played:
+async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool = False) -> Play:
     """Carry a program out for real."""
     script = Script("program", partial(build, strict=strict), lambda h: act(h, program))
     rehearsal = Rehearsal(script, stage, faults)
@@ -117,85 +111,24 @@ async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool =
         return await read(h, rehearsal)
 
 
-async def read(h: Harness, rehearsal: Rehearsal) -> Played:
+async def read(h: Harness, rehearsal: Rehearsal) -> Play:
     """What came of a play, by the paths of runs."""
     details = list(await h.store.list(Query(limit=10_000)))
-    paths = {one.run.id: _path_of(one) for one in details}
-    played = Played(
-        runs={paths[one.run.id]: one.run for one in details},
-        values={(paths[one.run.id], name): json.loads(text) for one in details for name, text in one.values.items()},
-        ledger=[(paths[run_id], location) for run_id, location, _ in rehearsal.ledger.log],
-        problems=[],
-        calls=len(rehearsal.store.calls),
-        crashes=rehearsal.crashes,
-    )
-    if len(played.runs) < len(details):
-        played.problems.append("two runs stand at one location")
-    histories = {run_id: list(await h.store.history(run_id)) for run_id in paths}
-    for run_id in paths:
-        await h.run(run_id).history()  # as its user sees it
-    undone = {paths[one.run.id]: _undone(one.run, histories[one.run.id]) for one in details}
-    played.problems += undo_problems(played.ledger, undone)
-    for run_id, location, value in rehearsal.ledger.log:
-        if location.startswith("~undo/"):
-            played.problems += _wrong_result(paths[run_id], location, value, histories[run_id])
-    played.problems += [f"orphan {paths[run_id]}" for run_id in await h.store.orphans(10)]
-    return played
+    histories = {one.run.id: list(await h.store.history(one.run.id)) for one in details}
+    for one in details:
+        await h.run(one.run.id).history()  # as its user sees it
+    played = Played.of(details, histories, rehearsal.ledger)
+    played.problems += [f"orphan {run_id}" for run_id in await h.store.orphans(10)]
+    return Play(played, calls=len(rehearsal.store.calls), crashes=rehearsal.crashes)
 
 
-def _path_of(details: Details) -> str:
-    payload = json.loads(details.run.payload)
-    return str(payload.get("path", "root"))
-
-
-def _undone(run: Run, history: list[Entry]) -> list[str]:
-    """What the history says is to be undone, last first: all that has an undo, of a run that ended badly."""
-    if not run.state.is_end or run.state is RunState.SUCCEEDED:
-        return []
-    done = [entry for entry in history if entry.has_undo and entry.state is EntryState.DONE]
-    return [entry.location for entry in sorted(done, key=lambda entry: -entry.position)]
-
-
-def _wrong_result(path: str, location: str, value: Any, history: list[Entry]) -> list[str]:
-    recorded = {entry.location: entry.result for entry in history}.get(location.removeprefix("~undo/"))
-    if recorded is not None and json.loads(recorded) == value:
-        return []
-    return [f"{path}: {location} was called with {value}, the step gave {recorded}"]
-
-
-def problems(expected: Outcome, played: Played, *, is_timed: bool) -> list[str]:
-    """In what a play differs from what is expected."""
-    found = list(played.problems)
-    found += Check(played.ledger, crashes=played.crashes).problems([expected.tree, *expected.loose])
-    for path, run in played.runs.items():
-        if path not in expected.runs:
-            found.append(f"run {path!r} should not exist")
-        else:
-            found += _run_problems(path, run, expected.runs[path])
-    found += [f"no run {path!r}" for path, end in expected.runs.items() if end.is_sure and path not in played.runs]
-    for key, value in played.values.items():
-        if (want := expected.values.get(key, "nothing")) is not ANY and want != value:
-            found.append(f"value {key} is {value}, not {want}")
-    sure = [key for key, value in expected.values.items() if value is not ANY]
-    found += [f"value {key} was not published" for key in sure if key not in played.values]
-    root = played.runs["root"]
+def problems_of(expected: Outcome, play: Play, *, is_timed: bool) -> list[str]:
+    """In what a play differs from what is expected; how long it took counts only if nothing disturbed it."""
+    found = problems(expected, play.played, crashes=play.crashes)
+    root = play.played.runs["root"]
     took = ((root.finished_at or 0) - root.created_at) / SECOND
     if is_timed and took != expected.seconds:
         found.append(f"it took {took} s, not {expected.seconds} s")
-    return found
-
-
-def _run_problems(path: str, run: Run, end: RunEnd) -> list[str]:
-    if run.state.value not in end.states:
-        why = f" ({wording(str(run.error))})" if run.error else ""
-        return [f"run {path!r} is {run.state.value}{why}, not {' or '.join(sorted(end.states))}"]
-    result = None if run.result is None else json.loads(run.result)
-    error = None if run.error is None else wording(str(run.error))
-    found = []
-    if end.result is not ANY and result != msgspec.to_builtins(end.result):
-        found.append(f"the result of {path!r} is {result}, not {end.result}")
-    if end.error is not ANY and error != end.error:
-        found.append(f"the error of {path!r} is {error}, not {end.error}")
     return found
 
 
@@ -233,11 +166,11 @@ async def explore(
         try:
             with lent(kind, databases) as url:
                 played = await play(program, Stage(kind, place, url), faults, strict=seed % 2 == 1)
-            found = problems(expected, played, is_timed=not (faults.crashes or faults.failures))
+            found = problems_of(expected, played, is_timed=not (faults.crashes or faults.failures))
         except Exception as error:
             raise Mismatch(_report(seed, program, kind, faults, [f"{type(error).__name__}: {error}"])) from error
         if tell:
-            _say(f"{kind} {faults}: {played.calls} calls, {len(played.runs)} runs, {'; '.join(found) or 'fine'}")
+            _say(f"{kind} {faults}: {played.calls} calls, {len(played.played.runs)} runs, {'; '.join(found) or 'fine'}")
         if found:
             raise Mismatch(_report(seed, program, kind, faults, found))
         if not calls:

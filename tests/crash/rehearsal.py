@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast import Fatal, Registry, step_info
+from holdfast import Registry
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Query, Store
 from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
+from holdfast.testing.programs.ledger import Ledger
 from tests.stage import Stage
-
-
-class Ledger:
-    """What step bodies have really done: how often each of them was begun, and in which order."""
-
-    def __init__(self) -> None:
-        self.begun: Counter[tuple[str, str]] = Counter()
-        self.log: list[tuple[str, str, Any]] = []
-
-    def note(self, value: Any = None) -> Any:
-        """A body, or the beginning of one."""
-        info = step_info()
-        self.begun[info.run_id, info.location] += 1
-        self.log.append((info.run_id, info.location, value))
-        return value
-
-    def flaky(self) -> int:
-        """A body that works at the third attempt."""
-        self.note()
-        if step_info().attempt < 3:
-            raise OSError("busy")
-        return 7
-
-    def hopeless(self) -> None:
-        """A body that never works."""
-        self.note()
-        raise Fatal("never")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from holdfast import (
     step_info,
 )
 from holdfast.testing.harness import Harness
-from tests.crash.rehearsal import Ledger, Script
+from holdfast.testing.programs.ledger import Ledger
+from tests.crash.rehearsal import Script
 
 
 def steps(app: Registry, ledger: Ledger) -> None:

@@ -12,7 +12,8 @@ from holdfast import Context, Registry, Retry, step_info
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.postgres import Databases
-from tests.crash.rehearsal import Ledger, Outcome, Script, compare, play
+from holdfast.testing.programs.ledger import Ledger
+from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.stage import DATABASE_KINDS, lent
 
 either = pytest.mark.parametrize("when", ["before", "after"])

@@ -304,7 +304,7 @@ async def test_renewing_what_another_worker_holds_tells_so_and_changes_nothing(s
         await s.take_over()
         before = await run.info()
         s.faults.thaw()
-        await s.first._renew()
+        await s.first.renew()
         await asyncio.sleep(0.01)
         assert s.first.is_idle
         after = await run.info()

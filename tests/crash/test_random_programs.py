@@ -20,8 +20,9 @@ import pytest
 from holdfast import Registry
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
+from holdfast.testing.programs.ledger import Ledger
 from tests.crash import programs
-from tests.crash.rehearsal import Fault, Ledger, Outcome, Script, play
+from tests.crash.rehearsal import Fault, Outcome, Script, play
 from tests.stage import Stage
 
 PROGRAMS = int(os.environ.get("HOLDFAST_PROGRAMS", "200"))

@@ -22,11 +22,11 @@ from holdfast.runner.child import Child
 from holdfast.runner.history import History
 from holdfast.runner.turn import Turn
 from holdfast.testing.postgres import Databases
+from holdfast.testing.programs.effects import NOTHING, Check, Effect, Maybe, Par, Seq
+from holdfast.testing.programs.interpreter import Interpreter
+from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
-from tests.crash.effects import NOTHING, Check, Effect, Maybe, Par, Seq
 from tests.crash.explore import Mismatch
-from tests.crash.interpreter import Interpreter
-from tests.crash.performer import Performer
 
 PROGRAMS = int(os.environ.get("HOLDFAST_VOCABULARY", "400"))
 BATCHES = 8

@@ -81,17 +81,18 @@ class SystemClock:
 class FollowingClock:
     """A worker's clock: the store's last `now` plus monotonic time since, so never ahead of the store."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._monotonic_ns = monotonic_ns
         self._told: Micros = 0
-        self._told_at = time.monotonic_ns()
+        self._told_at = monotonic_ns()
 
     def told(self, now: Micros) -> None:
         """Take over the `now` of a store's answer."""
         if now > self.now():
-            self._told, self._told_at = now, time.monotonic_ns()
+            self._told, self._told_at = now, self._monotonic_ns()
 
     def now(self) -> Micros:
-        return self._told + (time.monotonic_ns() - self._told_at) // 1_000
+        return self._told + (self._monotonic_ns() - self._told_at) // 1_000
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)

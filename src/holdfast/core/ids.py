@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from holdfast.core.clock import Micros
 
@@ -15,10 +17,26 @@ _RANDOM_BITS = 74
 _PLACE_BITS = 32
 
 
+_time_ns = time.time_ns
+_chance = os.urandom
+
+
 def new_id() -> str:
     """A fresh id, ordered by time down to a quarter of a microsecond: runs started in a loop keep their order."""
-    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
-    return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(os.urandom(8), "big") >> 2)
+    milliseconds, rest = divmod(_time_ns(), 1_000_000)
+    return _uuid7(milliseconds, (rest * 4096 // 1_000_000) << 62 | int.from_bytes(_chance(8), "big") >> 2)
+
+
+@contextmanager
+def repeatable(time_ns: Callable[[], int], chance: Callable[[int], bytes]) -> Iterator[None]:
+    """Have fresh ids made of another time and chance, everywhere: for a simulation, which must repeat itself."""
+    global _time_ns, _chance
+    before = _time_ns, _chance
+    _time_ns, _chance = time_ns, chance
+    try:
+        yield
+    finally:
+        _time_ns, _chance = before
 
 
 def derived_id(origin: str, at: Micros, place: int | None = None) -> str:

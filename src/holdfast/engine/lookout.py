@@ -23,6 +23,9 @@ V = TypeVar("V")
 class Lookout(Generic[K, V]):
     """Everybody in this process who waits for something, under a key; one look at the store serves them all."""
 
+    poll_seconds = POLL_SECONDS
+    """So often it looks even if it hears nothing."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -110,4 +113,4 @@ class Lookout(Generic[K, V]):
             return
         if self._waiters:
             is_behind, self._is_behind = self._is_behind, False
-            self._look_in(0 if is_behind else POLL_SECONDS)
+            self._look_in(0 if is_behind else self.poll_seconds)

@@ -11,6 +11,11 @@ installed) runs it. `make_harness` makes harnesses with other options, to be ent
     async def test_checkout_repeats_itself(make_harness):
         async with make_harness(shop.registry, always_replay=True) as h: ...
 
+`simulate` plays a scenario many times with workers that die, freeze and lose what they say and hear:
+
+    def test_checkout_survives(simulate):
+        simulate(shop.registry, scenario, seeds=200)
+
 Nothing of holdfast is imported before a test asks for one of them.
 """
 
@@ -41,6 +46,14 @@ def make_harness() -> Callable[..., Harness]:
         return Harness(*args, **options)
 
     return make
+
+
+@pytest.fixture
+def simulate() -> Callable[..., None]:
+    """Play a scenario under many seeds: `simulate(registry, scenario, seeds=100)`. Not for tests that are async."""
+    from holdfast.testing.simulate import simulate
+
+    return simulate
 
 
 @async_fixture

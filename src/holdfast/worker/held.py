@@ -423,6 +423,9 @@ class HeldRun:
         deadline = self._turn.next_deadline()
         if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
             deadline = None
+        is_writing = self._sent is not None or self._wanted is not None
+        if deadline is not None and is_writing and deadline <= self._holder.clock.now():
+            deadline = None  # it waits for what is being written, whose answer goes on from there
         if deadline == self._timer_at:
             return
         self._disarm()

@@ -189,7 +189,7 @@ class Worker:
         )
         # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
         await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
-        await self._renew()
+        await self.renew()
         await self._declare_schedules()
         if self._has_heart:
             self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
@@ -481,9 +481,10 @@ class Worker:
     async def renew_if_late(self) -> None:
         """Renew before claiming if the heart has missed its beats, so that nobody takes what is still ours."""
         if self._held and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
-            await self._renew()
+            await self.renew()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Renew the leases now; the heart does so in time."""
         holdings = self._holdings()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
         asyncio.get_running_loop().call_soon(self._renewed, holdings, answer)

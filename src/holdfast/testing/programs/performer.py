@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast import Break, Context, Continue, JoinFailed, Registry, Retry, Rollback, step_info
 from holdfast.core.errors import WorkflowError
-from tests.crash.expectation import At, digest
-from tests.crash.interpreter import FAR_SECONDS, LIMIT_SECONDS, Node, Program, mail_of
-from tests.crash.rehearsal import Ledger
+from holdfast.testing.programs.expectation import At, digest
+from holdfast.testing.programs.interpreter import FAR_SECONDS, LIMIT_SECONDS, Node, Program, mail_of
+from holdfast.testing.programs.ledger import Ledger
 
 PATIENT = Retry(max_attempts=9, initial=0, jitter=0)
 
@@ -181,7 +181,7 @@ class Performer:
         return [told, await self.play(handler, at)]
 
     async def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> Any:  # noqa: PLR0917 - parts of a node
-        async def once(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
+        async def once(_: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
             iteration, total = state
             inside = At(at.run, f"{at.scope}loop{number}/~{iteration}/", iteration)
             total = digest(total, await self.play(body, inside))

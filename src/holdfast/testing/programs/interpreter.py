@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.crash.effects import Tree, effects_of, undoing
-from tests.crash.expectation import (
+from holdfast.testing.programs.effects import Tree, effects_of, undoing
+from holdfast.testing.programs.expectation import (
     ENDS,
     At,
     Failure,
@@ -62,15 +62,15 @@ class Interpreter:
 
     # Runs
 
-    def root(self, program: Program) -> Outcome:
+    def root(self, program: Program, path: str = "root") -> Outcome:
         """What comes of a program that somebody started, and who ends it if it does not end by itself."""
         match program.get("end"):
             case "cancel":
-                outcome = self._ended_from_outside("root", *self.live(program, "root"), "enough", 0)
+                outcome = self._ended_from_outside(path, *self.live(program, path), "enough", 0)
             case "max_run" | "max_suspend" as limit:
-                outcome = self._limited("root", program, limit)
+                outcome = self._limited(path, program, limit)
             case _:
-                outcome = self.run(program, "root")
+                outcome = self.run(program, path)
         if outcome.seconds > NEWS_SECONDS and news_of(program):
             raise Undetermined("whether events are kept until then")
         return outcome

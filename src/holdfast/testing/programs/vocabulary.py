@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.crash.expectation import At, Undetermined
-from tests.crash.interpreter import Interpreter, Node, Program
+from holdfast.testing.programs.expectation import At, Undetermined
+from holdfast.testing.programs.interpreter import Interpreter, Node, Program
 
 LEAVES = (
     *("step", "step", *["undo"] * 4, "flaky", "broken", "exhaust", "sleep", "sleep", "receive", "inbox", "batch"),
@@ -47,11 +47,11 @@ class Soil:
 
 
 class Gardener:
-    """Grows programs from a seed."""
+    """Grows programs from a seed. Numbers begin beyond `count`, so that programs side by side have none in common."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int | str, *, count: int = 0) -> None:
         self._chance = random.Random(seed)
-        self._count = 0
+        self._count = count
         self._budget = self._chance.choice([6, 12, 18, 24, 30, 40])
         self._is_saga = self._chance.random() < 0.35
 

@@ -1,0 +1,189 @@
+"""Play simulations: random programs, workers and producers with faults, held against all that may never break.
+
+    python -m holdfast.testing.simulate --seeds 5000            # so many, on all cores
+    python -m holdfast.testing.simulate --only 4711             # one of them again, with its journal
+    python -m holdfast.testing.simulate --plan found.json       # a plan that was found and kept
+
+The same seed does the same each time, to the last line of its journal. One that goes wrong is played again, made
+smaller, and told with its last events; `--keep FOLDER` writes it there. The exit code is 1 if one went wrong.
+
+`simulate` does it to workflows of your own: it is also a fixture for pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.runner.registry import Registry
+from holdfast.testing.simulation.plan import Plan, adversity_of, plan_of
+from holdfast.testing.simulation.shrink import shrunk
+from holdfast.testing.simulation.world import Scenario, World
+
+BATCH = 10
+"""So many seeds are handed to a process at once."""
+
+TAIL = 25
+"""So many of the last events are shown of what went wrong."""
+
+TELL_SECONDS = 2.0
+
+
+@dataclass
+class Outcome:
+    """What came of one plan: its journal's digest, and what went wrong, if anything."""
+
+    seed: int
+    digest: str
+    rule: str = ""
+    what: str = ""
+    tail: tuple[str, ...] = ()
+
+
+def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 100, first: int = 0) -> None:
+    """Play a scenario under so many seeds, each with workers that die, freeze and lose calls and answers.
+
+    `source` has the workflows; the scenario is an async function that is given a Holdfast, starts runs and asserts
+    what comes of them. Time is virtual, step bodies take some of it. Whatever it raises, and whatever breaks a promise
+    of holdfast, is raised with the seed. To be called from a test that is not async.
+    """
+    registry = source.registry if isinstance(source, Holdfast) else source
+    for seed in range(first, first + seeds):
+        world = World(adversity_of(seed), registry, scenario)
+        try:
+            world.play()
+            world.check_result()
+        except BaseException as error:
+            lines = "\n".join(list(world.tail)[-TAIL:])
+            error.add_note(f"seed {seed}; simulate(…, seeds=1, first={seed}) does it again. The last events:\n{lines}")
+            raise
+
+
+def played(plan: Plan) -> Outcome:
+    """Play one plan."""
+    world = World(plan)
+    world.play()
+    violation = world.violation
+    if violation is None:
+        return Outcome(plan.chance, world.digest)
+    return Outcome(plan.chance, world.digest, violation.rule, str(violation), tuple(world.tail))
+
+
+def _play_seeds(seeds: range) -> list[Outcome]:
+    return [played(plan_of(seed)) for seed in seeds]
+
+
+# The command
+
+
+def _batches(first: int, count: int) -> list[range]:
+    return [range(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
+
+
+def _outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+    batches = _batches(first, count)
+    if jobs == 1:
+        for batch in batches:
+            yield from _play_seeds(batch)
+        return
+    context = multiprocessing.get_context("spawn")  # so that no process inherits threads
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for outcomes in pool.map(_play_seeds, batches):
+            yield from outcomes
+
+
+def _report(outcome: Outcome, plan: Plan, say: Callable[[str], None], keep: Path | None) -> dict[str, Any]:
+    """Tell of what went wrong, after playing it again and making it smaller."""
+    is_same = played(plan) == outcome
+    smallest = shrunk(plan, lambda smaller: played(smaller).rule == outcome.rule)
+    last = played(smallest)
+    say(f"\nseed {outcome.seed} goes wrong: {outcome.what}")
+    say("played again it does the same" if is_same else "PLAYED AGAIN IT DOES SOMETHING ELSE")
+    say(f"made smaller: {last.what}\n" + "\n".join(f"  {line}" for line in last.tail[-TAIL:]))
+    text = msgspec.json.encode(smallest).decode()
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        (keep / f"{outcome.seed}.json").write_text(text + "\n")
+    say(f"again: python -m holdfast.testing.simulate --only {outcome.seed}\nthe smaller plan: {text}")
+    told = {"seed": outcome.seed, "violation": outcome.what, "is_repeatable": is_same}
+    return told | {"plan": msgspec.to_builtins(smallest), "events": list(last.tail)}
+
+
+def _show(plan: Plan, say: Callable[[str], None]) -> int:
+    """Play one plan and show its journal."""
+    world = World(plan, journal=say)
+    world.play()
+    say(f"{world.digest}: {world.violation or 'nothing went wrong'}")
+    return int(world.violation is not None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.testing.simulate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=int, default=200, metavar="N", help="so many simulations (default: 200)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
+    parser.add_argument("--only", type=int, metavar="SEED", help="one simulation, with its whole journal")
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="likewise for a plan that was kept")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write smaller plans of what goes wrong there")
+    parser.add_argument("--stop", action="store_true", help="stop at the first that goes wrong")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; its exit code is 1 if something went wrong."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.seeds < 1 or given.jobs < 1:
+        parser.error("--seeds and --jobs are at least 1")
+    if given.plan is not None and not given.plan.exists():
+        parser.error(f"--plan {given.plan}: there is no such file")
+
+    def say(line: str) -> None:
+        stream = sys.stderr if given.json else sys.stdout
+        stream.write(line + "\n")
+        stream.flush()
+
+    if given.only is not None or given.plan is not None:
+        plan = plan_of(given.only) if given.plan is None else msgspec.json.decode(given.plan.read_bytes(), type=Plan)
+        return _show(plan, say)
+    began = told_at = time.monotonic()
+    count, wrong = 0, []
+    for outcome in _outcomes(given.first, given.seeds, given.jobs):
+        count += 1
+        if outcome.rule:
+            wrong.append(_report(outcome, plan_of(outcome.seed), say, given.keep))
+            if given.stop:
+                break
+        if time.monotonic() - told_at > TELL_SECONDS:
+            told_at = time.monotonic()
+            say(_progress(count, given.seeds, len(wrong), told_at - began))
+    say(_progress(count, given.seeds, len(wrong), time.monotonic() - began))
+    if given.json:
+        sys.stdout.write(json.dumps({"seeds": count, "first": given.first, "violations": wrong}) + "\n")
+    return int(bool(wrong))
+
+
+def _progress(count: int, total: int, wrong: int, seconds: float) -> str:
+    rate = count / max(seconds, 1e-9) * 60
+    return f"{count:,} of {total:,} seeds, {wrong} went wrong, {rate:,.0f} a minute"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What producers do in a simulation: they start runs, send, publish, and interfere. Each may be done again.
+
+Whoever gets no answer, or dies, leaves it to another to do the same once more. So everything has an id of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from holdfast import Holdfast
+from holdfast.core.ids import derived_id
+from holdfast.core.model import Event
+from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
+from holdfast.testing.simulation import crowd
+from holdfast.testing.simulation.plan import Act, Plan
+
+CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "recover"})
+
+
+async def perform(act: Act, hf: Holdfast, plan: Plan, accepted: set[str]) -> None:
+    """Do something in the name of a process. What was `accepted` must be there in the end."""
+    if act.what in CONTROLS:
+        await getattr(hf.run(act.run), act.what)()
+        return
+    match act.what:
+        case "program" | "wild":
+            program = (plan.programs if act.what == "program" else plan.wild)[act.number]
+            await start_program(hf, name_of(act), program)
+            accepted.add(name_of(act))
+        case "mailbox" | "limited" | "taker" | "deadly":
+            await _start_one_of_crowd(hf, act)
+            accepted.add(act.run)
+            if act.what == "mailbox":
+                senders = range(crowd.SENDERS)
+                await asyncio.gather(*(crowd.write_letters(hf, act.run, sender, act.number) for sender in senders))
+        case "offer":
+            await crowd.offer(hf, act.number)
+        case "schedule":
+            await hf.put_schedule("ticks", "tick", every=act.number, overlap="skip")
+        case "rewind":
+            entries = await hf.run(act.run).history()
+            if entries:
+                await hf.run(act.run).rewind(entries[act.number % len(entries)].location)
+        case _:
+            raise ValueError(f"nobody knows how to {act.what}")
+
+
+def name_of(act: Act) -> str:
+    """The id of the run that an act starts."""
+    match act.what:
+        case "program":
+            return f"r{act.number}"
+        case "wild":
+            return f"wild{act.number}"
+        case _:
+            return act.run
+
+
+async def _start_one_of_crowd(hf: Holdfast, act: Act) -> None:
+    payload = {"count": act.number * crowd.SENDERS} if act.what == "mailbox" else {}
+    tags = {"tenant": crowd.TENANTS[act.number % len(crowd.TENANTS)]} if act.what == "limited" else {}
+    await hf.start(act.what, payload, id=act.run, tags=tags)
+
+
+async def start_program(hf: Holdfast, name: str, program: Program) -> None:
+    """Start a program, and send it all that it waits for."""
+    limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
+    await hf.start("program", {"program": program, "path": name}, id=name, **limits)
+    for mail, count in mail_of(program).items():
+        for each in range(count):
+            await hf.run(name).send(f"mail{mail}", [mail, each + 1], id=f"{name}-{mail}-{each}")
+    for news, count in news_of(program).items():
+        for each in range(count):
+            id = derived_id(f"{name} {news} {each}", 0)
+            await hf.store.emit([Event(id=id, topic=f"news{news}", payload=json.dumps([news, each + 1]))])

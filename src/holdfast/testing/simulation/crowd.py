@@ -1,0 +1,113 @@
+"""The crowd: small workflows that stand for what people run, beside the programs. What is said of them is checked.
+
+Mailboxes get letters from two senders at once, each of whom writes one after another; runs of a limited type wait for
+each other; takers share the events of a queue; ticks are made by a schedule; the deadly one kills its worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from holdfast import Context, Holdfast, Registry, Retry
+from holdfast.core.clock import SECOND
+from holdfast.core.ids import derived_id
+from holdfast.core.model import Event, Run
+from holdfast.core.states import RunState
+from holdfast.stores.memory.state import State
+
+PATIENT = Retry(max_attempts=9, initial=0, jitter=0)
+TENANTS = ("a", "b", "c")
+QUEUE = "queue.jobs"
+OFFER_SECONDS = 86_400.0
+SENDERS = 2
+
+
+def build(registry: Registry, kill: Callable[[], None]) -> None:
+    """Register the workflows. `kill` has the process vanish in which it is called."""
+
+    async def work() -> str:
+        return "done"
+
+    @registry.workflow("mailbox", crash_limit=30)
+    async def mailbox(ctx: Context, count: int) -> list[Any]:
+        got: list[Any] = []
+        while len(got) < count:
+            got.append(await ctx.receive("letter"))
+            if len(got) % 2:
+                await ctx.step("sort", work, retry=PATIENT)
+        return got
+
+    @registry.workflow("limited", crash_limit=30)
+    async def limited(ctx: Context) -> list[str]:
+        done = [await ctx.step("work", work, retry=PATIENT)]
+        await ctx.sleep(2)
+        return [*done, await ctx.step("more", work, retry=PATIENT)]
+
+    @registry.workflow("taker", crash_limit=30)
+    async def taker(ctx: Context) -> Any:
+        found = await ctx.wait_event(QUEUE, timeout=OFFER_SECONDS)
+        await ctx.step("use", work, retry=PATIENT)
+        return found
+
+    @registry.workflow("tick", crash_limit=30)
+    async def tick(ctx: Context) -> str:
+        await ctx.sleep(3)
+        return await ctx.step("work", work, retry=PATIENT)
+
+    async def die() -> None:
+        kill()
+
+    @registry.workflow("deadly")
+    async def deadly(ctx: Context) -> None:
+        await ctx.step("die", die, retry=PATIENT)
+
+
+async def set_rules(hf: Holdfast) -> None:
+    """What holds for topics and types."""
+    await hf.topic("queue*", mode="queue")
+    await hf.type("limited", concurrency=2, per_key={"tenant": 1})
+
+
+async def write_letters(hf: Holdfast, run: str, sender: int, count: int) -> None:
+    for number in range(count):
+        await hf.run(run).send("letter", [sender, number], id=f"{run}-{sender}-{number}")
+
+
+async def offer(hf: Holdfast, number: int) -> None:
+    await hf.store.emit([Event(id=derived_id(f"offer {number}", 0), topic=QUEUE, payload=str(number))])
+
+
+def problems(state: State) -> Iterator[str]:
+    """What came otherwise than it may."""
+    runs = [record.run for record in state.records.values()]
+    taken: list[Any] = []
+    for run in runs:
+        if run.state is not RunState.SUCCEEDED:
+            continue
+        result = json.loads(run.result or "null")
+        if run.type == "mailbox":
+            yield from _mixed_up(run, result)
+        if run.type == "taker":
+            taken.append(result)
+    if len(set(taken)) < len(taken):
+        yield f"I6: events of a queue were taken more than once: {sorted(taken)}"
+    yield from _overlaps([run for run in runs if run.type == "tick"])
+
+
+def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:
+    for sender in range(SENDERS):
+        numbers = [number for of, number in letters if of == sender]
+        if numbers != list(range(len(letters) // SENDERS)):
+            yield f"I6: {run.id} got the letters of sender {sender} as {numbers}"
+
+
+def _overlaps(ticks: list[Run]) -> Iterator[str]:
+    """The schedule says that a run begins only when the one before has ended."""
+    ticks.sort(key=lambda run: run.created_at)
+    for before, after in pairwise(ticks):
+        if before.finished_at is None or before.finished_at > after.created_at:
+            late = ((before.finished_at or 0) - after.created_at) / SECOND
+            yield f"I9: {after.id} was begun {late:.3f} s before the tick before had ended"

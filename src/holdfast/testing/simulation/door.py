@@ -1,0 +1,218 @@
+"""A door: the store as one process reaches it, over a network that is slow, loses calls and answers, and breaks.
+
+A call travels, is carried out by the store, and its answer travels back. What was sent is carried out even if the
+sender is frozen or dead by then. Nothing is invented: an answer is the store's answer, or an outage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, cast
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
+from holdfast.core.ports import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.testing.simulation.loop import Process, SimulatedLoop, settle
+from holdfast.testing.simulation.watch import CLAIMING, Watch
+
+OUTAGE_SECONDS = 5.0
+"""So long it takes until a process knows that no answer comes."""
+
+FAULTS = ("lose", "deafen", "delay", "freeze", "crash before", "crash after")
+"""What may happen to a call: it does not arrive, its answer does not, it arrives only when the lease is over, its
+sender stands still for as long before it hears the answer, its sender dies."""
+
+Faults = dict[tuple[str, int], str]
+"""What happens to the calls of a process, by the name of an operation and how many of them there were."""
+
+
+class Surroundings(Protocol):
+    """What a door needs of the world it is in."""
+
+    loop: SimulatedLoop
+    watch: Watch
+
+    def note(self, process: Process | None, what: str) -> None: ...
+
+    def kill(self, process: Process) -> None: ...
+
+    def freeze(self, process: Process, seconds: float) -> None: ...
+
+    def reporting(self) -> AbstractContextManager[None]: ...
+
+
+class Door:
+    """The way of one process to the store. Faults are planned; chance decides how long things take."""
+
+    database = None
+
+    def __init__(
+        self,
+        world: Surroundings,
+        process: Process,
+        store: MemoryStore,
+        chance: random.Random,
+        *,
+        faults: Faults,
+        lease_seconds: float,
+        slowness: float,
+        deafness: float,
+        flushes: int = 1,
+    ) -> None:
+        self.flushes = flushes
+        self._world = world
+        self._process = process
+        self._store = store
+        self._chance = chance
+        self._faults = faults
+        self._slowness = slowness
+        self._deafness = deafness
+        self._calls: Counter[str] = Counter()
+        self._lease_seconds = lease_seconds
+        self._is_closed = False
+        self.leased = asyncio.Event()
+        """Set when a run was leased to this process."""
+
+    @property
+    def as_store(self) -> Store:
+        return cast("Store", self)
+
+    def shut(self) -> None:
+        """Let nothing through any more: the play is over, and what is tidied up must not change anything."""
+        self._is_closed = True
+
+    def pause(self) -> float:
+        """How long something travels: mostly no time to speak of, now and then long."""
+        return self._chance.choice((0.0, 0.001, 0.001, 0.01, self._chance.random() * self._slowness))
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(self._ask, name)
+
+    def twin(self) -> Store:
+        return self.as_store
+
+    def schema(self) -> Any:
+        return self._store.schema()
+
+    # Calls
+
+    async def _ask(self, name: str, *args: Any, **options: Any) -> Any:
+        fault = self._next_fault(name)
+        answer = self._world.loop.create_future()
+        delay = self.pause() + (self._lease_seconds * 1.5 if fault == "delay" else 0)
+        if fault == "freeze":
+            self._world.freeze(self._process, self._lease_seconds * 2)
+        self._world.loop.in_name_of(None, delay, self._arrive, answer, name, args, options, fault)
+        return await answer
+
+    def _next_fault(self, name: str) -> str | None:
+        if self._is_closed:
+            raise StoreUnavailable(f"{name}: the play is over")
+        self._calls[name] += 1
+        return self._faults.pop((name, self._calls[name]), None)
+
+    def _arrive(
+        self, answer: asyncio.Future[Any], name: str, args: tuple[Any, ...], options: dict[str, Any], fault: str | None
+    ) -> None:
+        """As the store: carry a call out, and send the answer back."""
+        value: Any = None
+        error: Exception | None = None
+        if fault == "crash before":
+            self._world.kill(self._process)
+        if fault in ("lose", "crash before"):
+            self._world.note(self._process, f"{name} did not arrive")
+            error = StoreUnavailable(f"{name}: lost on the way")
+        else:
+            value, error = self._carry_out(name, args, options)
+            if fault in ("deafen", "crash after"):
+                value, error = None, StoreUnavailable(f"{name}: carried out, but the answer got lost")
+                self._world.note(self._process, f"{name}: its answer got lost")
+            if fault == "crash after":
+                self._world.kill(self._process)
+        if name in CLAIMING:
+            self._world.loop.in_name_of(self._process, 0, self.leased.set)
+        wait = OUTAGE_SECONDS if fault in ("lose", "deafen") else self.pause()
+        self._world.loop.in_name_of(self._process, wait, settle, answer, value, error)
+
+    def _carry_out(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Exception | None]:
+        watch = self._world.watch
+        stale = watch.stale(name, args)
+        value, error = None, None
+        try:
+            value = _finished(getattr(self._store, name)(*args, **options))
+        except Exception as refusal:  # noqa: BLE001 - it is the caller's
+            error = refusal
+        self._world.note(self._process, f"{name} {_told(name, args, value)}" if error is None else f"{name}: {error}")
+        with self._world.reporting():
+            watch.wrote(name, args)
+            watch.check_stale(stale, name)
+        return value, error
+
+    def renew(self, *args: Any) -> Any:
+        """The heartbeat's own way: it blocks, and is called where that takes a moment anyway."""
+        fault = self._next_fault("renew")
+        if fault == "crash before":
+            self._world.kill(self._process)
+        if fault in ("lose", "crash before"):
+            raise StoreUnavailable("renew: lost on the way")
+        value, error = self._carry_out("renew", args, {})
+        if fault == "crash after":
+            self._world.kill(self._process)
+        if error is not None:
+            raise error
+        if fault in ("deafen", "crash after"):
+            raise StoreUnavailable("renew: carried out, but the answer got lost")
+        return value
+
+    # Hints
+
+    def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
+        def hear(hint: Hint) -> None:
+            if self._chance.random() >= self._deafness:
+                self._world.loop.in_name_of(self._process, self.pause(), listener, hint)
+
+        return self._store.listen(hear)
+
+
+def _finished(call: Any) -> Any:
+    """What a call of the memory store answers: it never waits."""
+    if not asyncio.iscoroutine(call):
+        return call
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("the memory store waited for something")
+
+
+def _told(name: str, args: tuple[Any, ...], value: Any) -> str:
+    """A call in a few words."""
+    match name:
+        case "checkpoint":
+            return ", ".join(
+                f"{one.run_id}@{one.token} {type(one.next).__name__} +{len(one.entries)}"
+                + (" LOST" if verdict.is_lost else "")
+                for one, verdict in zip(args[0], value.verdicts, strict=True)
+            )
+        case "claim":
+            return ", ".join(f"{lease.run.id}@{lease.run.token}" for lease in value.leases)
+        case "renew":
+            return ", ".join(f"{one.run_id}@{one.token}" for one in args[1])
+        case "create":
+            return ", ".join(f"{made.run_id}{'' if made.created else ' (known)'}" for made in value.runs)
+        case "send":
+            return ", ".join(f"{message.name} {message.id}" for message in args[0])
+        case "emit":
+            return ", ".join(event.topic for event in args[0])
+        case "control":
+            return f"{type(args[1]).__name__} {args[0]}: {value}"
+        case _:
+            return ""

@@ -1,0 +1,103 @@
+"""A member of the simulated world: a process with a Holdfast of its own and a worker in it, that may die any time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from holdfast.app import Holdfast
+from holdfast.core.clock import SECOND, FollowingClock, Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.runner.operation import StepCall
+from holdfast.runner.registry import Registry
+from holdfast.runner.step_info import step_info
+from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.simulation.door import Door, Surroundings
+from holdfast.testing.simulation.loop import Process
+from holdfast.testing.simulation.plan import Plan
+from holdfast.worker.worker import Worker
+
+LEASE_SECONDS = 60.0
+POLL: Micros = 3_600 * SECOND
+AGAIN_SECONDS = 2.0
+
+
+class Employer(Surroundings, Protocol):
+    """What a member needs of the world it is in."""
+
+    plan: Plan
+    registry: Registry
+    ledger: Ledger
+
+    def monotonic_ns(self) -> int: ...
+
+    def effort(self) -> float:
+        """How long the next body takes."""
+        ...
+
+
+class Member(Holdfast):
+    """One process of the world: a Holdfast of its own, with a worker."""
+
+    def __init__(self, world: Employer, process: Process, door: Door, slot: int) -> None:
+        super().__init__("memory://", store=door.as_store)
+        self.process = process
+        self.door = door
+        self.slot = slot
+        self.worker_here: Worker | None = None
+        self._world = world
+        self.include(world.registry)
+
+    async def live(self) -> None:
+        """Work, as a process that is supervised: what cannot even begin is begun again."""
+        while True:
+            worker = self._hire(
+                name=self.process.name,
+                concurrency=self._world.plan.concurrency,
+                lease_seconds=LEASE_SECONDS,
+                clock=FollowingClock(self._world.monotonic_ns),
+                poll=POLL,
+                prune_every=None,
+                has_heart=False,
+                always_replay=self._world.plan.always_replay,
+                body_of=self._body,
+            )
+            try:
+                await self.opened()
+                await worker.start()
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(AGAIN_SECONDS)
+        self.worker_here = worker
+        while True:
+            await self.door.leased.wait()  # nobody misses the beats of an idle worker, and there would be thousands
+            self.door.leased.clear()
+            await asyncio.sleep(LEASE_SECONDS / 3)
+            while worker.held_count:
+                with contextlib.suppress(StoreUnavailable):
+                    await worker.renew()
+                await asyncio.sleep(LEASE_SECONDS / 3)
+
+    def _body(self, call: StepCall) -> Callable[..., Awaitable[Any]]:
+        """What is called instead of a body: it takes its time, and is watched."""
+        function = call.function
+
+        async def body(*args: Any) -> Any:
+            info = step_info()
+            self._world.note(self.process, f"does {info.location} of {info.run_id}, attempt {info.attempt}")
+            assert self.worker_here is not None
+            is_stale = not self._world.watch.is_holder(self.worker_here.id, info)
+            with self._world.reporting():
+                self._world.watch.body_begins(info, call, is_stale=is_stale)
+            before = len(self._world.ledger.log)
+            try:
+                result = function(*args)
+                return await result if asyncio.iscoroutine(result) else result
+            finally:
+                if is_stale:  # it counts for nothing, and comes in no order
+                    del self._world.ledger.log[before:]
+                await asyncio.sleep(self._world.effort())
+
+        return body

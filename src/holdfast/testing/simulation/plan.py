@@ -1,0 +1,149 @@
+"""A plan: all that is to happen in one simulation, as plain data. A seed makes one; what fails is made smaller."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from holdfast.testing.programs.interpreter import Program
+from holdfast.testing.programs.vocabulary import Gardener
+from holdfast.testing.simulation.door import FAULTS
+
+LOSSES_LIMIT = 5
+"""So often at most a worker is lost, or may be taken for it: the steps of programs have a few attempts more."""
+
+HORIZON_SECONDS = 600.0
+"""By then everything has been begun, and nothing goes wrong any more."""
+
+CALLS = {"checkpoint": 12, "claim": 12, "renew": 3, "create": 4, "look": 3, "send": 4, "control": 2, "fire": 3}
+"""Faults hit one of the first so many calls of a process, by name; the first more often than the others."""
+
+
+class Act(msgspec.Struct, omit_defaults=True):
+    """Something a producer does at some time: `what` it does, to which run, with which number."""
+
+    at: float
+    what: str
+    run: str = ""
+    number: int = 0
+
+
+class Blow(msgspec.Struct, omit_defaults=True):
+    """Something that befalls a worker, or the store's clock: at some time, for so long."""
+
+    at: float
+    what: str
+    worker: int = 0
+    seconds: float = 0.0
+
+
+class Fault(msgspec.Struct):
+    """What happens to one call of a worker: to the so-manieth of this name that it makes."""
+
+    worker: int
+    call: str
+    number: int
+    what: str
+
+
+class Plan(msgspec.Struct):
+    """What is to happen. `chance` is the seed of what is left to it: how long things take, which hints get lost."""
+
+    chance: int
+    workers: int = 2
+    concurrency: int = 5
+    flushes: int = 1
+    slowness: float = 1.0
+    deafness: float = 0.0
+    always_replay: bool = False
+    programs: list[Program] = []
+    wild: list[Program] = []
+    acts: list[Act] = []
+    blows: list[Blow] = []
+    faults: list[Fault] = []
+
+    @property
+    def losses(self) -> int:
+        """How often a worker may have been lost, or been taken for it, with what it was doing."""
+        return len(self.blows) + len(self.faults) + 3 * sum(act.what == "deadly" for act in self.acts)
+
+
+def adversity_of(seed: int) -> Plan:
+    """What goes wrong under a seed, whatever is run."""
+    chance = random.Random(f"adversity {seed}")
+    plan = Plan(
+        chance=seed,
+        workers=chance.choice([1, 2, 2, 3, 3, 4]),
+        concurrency=chance.choice([1, 2, 5, 20]),
+        flushes=chance.choice([1, 1, 2]),
+        slowness=chance.choice([0.0, 0.05, 1.0, 1.0, 10.0]),
+        deafness=chance.choice([0.0, 0.2, 1.0]),
+        always_replay=chance.random() < 0.15,
+    )
+    _add_blows(plan, chance)
+    return plan
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan that a seed makes."""
+    chance = random.Random(f"plan {seed}")
+    plan = adversity_of(seed)
+    plan.programs = [_grown(seed, place) for place in range(chance.choice([1, 1, 2, 3]))]
+    for place in range(len(plan.programs)):
+        plan.acts.append(Act(at=_soon(chance), what="program", number=place))
+    _add_crowd(plan, chance, seed)
+    plan.acts.sort(key=lambda act: act.at)
+    return plan
+
+
+def _grown(seed: int, place: int) -> Program:
+    return Gardener(f"{seed} {place}", count=1_000 * (place + 1)).grow()
+
+
+def _soon(chance: random.Random) -> float:
+    return round(chance.choice([0.0, 0.0, chance.random() * 5, chance.random() * HORIZON_SECONDS / 2]), 3)
+
+
+def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
+    """Runs of which it is not determined what comes of them, and what is done to them meanwhile."""
+    if chance.random() < 0.4:
+        plan.wild = [_grown(seed, 10 + place) for place in range(chance.choice([1, 2]))]
+        for place in range(len(plan.wild)):
+            begin = _soon(chance)
+            plan.acts.append(Act(at=begin, what="wild", number=place))
+            for _ in range(chance.randint(1, 4)):
+                what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
+                at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
+                plan.acts.append(Act(at=round(at, 3), what=what, run=f"wild{place}", number=chance.randint(0, 9)))
+    if chance.random() < 0.4:
+        plan.acts.append(Act(at=_soon(chance), what="mailbox", run="mailbox", number=chance.randint(1, 5)))
+    if chance.random() < 0.4:
+        count = chance.randint(3, 7)
+        plan.acts += [
+            Act(at=_soon(chance), what="limited", run=f"limited{place}", number=place) for place in range(count)
+        ]
+        if chance.random() < 0.5:
+            what = chance.choice(["cancel", "pause"])
+            plan.acts.append(Act(at=_soon(chance), what=what, run=f"limited{chance.randrange(count)}"))
+    if chance.random() < 0.25:
+        count = chance.randint(1, 4)
+        plan.acts += [Act(at=_soon(chance), what="taker", run=f"taker{place}") for place in range(count)]
+        plan.acts += [Act(at=_soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
+    if chance.random() < 0.15:
+        plan.acts.append(Act(at=_soon(chance), what="schedule", number=chance.choice([7, 30, 90])))
+    if chance.random() < 0.1:
+        plan.acts.append(Act(at=_soon(chance), what="deadly", run="deadly"))
+
+
+def _add_blows(plan: Plan, chance: random.Random) -> None:
+    for _ in range(chance.randint(0, LOSSES_LIMIT)):
+        worker = chance.randrange(plan.workers)
+        if chance.random() < 0.65:
+            call = chance.choice(list(CALLS)[: chance.choice([2, 2, 3, len(CALLS)])])
+            number = chance.randint(1, CALLS[call])
+            plan.faults.append(Fault(worker=worker, call=call, number=number, what=chance.choice(FAULTS)))
+        else:
+            what = chance.choice(["kill", "kill", "freeze", "freeze", "stop", "step"])
+            seconds = {"freeze": chance.choice([5.0, 100.0, 400.0]), "step": chance.choice([90.0, -90.0, 1000.0])}
+            plan.blows.append(Blow(at=_soon(chance), what=what, worker=worker, seconds=seconds.get(what, 0.0)))

@@ -1,0 +1,93 @@
+"""Shrinking: of a plan that goes wrong, the smallest part is sought that still goes wrong in the same way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.testing.programs.expectation import Undetermined
+from holdfast.testing.programs.interpreter import Interpreter, Program
+from holdfast.testing.simulation.plan import Plan
+
+PLAIN = {"workers": 1, "flushes": 1, "slowness": 0.0, "deafness": 0.0, "always_replay": False, "concurrency": 20}
+"""What is simplest of each setting."""
+
+
+def shrunk(plan: Plan, is_wrong: Callable[[Plan], bool], *, tries: int = 400) -> Plan:
+    """The smallest plan found that is still wrong, after so many tries."""
+    smaller = True
+    while smaller:
+        smaller = False
+        for candidate in _smaller(plan):
+            if tries <= 0:
+                return plan
+            tries -= 1
+            if is_wrong(candidate):
+                plan, smaller = candidate, True
+                break
+    return plan
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Plans with a little less in them, those with much less first."""
+    for name in ("acts", "blows", "faults"):
+        part = getattr(plan, name)
+        size = len(part)
+        while size:
+            for start in range(0, len(part), size):
+                yield msgspec.structs.replace(plan, **{name: part[:start] + part[start + size :]})
+            size //= 2
+    for name, value in PLAIN.items():
+        if getattr(plan, name) != value:
+            yield _with_fewer(plan) if name == "workers" else msgspec.structs.replace(plan, **{name: value})
+    for name in ("programs", "wild"):
+        grown = getattr(plan, name)
+        for place, program in enumerate(grown):
+            for cut in _cut(program):
+                yield msgspec.structs.replace(plan, **{name: [*grown[:place], cut, *grown[place + 1 :]]})
+
+
+def _with_fewer(plan: Plan) -> Plan:
+    """The same with a worker less; what befalls the last one befalls the one before."""
+    last = plan.workers - 2
+    fewer: Plan = copy.deepcopy(plan)
+    fewer.workers -= 1
+    for blow in fewer.blows:
+        blow.worker = min(blow.worker, last)
+    for fault in fewer.faults:
+        fault.worker = min(fault.worker, last)
+    return fewer
+
+
+def _cut(program: Program) -> Iterator[Program]:
+    """Programs without one of their operations, as long as it is determined what comes of them."""
+    for path in _places(program):
+        cut = copy.deepcopy(program)
+        inside: Any = cut
+        for step in path[:-1]:
+            inside = inside[step]
+        del inside[path[-1]]
+        try:
+            Interpreter().root(cut)
+        except (Undetermined, LookupError, TypeError, ValueError):
+            continue
+        yield cut
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands that can be left out: operations of a sequence, branches, generations."""
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(node, dict):
+        parts = list(node.items())
+        if "parts" not in node and len(node) > 1:
+            yield from ((*path, key) for key in node)
+    elif isinstance(node, list):
+        parts = list(enumerate(node))
+        is_sequence = len(path) > 1 and path[-1] in (1, "parts") and all(isinstance(each, list) for each in node)
+        if is_sequence and (path[-1] == 1 or len(node) > 1):
+            yield from ((*path, place) for place in range(len(node)))
+    for key, part in parts:
+        yield from _places(part, (*path, key))

@@ -1,0 +1,335 @@
+"""The watch: holds every write against the invariants I1 to I12, while a simulation goes on and when it is over.
+
+It looks at the state of the memory store itself before and after each operation, and trusts no answer. It knows what
+may never happen, and nothing of how holdfast keeps it from happening.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core import limits, rules
+from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Delete, Finish, Recover, Renew, Rewind
+from holdfast.core.clock import Micros
+from holdfast.core.location import is_within
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
+from holdfast.core.states import ENDS, TRANSITIONS, RunState
+from holdfast.runner.operation import StepCall
+from holdfast.runner.step_info import StepInfo
+from holdfast.stores.memory.state import Record, State
+
+CLAIMING = frozenset({"claim", "create"})
+
+
+class Violation(AssertionError):
+    """Something happened that may never happen. `rule` is its number."""
+
+    def __init__(self, rule: str, what: str) -> None:
+        super().__init__(f"{rule}: {what}")
+        self.rule = rule
+
+
+@dataclass
+class Shadow:
+    """A run as it was after the last write, and what is remembered of its life since it was last reopened."""
+
+    run: Run
+    entries: dict[str, Entry] = field(default_factory=dict)
+    inbox: dict[int, Arrival] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+    ends: int = 0
+    settled: dict[tuple[int, str], str | None] = field(default_factory=dict)
+    received: set[str] = field(default_factory=set)
+
+    def forget(self) -> None:
+        """It was reopened: what comes now may be otherwise."""
+        self.ends = 0
+        self.settled.clear()
+        self.received.clear()
+
+
+class Watch:
+    """Looks at a store's state around each operation.
+
+    `now` tells the store's time, `passed` how far it has ever come: a clock that was set back makes nothing unhappen.
+    """
+
+    def __init__(self, state: State, now: Callable[[], Micros], passed: Callable[[], Micros]) -> None:
+        self._state = state
+        self._now = now
+        self._passed = passed
+        self._shadows: dict[str, Shadow] = {}
+        self._takers: dict[str, str] = {}
+        self._begun: dict[str, list[Micros]] = {}
+        self.accepted: set[str] = set()
+        """The runs whose start was answered."""
+        self.keys: dict[tuple[str, int, str], str] = {}
+        """The idempotency key under which each body was called."""
+        self.writes = 0
+        self.bodies: Counter[tuple[str, int, str]] = Counter()
+
+    # Around an operation
+
+    def wrote(self, name: str, args: Sequence[Any]) -> None:
+        """Compare the state with what it was before an operation of this name."""
+        self.writes += 1
+        request = args[1] if name == "control" else None
+        checkpoints = {one.run_id: one for one in args[0]} if name == "checkpoint" else {}
+        touched: set[str] = set()
+        for run_id, record in self._state.records.items():
+            shadow = self._shadows.get(run_id)
+            if shadow is None:
+                shadow = self._shadows[run_id] = Shadow(record.run)
+                self._check_new(record.run, name)
+            elif record.run is shadow.run and run_id not in checkpoints and self.writes % 16:
+                continue
+            touched.add(record.run.type)
+            self._compare(shadow, record, name, request, checkpoints.get(run_id))
+        for run_id in self._shadows.keys() - self._state.records.keys():
+            raise Violation("I1", f"run {run_id} is gone")
+        for type in touched:
+            self._check_limits(type)
+
+    def stale(self, name: str, args: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+        """Before an operation: what it must not change, because who asks for it has lost the right to."""
+        claims: Iterable[Checkpoint | Holding] = args[0] if name == "checkpoint" else args[1] if name == "renew" else ()
+        kept = {}
+        for claim in claims:
+            record = self._state.records.get(claim.run_id)
+            if record is not None and record.run.token != claim.token:
+                kept[claim.run_id] = self._possessions(record)
+        return kept
+
+    def check_stale(self, kept: dict[str, tuple[Any, ...]], name: str) -> None:
+        """After it: none of that was changed."""
+        for run_id, before in kept.items():
+            if self._possessions(self._state.records[run_id]) != before:
+                raise Violation("I5", f"{name} under an old token changed run {run_id}")
+
+    def _possessions(self, record: Record) -> tuple[Any, ...]:
+        run = record.run
+        lease = run.ready_at if run.is_held else None
+        return run.token, run.worker, lease, run.state, run.result, dict(record.entries), record.waits, record.values
+
+    # One run
+
+    def _check_new(self, run: Run, name: str) -> None:
+        is_cancelled = run.state is RunState.CANCELLED  # its parent changed its mind in the same turn
+        if (run.state in ENDS and not is_cancelled) or run.token > (1 if is_cancelled or name in CLAIMING else 0):
+            raise Violation("I8", f"run {run.id} begins as {run.state} under token {run.token}")
+
+    def _compare(
+        self, shadow: Shadow, record: Record, name: str, request: Control | None, checkpoint: Checkpoint | None
+    ) -> None:
+        before, after = shadow.run, record.run
+        is_reopening = isinstance(request, (Rewind, Recover)) and after.token != before.token
+        if is_reopening:
+            shadow.forget()
+        if after is not before:
+            self._check_move(shadow, before, after, name, is_reopening=is_reopening)
+            self._check_holder(before, after, name)
+            if after.token < before.token or after.generation < before.generation:
+                raise Violation("I5", f"run {after.id} went back to token {after.token}")
+        if rules.is_orphan(after, has_waits=bool(record.waits)):
+            raise Violation("I1", f"run {after.id} is {after.state}, and nothing will ever wake it")
+        if shadow.entries != record.entries:
+            self._check_history(shadow, record, checkpoint, is_reopening=is_reopening)
+            shadow.entries = dict(record.entries)
+        if shadow.inbox != record.inbox:
+            self._check_inbox(shadow, record, checkpoint, request)
+            shadow.inbox = dict(record.inbox)
+        shadow.run, shadow.waits = after, record.waits
+
+    def _check_move(self, shadow: Shadow, before: Run, after: Run, name: str, *, is_reopening: bool) -> None:
+        if before.state in ENDS and not is_reopening:
+            told = (before.state, before.result, before.error, before.finished_at)
+            if told != (after.state, after.result, after.error, after.finished_at):
+                raise Violation("I2", f"run {after.id} was {before.state}, and {name} made it {after.state}")
+        if after.state is not before.state and after.state not in TRANSITIONS[before.state]:
+            raise Violation("I2", f"run {after.id} moved from {before.state} to {after.state}")
+        if after.state in ENDS and (before.state not in ENDS or is_reopening):
+            shadow.ends += 1
+            if shadow.ends > 1:
+                raise Violation("I2", f"run {after.id} ended {shadow.ends} times")
+            self._check_audit_of_end(after)
+
+    def _check_audit_of_end(self, run: Run) -> None:
+        events = [fact.event for fact in self._state.records[run.id].audit]
+        if run.state.value not in events[-3:]:
+            raise Violation("I12", f"run {run.id} is {run.state}, and its audit ends with {events[-3:]}")
+
+    def _check_holder(self, before: Run, after: Run, name: str) -> None:
+        if after.worker is None or (after.worker == before.worker and after.token == before.token):
+            return
+        if name not in CLAIMING or after.token <= before.token:
+            raise Violation("I5", f"{name} gave run {after.id} to {after.worker} under token {after.token}")
+        if before.ready_at is None or before.ready_at > self._now():
+            when = "never" if before.ready_at is None else f"in {(before.ready_at - self._now()) / 1e6:.1f} s"
+            raise Violation("I5", f"run {after.id} was claimed, though it may be claimed {when}")
+        if before.token == 0:
+            self._begun.setdefault(after.type, []).append(self._now())
+
+    # History
+
+    def _check_history(
+        self, shadow: Shadow, record: Record, checkpoint: Checkpoint | None, *, is_reopening: bool
+    ) -> None:
+        if is_reopening:
+            return
+        run = record.run
+        for location, was in shadow.entries.items():
+            entry = record.entries.get(location)
+            if entry is None and not _may_forget(location, checkpoint):
+                raise Violation("I3", f"run {run.id} has forgotten {location}")
+            if entry is not None and was.is_settled and entry != was and run.generation == shadow.run.generation:
+                raise Violation("I3", f"run {run.id}: the record at {location} changed from {was} to {entry}")
+        positions = [entry.position for entry in record.entries.values() if entry.is_settled]
+        if len(set(positions)) < len(positions):
+            raise Violation("I3", f"run {run.id} has two records at one position")
+        for location, entry in record.entries.items():
+            if entry.is_settled and shadow.entries.get(location) != entry:
+                self._check_settled(shadow, run, location, entry)
+
+    def _check_settled(self, shadow: Shadow, run: Run, location: str, entry: Entry) -> None:
+        place = (run.generation, location)
+        if place in shadow.settled:
+            raise Violation("I3", f"run {run.id} has recorded {location} twice")
+        shadow.settled[place] = entry.result
+        if entry.kind is EntryKind.TIMER and entry.state is EntryState.DONE:
+            for wait in shadow.waits:
+                if wait.location == location and (wait.deadline or 0) > self._passed():
+                    early = ((wait.deadline or 0) - self._passed()) / 1e6
+                    raise Violation("I7", f"run {run.id}: the timer {location} rang {early:.3f} s before its time")
+
+    # Inbox
+
+    def _check_inbox(
+        self, shadow: Shadow, record: Record, checkpoint: Checkpoint | None, request: Control | None
+    ) -> None:
+        run = record.run
+        for number, arrival in record.inbox.items():
+            if number in shadow.inbox or arrival.kind is not WaitKind.MESSAGE or arrival.ref is None:
+                continue
+            twins = [one for one in record.inbox.values() if one.ref == arrival.ref and one.kind is WaitKind.MESSAGE]
+            if len(twins) > 1 or (arrival.ref in shadow.received and not isinstance(request, (Rewind, Recover))):
+                raise Violation("I6", f"run {run.id} got message {arrival.ref} twice")
+        gone = [arrival for number, arrival in shadow.inbox.items() if number not in record.inbox]
+        consumed = set(checkpoint.consumed) if checkpoint is not None else set()
+        is_over = run.state in ENDS or isinstance(request, (Rewind, Recover, Cancel, Delete))
+        is_renewed = checkpoint is not None and isinstance(checkpoint.next, Renew)
+        for arrival in gone:
+            if arrival.number in consumed:
+                self._check_order(run, arrival, record.inbox)
+                if arrival.ref is not None:
+                    shadow.received.add(arrival.ref)
+                if arrival.is_exclusive:
+                    self._check_taker(run, arrival)
+            elif is_over or arrival.is_exclusive or (is_renewed and arrival.kind is not WaitKind.MESSAGE):
+                continue  # nobody will ask for it any more
+            else:
+                raise Violation("I6", f"run {run.id} has lost {arrival.kind.value} {arrival.name} unread")
+
+    def _check_order(self, run: Run, arrival: Arrival, left: dict[int, Arrival]) -> None:
+        if arrival.kind not in (WaitKind.MESSAGE, WaitKind.EVENT):
+            return
+        for number, other in left.items():
+            if number < arrival.number and other.name == arrival.name and other.kind is arrival.kind:
+                raise Violation("I6", f"run {run.id} received {arrival.name} number {arrival.number} before {number}")
+
+    def _check_taker(self, run: Run, arrival: Arrival) -> None:
+        taker = self._takers.setdefault(str(arrival.ref), run.id)
+        if taker != run.id:
+            raise Violation("I6", f"event {arrival.ref} of a queue was received by {taker} and {run.id}")
+
+    # Limits
+
+    def _check_limits(self, type: str) -> None:
+        rule = self._state.types.get(type) or TypeRule(name=type)
+        if not rule.is_limited:
+            return
+        held = [record.run for record in self._state.records.values() if record.run.type == type and record.run.worker]
+        if rule.concurrency is not None and len(held) > rule.concurrency:
+            raise Violation("I9", f"{len(held)} runs of {type} are held, {rule.concurrency} may be")
+        for tag, count in rule.per_key.items():
+            for key, number in Counter(run.tags.get(tag) for run in held).items():
+                if key is not None and number > count:
+                    raise Violation("I9", f"{number} runs of {type} with {tag}={key} are held, {count} may be")
+        if rule.rate is not None:
+            begun = self._begun.get(type, [])
+            for first, last in zip(begun, begun[rule.rate.count :], strict=False):
+                if last - first < rule.rate.period:
+                    raise Violation("I9", f"more than {rule.rate.count} runs of {type} began in one period")
+
+    # Bodies
+
+    def is_holder(self, worker_id: str, info: StepInfo) -> bool:
+        """Whether a worker holds the run of a step. One that has lost it may not have heard of that yet."""
+        record = self._state.records.get(info.run_id)
+        return record is not None and record.run.worker == worker_id and record.run.generation == info.generation
+
+    def body_begins(self, info: StepInfo, call: StepCall, *, is_stale: bool) -> None:
+        """A body is called: at the right time, not after its record, not too often, under the one key it has."""
+        place = (info.run_id, info.generation, info.location)
+        self.bodies[place] += 1
+        if self.keys.setdefault(place, info.idempotency_key) != info.idempotency_key:
+            raise Violation("I10", f"{place} was called under another key: {info.idempotency_key}")
+        if info.attempt > call.options.retry.max_attempts:
+            raise Violation("I11", f"{place} is attempted {info.attempt} times")
+        if is_stale:
+            return
+        entry = self._state.records[info.run_id].entries.get(info.location)
+        if entry is not None and entry.is_settled:
+            raise Violation("I3", f"{place} is executed, though it is recorded")
+        due = entry.retry_at if entry is not None and entry.state is EntryState.RETRYING else None
+        if due is not None and due > self._passed():
+            raise Violation("I7", f"{place} is tried again {(due - self._passed()) / 1e6:.3f} s before its time")
+
+    # In the end
+
+    def finish(self) -> None:
+        """Nothing is left that belongs to nobody, and what is told of runs agrees with them."""
+        for run_id in self.accepted:
+            if run_id not in self._state.records:
+                raise Violation("I1", f"run {run_id} was accepted, and is not there")
+        for record in self._state.records.values():
+            run = record.run
+            if run.state in ENDS:
+                self._check_ended(record)
+            self._check_audit(record)
+        for slot, holders in self._state.slots.items():
+            for run_id in holders:
+                holder = self._state.records.get(run_id)
+                if holder is None or slot not in holder.run.slots:
+                    raise Violation("I8", f"run {run_id} is said to have a slot of {slot}, and does not know it")
+        for key, run_id in self._state.keys.items():
+            if run_id not in self._state.records:
+                raise Violation("I8", f"key {key} names a run that is not there")
+
+    def _check_ended(self, record: Record) -> None:
+        run = record.run
+        left = [name for name in ("worker", "ready_at") if getattr(run, name) is not None]
+        left += ["slots"] if run.slots else []
+        left += ["waits"] if record.waits or limits.parked_at(record.waits) else []
+        if left:
+            raise Violation("I8", f"run {run.id} is {run.state}, and still has {', '.join(left)}")
+
+    def _check_audit(self, record: Record) -> None:
+        run = record.run
+        tokens = [int(fact.data["token"]) for fact in record.audit if fact.event == "claimed"]
+        if tokens != sorted(set(tokens)) or (tokens and tokens[-1] > run.token):
+            raise Violation("I12", f"run {run.id} under token {run.token} was claimed under {tokens}")
+        told = [fact.event for fact in record.audit if fact.event in {state.value for state in ENDS}]
+        if run.state in ENDS and (not told or told[-1] != run.state.value):
+            raise Violation("I12", f"run {run.id} is {run.state}, and its audit says {told[-1:] or 'nothing'}")
+
+
+def _may_forget(location: str, checkpoint: Checkpoint | None) -> bool:
+    """Whether a checkpoint lets a run forget what stands at a location."""
+    if checkpoint is None:
+        return False
+    if isinstance(checkpoint.next, (Renew, Finish)):
+        return True
+    return any(is_within(location, scope) for scope in checkpoint.pruned)

@@ -1,0 +1,183 @@
+"""Simulations: every seed keeps all promises, and does the same each time it is played.
+
+`HOLDFAST_SIMULATION_SEEDS=5000` plays that many instead of a few dozen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Context, Holdfast, Registry
+from holdfast.core import rules
+from holdfast.testing.simulate import main, played
+from holdfast.testing.simulation.loop import Process, SimulatedLoop
+from holdfast.testing.simulation.plan import Plan, plan_of
+from holdfast.testing.simulation.shrink import shrunk
+from holdfast.testing.simulation.watch import Violation
+
+SEEDS = int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "64"))
+BATCHES = 8
+FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
+
+
+@pytest.mark.timeout(max(120, SEEDS * 2))
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_no_seed_breaks_a_promise(batch: int) -> None:
+    for seed in range(batch, SEEDS, BATCHES):
+        outcome = played(plan_of(seed))
+        assert not outcome.rule, f"seed {seed}: {outcome.what}"
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_mended(path: Path) -> None:
+    outcome = played(msgspec.json.decode(path.read_bytes(), type=Plan))
+    assert not outcome.rule, outcome.what
+
+
+def test_a_seed_does_the_same_in_every_process() -> None:
+    """Also where sets of text are gone through in another order."""
+    script = (
+        "from holdfast.testing.simulate import played; from holdfast.testing.simulation.plan import plan_of; "
+        "print(*[played(plan_of(seed)).digest for seed in range(6)])"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    here = [played(plan_of(seed)).digest for seed in range(6)]
+    assert told[0].split() == told[1].split() == here
+
+
+def forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes is believed to have the right to."""
+
+    def judge(run: Any, _: Any) -> str:
+        return "lost" if run is None else "apply" if run.is_held else "applied"
+
+    monkeypatch.setattr(rules, "judge", judge)
+
+
+def test_what_is_broken_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_the_fence(monkeypatch)
+    plan = next(plan_of(seed) for seed in range(400) if played(plan_of(seed)).rule)
+    before = played(plan)
+
+    smallest = shrunk(plan, lambda smaller: played(smaller).rule == before.rule)
+
+    assert played(smallest).rule == before.rule
+    assert len(msgspec.json.encode(smallest)) < len(msgspec.json.encode(plan))
+    assert len(smallest.acts) <= 2
+    assert smallest.blows or smallest.faults, "nothing has to go wrong?"
+
+
+def test_the_command_tells_of_what_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    forget_the_fence(monkeypatch)
+    seed = next(seed for seed in range(400) if played(plan_of(seed)).rule)
+
+    code = main(["--seeds", "1", "--first", str(seed), "--jobs", "1", "--json", "--keep", str(tmp_path)])
+
+    told = capsys.readouterr()
+    (violation,) = json.loads(told.out)["violations"]
+    assert code == 1
+    assert violation["is_repeatable"] is True
+    assert f"seed {seed} goes wrong" in told.err
+    assert (tmp_path / f"{seed}.json").exists()
+    assert main(["--plan", str(tmp_path / f"{seed}.json")]) == 1
+
+
+def test_the_command_tells_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2", "--jobs", "1"]) == 0
+    assert "2 of 2 seeds, 0 went wrong" in capsys.readouterr().out
+    assert main(["--only", "0"]) == 0
+    assert "nothing went wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--seeds", "0"], ["--plan", "no such file"], ["--jobs", "0"]])
+def test_the_command_refuses_what_makes_no_sense(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(wrong)
+    assert left.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+shop = Registry()
+
+
+@shop.workflow
+async def order(ctx: Context, item: str) -> str:
+    approval = await ctx.receive("approval")
+    await ctx.sleep(3600)
+    return f"{item}: {approval}"
+
+
+def test_workflows_of_ones_own_are_simulated(simulate: Callable[..., None]) -> None:
+    finished: list[str] = []
+
+    async def scenario(hf: Holdfast) -> None:
+        run = await hf.start(order, "shoes")
+        await run.send("approval", "yes")
+        finished.append(await run.result())
+
+    simulate(shop, scenario, seeds=20)
+
+    assert finished == ["shoes: yes"] * 20
+
+
+def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., None]) -> None:
+    async def scenario(hf: Holdfast) -> None:
+        run = await hf.start(order, "shoes")
+        await run.send("approval", "yes")
+        assert await run.result() == "hats"
+
+    with pytest.raises(AssertionError) as failed:
+        simulate(shop, scenario, seeds=1, first=3)
+    assert "seed 3" in "".join(failed.value.__notes__)
+
+
+def test_a_killed_process_does_nothing_more_and_a_frozen_one_goes_on() -> None:
+    done: list[str] = []
+    errors: list[dict[str, Any]] = []
+    loop = SimulatedLoop(pause=lambda: 0.0, on_error=errors.append)
+    killed, frozen = Process("killed"), Process("frozen")
+
+    async def direct() -> None:
+        for process in (killed, frozen):
+            loop.in_name_of(process, 1, done.append, process.name)
+        loop.kill(killed)
+        loop.freeze(frozen)
+        loop.call_later(5, loop.thaw, frozen)
+        while len(done) < 1:
+            await sleep(1)
+
+    async def sleep(seconds: float) -> None:
+        waiting = loop.create_future()
+        loop.call_later(seconds, waiting.set_result, None)
+        await waiting
+
+    loop.run_until_complete(direct())
+    loop.close()
+
+    assert done == ["frozen"]
+    assert 5 <= loop.time() <= 6
+    assert errors == []
+
+
+def test_a_violation_names_the_rule() -> None:
+    assert str(Violation("I5", "an old token")) == "I5: an old token"
