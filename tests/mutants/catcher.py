@@ -15,7 +15,7 @@ import msgspec
 
 from tests.mutants.mutant import PROJECT
 
-SEEDS = 150
+SEEDS = 100
 _PATIENCE_SECONDS = 10.0
 _VOCABULARY = "test_random_programs_come_to_the_end_that_an_interpreter_says"
 _PYTEST = (
@@ -100,6 +100,7 @@ def _tests(*args: str) -> tuple[str, ...]:
 
 
 CATCHERS: Mapping[str, Catcher] = {
+    "simulation": Catcher(layer="simulation", command=("tests.mutants.seeds", str(SEEDS)), limit_seconds=240),
     "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
     "contract on SQLite": Catcher(layer="contract", command=_tests("tests/contract/test_contract_sqlite.py")),
     "contract on Postgres": Catcher(

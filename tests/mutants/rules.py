@@ -13,6 +13,7 @@ _MOVES = "stores/memory/moves.py"
 _LEASES = "stores/memory/leases.py"
 _LIMITS = "stores/limits.py"
 
+_SIMULATION = Catch("simulation")
 _CONTRACT = Catch("contract")
 
 _TOKEN_LOOKED_AT_ONCE_MORE = Edit(
@@ -29,7 +30,10 @@ FENCES = (
             Edit(_RULES, "if run is None or run.token != checkpoint.token:", "if run is None:"),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="suspend-without-fence",
@@ -42,7 +46,10 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="release-without-fence",
@@ -55,7 +62,10 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="finish-without-fence",
@@ -68,7 +78,10 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -80,7 +93,10 @@ FENCES = (
                 "if record is None or not record.run.is_held:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="claim-keeps-the-token",
@@ -92,7 +108,10 @@ FENCES = (
                 "        token=max(1, run.token),\n        ready_at=now + by.lease,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="cancel-keeps-the-token",
@@ -109,7 +128,10 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -133,7 +155,10 @@ FENCES = (
                 "if r.run.is_held or rules.is_due(r.run, now)]",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
 )
 
@@ -158,7 +183,10 @@ ENDS = (
                 "    return replace(\n        run,\n        state=state,\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="entry-overwritten",
@@ -176,19 +204,28 @@ ENDS = (
         name="crash-counter-forgotten",
         breaks="a run that kills its workers is blocked after three",
         edits=(Edit(_RULES, "crashes=run.crashes + is_crash,", "crashes=int(is_crash),"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="crash-not-noticed",
         breaks="a worker that died with a run is counted",
         edits=(Edit(_RULES, "    is_crash = run.is_held\n", "    is_crash = False\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="close-policy-ignored",
         breaks="children follow what was said of them when their parent ends",
         edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="live-run-purged",
@@ -217,7 +254,10 @@ ENDS = (
                 "    state.note(record, fact)\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
 )
 
@@ -226,7 +266,10 @@ ARRIVALS = (
         name="suspend-without-looking",
         breaks="nothing that arrives while a run falls asleep is missed",
         edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="child-tells-only-who-waits",
@@ -238,13 +281,19 @@ ARRIVALS = (
                 "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="kept-events-not-looked-at",
         breaks="an event is not missed because it came before the wait",
         edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="receipt-forgotten",
@@ -252,13 +301,19 @@ ARRIVALS = (
         edits=(
             Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="message-left-in-the-inbox",
         breaks="a message is received once",
         edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="wake-forgotten",
@@ -266,7 +321,10 @@ ARRIVALS = (
         edits=(
             Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="message-to-the-dead",
@@ -284,7 +342,10 @@ ARRIVALS = (
         name="queue-event-not-given-back",
         breaks="an event of a queue that a run does not want goes to the next",
         edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -317,7 +378,10 @@ STARTS = (
                 "        if intent.id in made:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="repeated-claim-loses-runs",
@@ -356,13 +420,19 @@ LIMITS = (
         name="limit-counted-after-the-claim",
         breaks="no more runs of a type are worked on than its limit says",
         edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
     Mutant(
         name="rate-not-used-up",
@@ -403,7 +473,10 @@ LIMITS = (
                 "    return []",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(
+            _SIMULATION,
+            _CONTRACT,
+        ),
     ),
 )
 

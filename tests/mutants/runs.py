@@ -13,6 +13,7 @@ _HISTORY = "runner/history.py"
 _ROLLBACK = "runner/rollback.py"
 _BRANCHES = "runner/branches.py"
 
+_SIMULATION = Catch("simulation")
 _PROGRAMS = Catch("random programs")
 _RUNS = Catch("unit tests of runs")
 
@@ -27,7 +28,7 @@ REPLAY = (
                 'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="replay-by-location",
@@ -39,7 +40,7 @@ REPLAY = (
                 "(recorded.location, operation.serial, operation, recorded)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="failure-told-as-another",
@@ -55,7 +56,7 @@ REPLAY = (
                 _HISTORY, "from holdfast.core.errors", "from msgspec.structs import replace\nfrom holdfast.core.errors"
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="cancel-swallowed",
@@ -67,7 +68,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -120,7 +121,7 @@ REPLAY = (
                 'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_SIMULATION, _RUNS, Catch("scenarios")),
     ),
     Mutant(
         name="child-forgotten-on-replay",
@@ -132,7 +133,7 @@ REPLAY = (
                 "",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
 )
 
@@ -147,7 +148,7 @@ TOLD = (
                 "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="messages-last-first",
@@ -159,13 +160,13 @@ TOLD = (
                 "            for arrival in reversed(self._arrivals.values()):\n                if self._fits(arrival, operation):\n                    self._push",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
         edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="event-had-twice",
@@ -173,7 +174,7 @@ TOLD = (
         edits=(
             Edit(_INBOX, "        self._had[topic] = max(number, self.had(topic))\n", "        del topic, number\n"),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="arrival-beats-the-deadline",
@@ -185,13 +186,13 @@ TOLD = (
                 "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="abandoned-wait-swallows",
         breaks="a wait that was given up takes nothing that comes later",
         edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="step-not-written-by-itself",
@@ -203,7 +204,7 @@ TOLD = (
                 "        self._gains.add(entry, is_lazy=True)\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
 )
 
@@ -218,7 +219,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: (entry.started_at, -entry.position), reverse=True)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="undo-forwards",
@@ -230,7 +231,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: entry.position)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="undo-forgets-the-first",
@@ -242,7 +243,7 @@ ROLLBACK = (
                 "            found.append((entry, call))\n        return found[:-1]\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="pruning-takes-undo-along",
@@ -254,13 +255,13 @@ ROLLBACK = (
                 "        del record.entries[entry.location]\n",
             ),
         ),
-        caught_by=(Catch("contract"), _PROGRAMS),
+        caught_by=(_SIMULATION, Catch("contract"), _PROGRAMS),
     ),
     Mutant(
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
         edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
-        caught_by=(Catch("contract"), _PROGRAMS),
+        caught_by=(_SIMULATION, Catch("contract"), _PROGRAMS),
     ),
 )
 
@@ -275,7 +276,10 @@ COMPOSITION = (
                 "return list(self._tasks)[-1]",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(
+            _SIMULATION,
+            _PROGRAMS,
+        ),
     ),
     Mutant(
         name="join-waits-for-all",
@@ -283,7 +287,10 @@ COMPOSITION = (
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(
+            _SIMULATION,
+            _PROGRAMS,
+        ),
     ),
     Mutant(
         name="loop-forgets-its-state",
@@ -295,7 +302,10 @@ COMPOSITION = (
                 "        return number, self._first[1] if entry else None\n",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(
+            _SIMULATION,
+            _PROGRAMS,
+        ),
     ),
     Mutant(
         name="map-mixes-up-its-results",
@@ -307,7 +317,10 @@ COMPOSITION = (
                 "        return list(results.values())[::-1]\n",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(
+            _SIMULATION,
+            _PROGRAMS,
+        ),
     ),
     Mutant(
         name="map-ignores-its-limit",
@@ -319,7 +332,10 @@ COMPOSITION = (
                 "        parked = set(running[:0])\n",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(
+            _SIMULATION,
+            _PROGRAMS,
+        ),
     ),
 )
 

@@ -11,6 +11,7 @@ _COMMITTER = "worker/committer.py"
 _CLAIMER = "worker/claimer.py"
 _STEPPING = "runner/stepping.py"
 
+_SIMULATION = Catch("simulation")
 _WORKERS = Catch("unit tests of workers")
 _RUNS = Catch("unit tests of runs")
 
@@ -25,7 +26,10 @@ MUTANTS = (
                 "polled = None",
             ),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(
+            _SIMULATION,
+            _WORKERS,
+        ),
     ),
     Mutant(
         name="local-clock",
@@ -33,11 +37,11 @@ MUTANTS = (
         edits=(
             Edit(
                 "core/clock.py",
-                "        return self._told + (time.monotonic_ns() - self._told_at) // 1_000",
+                "        return self._told + (self._monotonic_ns() - self._told_at) // 1_000",
                 "        return time.time_ns() // 1_000",
             ),
         ),
-        caught_by=(_WORKERS, Catch("scenarios")),
+        caught_by=(_SIMULATION, _WORKERS, Catch("scenarios")),
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
@@ -52,7 +56,7 @@ MUTANTS = (
                 "        self.advance()\n",
             ),
         ),
-        caught_by=(_WORKERS, Catch("scenarios")),
+        caught_by=(_SIMULATION, _WORKERS, Catch("scenarios")),
     ),
     Mutant(
         name="answer-before-the-write",
@@ -71,7 +75,7 @@ MUTANTS = (
                 "            return told\n",
             ),
         ),
-        caught_by=(_WORKERS, Catch("crashes")),
+        caught_by=(_SIMULATION, _WORKERS, Catch("crashes")),
     ),
     Mutant(
         name="refusal-shared",
@@ -102,13 +106,19 @@ MUTANTS = (
                 "return self._asked.startable(now, self._fed, may_carry=is_one_checkpoint)",
             ),
         ),
-        caught_by=(Catch("random programs"),),
+        caught_by=(
+            _SIMULATION,
+            Catch("random programs"),
+        ),
     ),
     Mutant(
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
         edits=(Edit(_STEPPING, "            call.attempts += crashes\n", ""),),
-        caught_by=(_RUNS,),
+        caught_by=(
+            _SIMULATION,
+            _RUNS,
+        ),
     ),
     Mutant(
         name="crash-loop-goes-on",
@@ -120,7 +130,10 @@ MUTANTS = (
                 "        if self.run.crashes >= 0:\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            _SIMULATION,
+            _RUNS,
+        ),
     ),
     Mutant(
         name="lost-lease-unnoticed",
@@ -144,6 +157,6 @@ MUTANTS = (
                 "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
             ),
         ),
-        caught_by=(_WORKERS, Catch("crashes")),
+        caught_by=(_SIMULATION, _WORKERS, Catch("crashes")),
     ),
 )
