@@ -133,7 +133,10 @@ CATCHERS: Mapping[str, Catcher] = {
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
-    "scenarios": Catcher(layer="scenarios", command=_tests("tests/scenario")),
+    "replayed scenarios": Catcher(
+        layer="scenarios", command=_tests("tests/scenario/test_replaying.py", "-k", "memory")
+    ),
+    "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

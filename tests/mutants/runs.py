@@ -80,13 +80,13 @@ REPLAY = (
                 "do not tell theirs\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="chance-differs",
         breaks="random numbers are the same on every replay",
         edits=(Edit("runner/context.py", 'Random(f"{run.options.seed or run.id}:', 'Random(f"{run.token}:{run.id}:'),),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(Catch("replayed scenarios"),),
     ),
     Mutant(
         name="now-is-the-clock",
@@ -103,13 +103,13 @@ REPLAY = (
                 "import time\nfrom functools import cached_property\n",
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="divergence-unnoticed",
         breaks="code that does not fit its history is stopped",
         edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="key-of-a-body-changes",
@@ -121,7 +121,7 @@ REPLAY = (
                 'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, Catch("scenarios")),
+        caught_by=(_SIMULATION, _RUNS),
     ),
     Mutant(
         name="child-forgotten-on-replay",
