@@ -55,7 +55,7 @@ def test_programs_use_the_whole_vocabulary() -> None:
     assert known - grown == {"branches"}
 
 
-# The comparison can fail; `tests/mutants` has whole bugs that it finds.
+# The comparison can fail; `tests/mutants` has whole bugs that it finds, in simulations of such programs.
 
 
 def wrong(tree: Any, *begun: str, crashes: int = 0) -> bool:

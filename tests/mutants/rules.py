@@ -30,10 +30,7 @@ FENCES = (
             Edit(_RULES, "if run is None or run.token != checkpoint.token:", "if run is None:"),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="suspend-without-fence",
@@ -46,10 +43,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="release-without-fence",
@@ -62,10 +56,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="finish-without-fence",
@@ -78,10 +69,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -93,10 +81,7 @@ FENCES = (
                 "if record is None or not record.run.is_held:",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="claim-keeps-the-token",
@@ -108,10 +93,7 @@ FENCES = (
                 "        token=max(1, run.token),\n        ready_at=now + by.lease,",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="cancel-keeps-the-token",
@@ -128,10 +110,7 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -143,7 +122,7 @@ FENCES = (
                 "        run,\n        rollback=None,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="claim-before-the-lease-ends",
@@ -155,10 +134,7 @@ FENCES = (
                 "if r.run.is_held or rules.is_due(r.run, now)]",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -183,10 +159,7 @@ ENDS = (
                 "    return replace(\n        run,\n        state=state,\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="entry-overwritten",
@@ -204,28 +177,19 @@ ENDS = (
         name="crash-counter-forgotten",
         breaks="a run that kills its workers is blocked after three",
         edits=(Edit(_RULES, "crashes=run.crashes + is_crash,", "crashes=int(is_crash),"),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="crash-not-noticed",
         breaks="a worker that died with a run is counted",
         edits=(Edit(_RULES, "    is_crash = run.is_held\n", "    is_crash = False\n"),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="close-policy-ignored",
         breaks="children follow what was said of them when their parent ends",
         edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="live-run-purged",
@@ -254,10 +218,7 @@ ENDS = (
                 "    state.note(record, fact)\n",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -266,10 +227,7 @@ ARRIVALS = (
         name="suspend-without-looking",
         breaks="nothing that arrives while a run falls asleep is missed",
         edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="child-tells-only-who-waits",
@@ -281,19 +239,13 @@ ARRIVALS = (
                 "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="kept-events-not-looked-at",
         breaks="an event is not missed because it came before the wait",
         edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="receipt-forgotten",
@@ -301,19 +253,13 @@ ARRIVALS = (
         edits=(
             Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-left-in-the-inbox",
         breaks="a message is received once",
         edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="wake-forgotten",
@@ -321,10 +267,7 @@ ARRIVALS = (
         edits=(
             Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-to-the-dead",
@@ -342,10 +285,7 @@ ARRIVALS = (
         name="queue-event-not-given-back",
         breaks="an event of a queue that a run does not want goes to the next",
         edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -378,10 +318,7 @@ STARTS = (
                 "        if intent.id in made:",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="repeated-claim-loses-runs",
@@ -420,19 +357,13 @@ LIMITS = (
         name="limit-counted-after-the-claim",
         breaks="no more runs of a type are worked on than its limit says",
         edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="rate-not-used-up",
@@ -473,10 +404,7 @@ LIMITS = (
                 "    return []",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _CONTRACT,
-        ),
+        caught_by=(_SIMULATION,),
     ),
 )
 

@@ -14,7 +14,6 @@ _ROLLBACK = "runner/rollback.py"
 _BRANCHES = "runner/branches.py"
 
 _SIMULATION = Catch("simulation")
-_PROGRAMS = Catch("random programs")
 _RUNS = Catch("unit tests of runs")
 
 REPLAY = (
@@ -28,7 +27,7 @@ REPLAY = (
                 'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="replay-by-location",
@@ -40,7 +39,7 @@ REPLAY = (
                 "(recorded.location, operation.serial, operation, recorded)",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="failure-told-as-another",
@@ -56,7 +55,7 @@ REPLAY = (
                 _HISTORY, "from holdfast.core.errors", "from msgspec.structs import replace\nfrom holdfast.core.errors"
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="cancel-swallowed",
@@ -68,7 +67,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -121,7 +120,7 @@ REPLAY = (
                 'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="child-forgotten-on-replay",
@@ -133,7 +132,7 @@ REPLAY = (
                 "",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -148,7 +147,7 @@ TOLD = (
                 "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="messages-last-first",
@@ -160,13 +159,13 @@ TOLD = (
                 "            for arrival in reversed(self._arrivals.values()):\n                if self._fits(arrival, operation):\n                    self._push",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
         edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="event-had-twice",
@@ -174,7 +173,7 @@ TOLD = (
         edits=(
             Edit(_INBOX, "        self._had[topic] = max(number, self.had(topic))\n", "        del topic, number\n"),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="arrival-beats-the-deadline",
@@ -186,13 +185,13 @@ TOLD = (
                 "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="abandoned-wait-swallows",
         breaks="a wait that was given up takes nothing that comes later",
         edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="step-not-written-by-itself",
@@ -204,7 +203,7 @@ TOLD = (
                 "        self._gains.add(entry, is_lazy=True)\n",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -219,7 +218,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: (entry.started_at, -entry.position), reverse=True)",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="undo-forwards",
@@ -231,7 +230,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: entry.position)",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="undo-forgets-the-first",
@@ -243,7 +242,7 @@ ROLLBACK = (
                 "            found.append((entry, call))\n        return found[:-1]\n",
             ),
         ),
-        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="pruning-takes-undo-along",
@@ -255,13 +254,13 @@ ROLLBACK = (
                 "        del record.entries[entry.location]\n",
             ),
         ),
-        caught_by=(_SIMULATION, Catch("contract"), _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
         edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
-        caught_by=(_SIMULATION, Catch("contract"), _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -276,10 +275,7 @@ COMPOSITION = (
                 "return list(self._tasks)[-1]",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _PROGRAMS,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="join-waits-for-all",
@@ -287,10 +283,7 @@ COMPOSITION = (
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
-        caught_by=(
-            _SIMULATION,
-            _PROGRAMS,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="loop-forgets-its-state",
@@ -302,10 +295,7 @@ COMPOSITION = (
                 "        return number, self._first[1] if entry else None\n",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _PROGRAMS,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="map-mixes-up-its-results",
@@ -317,10 +307,7 @@ COMPOSITION = (
                 "        return list(results.values())[::-1]\n",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _PROGRAMS,
-        ),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="map-ignores-its-limit",
@@ -332,10 +319,7 @@ COMPOSITION = (
                 "        parked = set(running[:0])\n",
             ),
         ),
-        caught_by=(
-            _SIMULATION,
-            _PROGRAMS,
-        ),
+        caught_by=(_SIMULATION,),
     ),
 )
 
