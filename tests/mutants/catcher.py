@@ -15,7 +15,7 @@ import msgspec
 
 from tests.mutants.mutant import PROJECT
 
-SEEDS = 100
+SEEDS = 60
 _PATIENCE_SECONDS = 10.0
 _PYTEST = (
     "pytest",
@@ -112,9 +112,15 @@ CATCHERS: Mapping[str, Catcher] = {
         layer="model",
         command=_tests("tests/contract/test_schedule_model.py::test_the_sqlite_store_keeps_schedules_like_the_model"),
     ),
+    "random programs": Catcher(
+        layer="crash tests",
+        command=_tests("tests/crash/test_vocabulary.py", "-k", "random_programs"),
+        settings={"HOLDFAST_VOCABULARY": "200"},
+    ),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "replayed scenarios": Catcher(layer="scenarios", command=_tests("tests/scenario/test_replaying.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
+    "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

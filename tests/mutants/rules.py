@@ -56,7 +56,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="finish-without-fence",
@@ -69,7 +69,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -110,7 +110,7 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -177,13 +177,13 @@ ENDS = (
         name="crash-counter-forgotten",
         breaks="a run that kills its workers is blocked after three",
         edits=(Edit(_RULES, "crashes=run.crashes + is_crash,", "crashes=int(is_crash),"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="crash-not-noticed",
         breaks="a worker that died with a run is counted",
         edits=(Edit(_RULES, "    is_crash = run.is_held\n", "    is_crash = False\n"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="close-policy-ignored",
@@ -285,7 +285,7 @@ ARRIVALS = (
         name="queue-event-not-given-back",
         breaks="an event of a queue that a run does not want goes to the next",
         edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -363,7 +363,7 @@ LIMITS = (
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_CONTRACT,),
     ),
     Mutant(
         name="rate-not-used-up",

@@ -14,6 +14,7 @@ _ROLLBACK = "runner/rollback.py"
 _BRANCHES = "runner/branches.py"
 
 _SIMULATION = Catch("simulation")
+_PROGRAMS = Catch("random programs")
 _RUNS = Catch("unit tests of runs")
 
 REPLAY = (
@@ -67,7 +68,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -147,7 +148,7 @@ TOLD = (
                 "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="messages-last-first",
@@ -185,7 +186,7 @@ TOLD = (
                 "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="abandoned-wait-swallows",
@@ -260,7 +261,7 @@ ROLLBACK = (
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
         edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(Catch("contract"),),
     ),
 )
 
@@ -295,7 +296,7 @@ COMPOSITION = (
                 "        return number, self._first[1] if entry else None\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_PROGRAMS,),
     ),
     Mutant(
         name="map-mixes-up-its-results",
@@ -319,7 +320,7 @@ COMPOSITION = (
                 "        parked = set(running[:0])\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_PROGRAMS,),
     ),
 )
 

@@ -38,7 +38,7 @@ MUTANTS = (
                 "        return time.time_ns() // 1_000",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(Catch("unit tests of clocks"),),
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
@@ -53,7 +53,7 @@ MUTANTS = (
                 "        self.advance()\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_WORKERS,),
     ),
     Mutant(
         name="answer-before-the-write",
@@ -103,13 +103,13 @@ MUTANTS = (
                 "return self._asked.startable(now, self._fed, may_carry=is_one_checkpoint)",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(Catch("random programs"),),
     ),
     Mutant(
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
         edits=(Edit(_STEPPING, "            call.attempts += crashes\n", ""),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="crash-loop-goes-on",
