@@ -52,13 +52,13 @@ class Hunt:
             used.setdefault(catch.catcher, set()).add(catch.words)
         # Each with all that is asked of it, in one go.
         catches = [Catch(name, "" if "" in words else _any_of(words)) for name, words in used.items()]
-        answers = await asyncio.gather(*(self._run(None, catch) for catch in catches))
-        wrong = []
-        for catch, caught in zip(catches, answers, strict=True):
-            self._told(f"control: {catch.catcher}, {caught.seconds:.0f} s: {caught.line}")
-            if caught.code != 0:
-                wrong.append(f"{catch.catcher} ({caught.line})")
-        return wrong
+        found = await asyncio.gather(*map(self._control_one, catches))
+        return [wrong for wrong in found if wrong is not None]
+
+    async def _control_one(self, catch: Catch) -> str | None:
+        caught = await self._run(None, catch)
+        self._told(f"control: {catch.catcher}, {caught.seconds:.0f} s: {caught.line}")
+        return None if caught.code == 0 else f"{catch.catcher} ({caught.line})"
 
     async def hunt(self, mutants: Sequence[Mutant]) -> list[Verdict]:
         """What becomes of each of them."""
