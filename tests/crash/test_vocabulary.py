@@ -6,37 +6,24 @@ A failure names its seed, its program and the command that repeats it.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from holdfast.core.model import Entry
-from holdfast.runner import inbox, looping, mapping, operation, rollback
-from holdfast.runner.branches import Branches
-from holdfast.runner.child import Child
-from holdfast.runner.history import History
-from holdfast.runner.turn import Turn
 from holdfast.testing.postgres import Databases
 from holdfast.testing.programs.effects import NOTHING, Check, Effect, Maybe, Par, Seq
 from holdfast.testing.programs.interpreter import Interpreter
 from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
-from tests.crash.explore import Mismatch
 
 PROGRAMS = int(os.environ.get("HOLDFAST_VOCABULARY", "400"))
 BATCHES = 8
 
-Patch = pytest.MonkeyPatch
-Mutant = Callable[[Patch], None]
-
 
 @pytest.fixture(autouse=True)
-def impatient_committer(monkeypatch: Patch) -> None:
+def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the committer try again at once: it waits in real time."""
     monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
 
@@ -68,134 +55,7 @@ def test_programs_use_the_whole_vocabulary() -> None:
     assert known - grown == {"branches"}
 
 
-# The comparison can fail: each of these breaks a promise, and is found
-
-
-def undo_goes_forwards(patch: Patch) -> None:
-    plain = rollback.Undoing._undo_functions
-    patch.setattr(rollback.Undoing, "_undo_functions", lambda self: plain(self)[::-1])
-
-
-def undo_forgets_the_first(patch: Patch) -> None:
-    plain = rollback.Undoing._undo_functions
-    patch.setattr(rollback.Undoing, "_undo_functions", lambda self: plain(self)[:-1])
-
-
-def pruning_takes_undo_along(patch: Patch) -> None:
-    patch.setattr("holdfast.stores.memory.checkpoints._prune", _prune_everything)
-
-
-def _prune_everything(record: Any, scope: str) -> None:
-    for location in [at for at in record.entries if at == scope or at.startswith(f"{scope}/")]:
-        del record.entries[location]
-
-
-def a_race_names_the_last(patch: Patch) -> None:
-    patch.setattr(Branches, "_key_of", lambda self, _: list(self._tasks)[-1])
-
-
-def a_join_does_not_fail_fast(patch: Patch) -> None:
-    plain = Branches.join
-
-    async def join(self: Branches, *, fail_fast: bool) -> Any:
-        return await plain(self, fail_fast=False)
-
-    patch.setattr(Branches, "join", join)
-
-
-def a_loop_forgets_its_state(patch: Patch) -> None:
-    plain = looping.Looping._resume
-
-    async def resume(self: looping.Looping) -> tuple[int, Any]:
-        number, _ = await plain(self)
-        return number, self._first[1]
-
-    patch.setattr(looping.Looping, "_resume", resume)
-
-
-def a_map_mixes_up_its_results(patch: Patch) -> None:
-    plain = mapping.ChildMap._collect
-    patch.setattr(mapping.ChildMap, "_collect", lambda self, ends: plain(self, ends)[::-1])
-
-
-def a_map_ignores_its_limit(patch: Patch) -> None:
-    plain = Child.create
-    patch.setattr(Child, "create", lambda self, **_: plain(self))
-
-
-def a_timer_rings_early(patch: Patch) -> None:
-    plain = operation.Pause.__init__
-
-    def init(self: operation.Pause, location: str, *, deadline: int, fire: Any = None) -> None:
-        plain(self, location, deadline=deadline - 1_000, fire=fire)
-
-    patch.setattr(operation.Pause, "__init__", init)
-
-
-def a_failure_is_told_as_another(patch: Patch) -> None:
-    plain = History.pop_replay
-
-    def pop(self: History) -> tuple[Any, Entry]:
-        asked, entry = plain(self)
-        return asked, replace(entry, error=entry.error and replace(entry.error, message="another"))
-
-    patch.setattr(History, "pop_replay", pop)
-
-
-def a_step_is_not_written_by_itself(patch: Patch) -> None:
-    plain = Turn._settle_step
-
-    def settle(self: Turn, call: Any, *args: Any, **outcome: Any) -> None:
-        call.options = replace(call.options, ephemeral=True)
-        plain(self, call, *args, **outcome)
-
-    patch.setattr(Turn, "_settle_step", settle)
-
-
-def messages_come_last_first(patch: Patch) -> None:
-    plain = inbox.Inbox._seek
-
-    def seek(self: inbox.Inbox, asked: Any) -> None:
-        self._arrivals = dict(sorted(self._arrivals.items(), reverse=True))
-        plain(self, asked)
-
-    patch.setattr(inbox.Inbox, "_seek", seek)
-
-
-def the_past_is_undone_too(patch: Patch) -> None:
-    patch.setattr("holdfast.stores.memory.checkpoints.Renew", type("Never", (), {}))
-
-
-MUTANTS: dict[Mutant, tuple[str, ...]] = {
-    undo_goes_forwards: ("rollback",),
-    undo_forgets_the_first: ("rollback",),
-    pruning_takes_undo_along: ("loop",),
-    a_race_names_the_last: ("race",),
-    a_join_does_not_fail_fast: ("join",),
-    a_loop_forgets_its_state: ("loop",),
-    a_map_mixes_up_its_results: ("map",),
-    a_map_ignores_its_limit: ("map", "sleep"),
-    a_timer_rings_early: ("sleep",),
-    a_failure_is_told_as_another: ("broken",),
-    a_step_is_not_written_by_itself: ("step",),
-    messages_come_last_first: ("inbox",),
-    the_past_is_undone_too: ("rollback",),
-}
-"""What is broken, and the operations that a program needs to show it."""
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-async def test_what_is_broken_is_found(mutant: Mutant, monkeypatch: Patch, tmp_path: Path) -> None:
-    mutant(monkeypatch)
-    monkeypatch.setattr(explore, "PLAY_SECONDS", 1.0)
-    for seed in range(2_000):
-        grown = json.dumps(explore.program_of(seed))
-        if all(f'["{word}"' in grown for word in MUTANTS[mutant]):
-            try:
-                await explore.explore(seed, tmp_path)
-            except Mismatch:
-                return
-    raise AssertionError("no program shows it")
+# The comparison can fail; `tests/mutants` has whole bugs that it finds, in simulations of such programs.
 
 
 def wrong(tree: Any, *begun: str, crashes: int = 0) -> bool:

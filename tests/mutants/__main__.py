@@ -19,7 +19,6 @@ from tests.mutants.catalogue import MUTANTS
 from tests.mutants.catcher import CATCHERS, Caught
 from tests.mutants.mutant import Catch, Mutant, plant
 
-AT_ONCE = 2
 _LINE_WIDTH = 160
 
 
@@ -40,11 +39,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hunt:
-    """Runs catchers on mutants, two at a time, and tells how far it is."""
+    """Runs catchers on mutants, a few at a time, and tells how far it is."""
 
-    def __init__(self, told: Callable[[str], None]) -> None:
+    def __init__(self, jobs: int, told: Callable[[str], None]) -> None:
         self._told = told
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(jobs)
 
     async def control(self, mutants: Sequence[Mutant]) -> list[str]:
         """Whatever is not green without a bug: what such a catcher says of mutants means nothing."""
@@ -53,13 +52,13 @@ class Hunt:
             used.setdefault(catch.catcher, set()).add(catch.words)
         # Each with all that is asked of it, in one go.
         catches = [Catch(name, "" if "" in words else _any_of(words)) for name, words in used.items()]
-        answers = await asyncio.gather(*(self._run(None, catch) for catch in catches))
-        wrong = []
-        for catch, caught in zip(catches, answers, strict=True):
-            self._told(f"control: {catch.catcher}, {caught.seconds:.0f} s: {caught.line}")
-            if caught.code != 0:
-                wrong.append(f"{catch.catcher} ({caught.line})")
-        return wrong
+        found = await asyncio.gather(*map(self._control_one, catches))
+        return [wrong for wrong in found if wrong is not None]
+
+    async def _control_one(self, catch: Catch) -> str | None:
+        caught = await self._run(None, catch)
+        self._told(f"control: {catch.catcher}, {caught.seconds:.0f} s: {caught.line}")
+        return None if caught.code == 0 else f"{catch.catcher} ({caught.line})"
 
     async def hunt(self, mutants: Sequence[Mutant]) -> list[Verdict]:
         """What becomes of each of them."""
@@ -147,13 +146,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutant; may be repeated")
     parser.add_argument("--list", action="store_true", help="name all mutants, and run nothing")
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many side by side (default: 2)")
     parser.add_argument("--no-control", action="store_true", help="take for granted that all is green without a bug")
     return parser.parse_args()
 
 
-async def _main(mutants: Sequence[Mutant], *, has_control: bool, is_json: bool) -> int:
+async def _main(mutants: Sequence[Mutant], *, jobs: int, has_control: bool, is_json: bool) -> int:
     began = time.monotonic()
-    hunt = Hunt(_mutter)
+    hunt = Hunt(jobs, _mutter)
     if has_control and (wrong := await hunt.control(mutants)):
         _mutter(f"not green without any bug, so that nothing is shown: {'; '.join(wrong)}")
         return 1
@@ -169,7 +169,7 @@ if __name__ == "__main__":
     given = _arguments()
     wanted = _chosen(given.only)
     if not given.list:
-        sys.exit(asyncio.run(_main(wanted, has_control=not given.no_control, is_json=given.json)))
+        sys.exit(asyncio.run(_main(wanted, jobs=given.jobs, has_control=not given.no_control, is_json=given.json)))
     elif given.json:
         _say(msgspec.json.format(msgspec.json.encode(wanted)).decode())
     else:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_SQLITE = Catch("contract on SQLite")
 _POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
 _CLAIMS = "stores/sqlite/claims.py"
 _CHECKPOINTS_SQL = "stores/postgres/migrations/0008_checkpoints.sql"
@@ -24,7 +23,7 @@ SQLITE = (
                 '    verdict = "apply" if is_plain else rules.judge(run, checkpoint)\n',
             ),
         ),
-        caught_by=(Catch("model on SQLite"), _SQLITE),
+        caught_by=(Catch("model on SQLite"),),
     ),
     Mutant(
         name="sqlite-heartbeat-without-fence",
@@ -36,7 +35,7 @@ SQLITE = (
                 "if run is None or not run.is_held:",
             ),
         ),
-        caught_by=(Catch("model on SQLite"), _SQLITE),
+        caught_by=(Catch("model on SQLite"),),
     ),
     Mutant(
         name="sqlite-entry-overwritten",
@@ -48,7 +47,7 @@ SQLITE = (
                 "    where true\n",
             ),
         ),
-        caught_by=(Catch("model on SQLite"), _SQLITE),
+        caught_by=(Catch("model on SQLite"),),
     ),
     Mutant(
         name="sqlite-claim-before-the-lease-ends",
@@ -60,7 +59,7 @@ SQLITE = (
                 "    where worker = ?\n      and type = ?\n      and (ready_at <= ? or true)\n",
             ),
         ),
-        caught_by=(Catch("model on SQLite"), _SQLITE),
+        caught_by=(Catch("model on SQLite"),),
     ),
     Mutant(
         name="sqlite-repeated-claim-loses-runs",
@@ -72,7 +71,7 @@ SQLITE = (
                 "    if False and (won := _won_before(desk, request, types)):",
             ),
         ),
-        caught_by=(Catch("model on SQLite"), _SQLITE),
+        caught_by=(Catch("model on SQLite"),),
     ),
     Mutant(
         name="sqlite-refusal-shared",

@@ -13,6 +13,7 @@ _MOVES = "stores/memory/moves.py"
 _LEASES = "stores/memory/leases.py"
 _LIMITS = "stores/limits.py"
 
+_SIMULATION = Catch("simulation")
 _CONTRACT = Catch("contract")
 
 _TOKEN_LOOKED_AT_ONCE_MORE = Edit(
@@ -29,7 +30,7 @@ FENCES = (
             Edit(_RULES, "if run is None or run.token != checkpoint.token:", "if run is None:"),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="suspend-without-fence",
@@ -42,7 +43,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="release-without-fence",
@@ -80,7 +81,7 @@ FENCES = (
                 "if record is None or not record.run.is_held:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="claim-keeps-the-token",
@@ -92,7 +93,7 @@ FENCES = (
                 "        token=max(1, run.token),\n        ready_at=now + by.lease,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="cancel-keeps-the-token",
@@ -121,7 +122,7 @@ FENCES = (
                 "        run,\n        rollback=None,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="claim-before-the-lease-ends",
@@ -133,7 +134,7 @@ FENCES = (
                 "if r.run.is_held or rules.is_due(r.run, now)]",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -158,7 +159,7 @@ ENDS = (
                 "    return replace(\n        run,\n        state=state,\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="entry-overwritten",
@@ -188,7 +189,7 @@ ENDS = (
         name="close-policy-ignored",
         breaks="children follow what was said of them when their parent ends",
         edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="live-run-purged",
@@ -217,7 +218,7 @@ ENDS = (
                 "    state.note(record, fact)\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -226,7 +227,7 @@ ARRIVALS = (
         name="suspend-without-looking",
         breaks="nothing that arrives while a run falls asleep is missed",
         edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="child-tells-only-who-waits",
@@ -238,13 +239,13 @@ ARRIVALS = (
                 "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="kept-events-not-looked-at",
         breaks="an event is not missed because it came before the wait",
         edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="receipt-forgotten",
@@ -252,13 +253,13 @@ ARRIVALS = (
         edits=(
             Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-left-in-the-inbox",
         breaks="a message is received once",
         edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="wake-forgotten",
@@ -266,7 +267,7 @@ ARRIVALS = (
         edits=(
             Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-to-the-dead",
@@ -317,7 +318,7 @@ STARTS = (
                 "        if intent.id in made:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="repeated-claim-loses-runs",
@@ -356,7 +357,7 @@ LIMITS = (
         name="limit-counted-after-the-claim",
         breaks="no more runs of a type are worked on than its limit says",
         edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="slot-not-handed-on",
@@ -403,7 +404,7 @@ LIMITS = (
                 "    return []",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
 )
 

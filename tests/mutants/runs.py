@@ -13,6 +13,7 @@ _HISTORY = "runner/history.py"
 _ROLLBACK = "runner/rollback.py"
 _BRANCHES = "runner/branches.py"
 
+_SIMULATION = Catch("simulation")
 _PROGRAMS = Catch("random programs")
 _RUNS = Catch("unit tests of runs")
 
@@ -27,7 +28,7 @@ REPLAY = (
                 'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="replay-by-location",
@@ -39,7 +40,7 @@ REPLAY = (
                 "(recorded.location, operation.serial, operation, recorded)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="failure-told-as-another",
@@ -47,8 +48,7 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n        return operation, entry\n",
-                "        _, _, operation, entry = heapq.heappop(self._to_replay)\n"
+                "        return operation, entry\n",
                 "        error = entry.error and replace(entry.error, message='another')\n"
                 "        return operation, replace(entry, error=error)\n",
             ),
@@ -56,7 +56,7 @@ REPLAY = (
                 _HISTORY, "from holdfast.core.errors", "from msgspec.structs import replace\nfrom holdfast.core.errors"
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="cancel-swallowed",
@@ -68,7 +68,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -80,13 +80,13 @@ REPLAY = (
                 "do not tell theirs\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="chance-differs",
         breaks="random numbers are the same on every replay",
         edits=(Edit("runner/context.py", 'Random(f"{run.options.seed or run.id}:', 'Random(f"{run.token}:{run.id}:'),),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(Catch("replayed scenarios", "memory"),),
     ),
     Mutant(
         name="now-is-the-clock",
@@ -103,13 +103,13 @@ REPLAY = (
                 "import time\nfrom functools import cached_property\n",
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="divergence-unnoticed",
         breaks="code that does not fit its history is stopped",
         edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="key-of-a-body-changes",
@@ -121,7 +121,7 @@ REPLAY = (
                 'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
-        caught_by=(_RUNS, Catch("scenarios")),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="child-forgotten-on-replay",
@@ -133,7 +133,7 @@ REPLAY = (
                 "",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -144,11 +144,11 @@ TOLD = (
         edits=(
             Edit(
                 _TURN,
-                "        return None if self._is_overdue else self.inbox.pop_due(now)\n",
-                "        return None if self._is_overdue else self.inbox.pop_due(now + 1_000)\n",
+                "        if not self.inbox.has_due(now):\n",
+                "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="messages-last-first",
@@ -160,13 +160,13 @@ TOLD = (
                 "            for arrival in reversed(self._arrivals.values()):\n                if self._fits(arrival, operation):\n                    self._push",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
         edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="event-had-twice",
@@ -174,7 +174,7 @@ TOLD = (
         edits=(
             Edit(_INBOX, "        self._had[topic] = max(number, self.had(topic))\n", "        del topic, number\n"),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="arrival-beats-the-deadline",
@@ -186,13 +186,13 @@ TOLD = (
                 "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_RUNS,),
     ),
     Mutant(
         name="abandoned-wait-swallows",
         breaks="a wait that was given up takes nothing that comes later",
         edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="step-not-written-by-itself",
@@ -204,7 +204,7 @@ TOLD = (
                 "        self._gains.add(entry, is_lazy=True)\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -219,7 +219,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: (entry.started_at, -entry.position), reverse=True)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="undo-forwards",
@@ -231,7 +231,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: entry.position)",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="undo-forgets-the-first",
@@ -243,7 +243,7 @@ ROLLBACK = (
                 "            found.append((entry, call))\n        return found[:-1]\n",
             ),
         ),
-        caught_by=(_RUNS, _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="pruning-takes-undo-along",
@@ -255,13 +255,13 @@ ROLLBACK = (
                 "        del record.entries[entry.location]\n",
             ),
         ),
-        caught_by=(Catch("contract"), _PROGRAMS),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
         edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
-        caught_by=(Catch("contract"), _PROGRAMS),
+        caught_by=(Catch("contract"),),
     ),
 )
 
@@ -276,7 +276,7 @@ COMPOSITION = (
                 "return list(self._tasks)[-1]",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="join-waits-for-all",
@@ -284,7 +284,7 @@ COMPOSITION = (
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="loop-forgets-its-state",
@@ -308,7 +308,7 @@ COMPOSITION = (
                 "        return list(results.values())[::-1]\n",
             ),
         ),
-        caught_by=(_PROGRAMS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="map-ignores-its-limit",

@@ -19,7 +19,7 @@ def test_a_mutant_fits_the_code(mutant: Mutant) -> None:
 def test_each_has_a_name_of_its_own_and_somebody_who_is_to_notice_it() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert all(mutant.caught_by for mutant in MUTANTS)
-    assert {catch.catcher for mutant in MUTANTS for catch in mutant.caught_by} <= CATCHERS.keys()
+    assert {catch.catcher for mutant in MUTANTS for catch in mutant.caught_by} == CATCHERS.keys()
 
 
 @pytest.mark.parametrize("text", ["", "a = 1\na = 1\n"])

@@ -11,6 +11,7 @@ _COMMITTER = "worker/committer.py"
 _CLAIMER = "worker/claimer.py"
 _STEPPING = "runner/stepping.py"
 
+_SIMULATION = Catch("simulation")
 _WORKERS = Catch("unit tests of workers")
 _RUNS = Catch("unit tests of runs")
 
@@ -25,7 +26,7 @@ MUTANTS = (
                 "polled = None",
             ),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="local-clock",
@@ -33,11 +34,11 @@ MUTANTS = (
         edits=(
             Edit(
                 "core/clock.py",
-                "        return self._told + (time.monotonic_ns() - self._told_at) // 1_000",
+                "        return self._told + (self._monotonic_ns() - self._told_at) // 1_000",
                 "        return time.time_ns() // 1_000",
             ),
         ),
-        caught_by=(_WORKERS, Catch("scenarios")),
+        caught_by=(Catch("unit tests of clocks"),),
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
@@ -52,7 +53,7 @@ MUTANTS = (
                 "        self.advance()\n",
             ),
         ),
-        caught_by=(_WORKERS, Catch("scenarios")),
+        caught_by=(_WORKERS,),
     ),
     Mutant(
         name="answer-before-the-write",
@@ -71,7 +72,7 @@ MUTANTS = (
                 "            return told\n",
             ),
         ),
-        caught_by=(_WORKERS, Catch("crashes")),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="refusal-shared",
@@ -120,7 +121,7 @@ MUTANTS = (
                 "        if self.run.crashes >= 0:\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="lost-lease-unnoticed",
@@ -132,7 +133,7 @@ MUTANTS = (
                 "            return\n",
             ),
         ),
-        caught_by=(_WORKERS, Catch("frozen worker")),
+        caught_by=(Catch("frozen worker"),),
     ),
     Mutant(
         name="arrival-in-the-answer-ignored",
@@ -144,6 +145,6 @@ MUTANTS = (
                 "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
             ),
         ),
-        caught_by=(_WORKERS, Catch("crashes")),
+        caught_by=(_SIMULATION,),
     ),
 )

@@ -1,0 +1,51 @@
+"""Clocks: a worker's follows the store's, and is never ahead of it."""
+
+from __future__ import annotations
+
+from holdfast.core.clock import SECOND, FollowingClock
+
+THEN = 1_900_000_000 * SECOND
+
+
+class Stopwatch:
+    """Time that passes when a test says so, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.nanoseconds = 7_000_000_000
+
+    def __call__(self) -> int:
+        return self.nanoseconds
+
+    def pass_by(self, seconds: float) -> None:
+        self.nanoseconds += round(seconds * 1e9)
+
+
+def test_a_following_clock_tells_what_the_store_said_last_and_the_time_since() -> None:
+    watch = Stopwatch()
+    clock = FollowingClock(watch)
+
+    clock.told(THEN)
+    watch.pass_by(2.5)
+
+    assert clock.now() == THEN + 2.5 * SECOND
+
+
+def test_a_following_clock_does_not_go_back_when_an_answer_was_long_on_its_way() -> None:
+    watch = Stopwatch()
+    clock = FollowingClock(watch)
+    clock.told(THEN)
+    watch.pass_by(10)
+
+    clock.told(THEN + 3 * SECOND)
+
+    assert clock.now() == THEN + 10 * SECOND
+
+
+def test_a_following_clock_leaps_with_the_store() -> None:
+    watch = Stopwatch()
+    clock = FollowingClock(watch)
+    clock.told(THEN)
+
+    clock.told(THEN + 3600 * SECOND)
+
+    assert clock.now() == THEN + 3600 * SECOND
