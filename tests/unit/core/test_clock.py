@@ -30,15 +30,25 @@ def test_a_following_clock_tells_what_the_store_said_last_and_the_time_since() -
     assert clock.now() == THEN + 2.5 * SECOND
 
 
-def test_a_following_clock_does_not_go_back_when_an_answer_was_long_on_its_way() -> None:
+def test_a_following_clock_does_not_go_back_when_an_answer_was_a_while_on_its_way() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
     clock.told(THEN)
     watch.pass_by(10)
 
-    clock.told(THEN + 3 * SECOND)
+    clock.told(THEN + 10 * SECOND - SECOND // 2)
 
     assert clock.now() == THEN + 10 * SECOND
+
+
+def test_a_following_clock_goes_back_when_the_store_was_set_back() -> None:
+    watch = Stopwatch()
+    clock = FollowingClock(watch)
+    clock.told(THEN)
+
+    clock.told(THEN - 60 * SECOND)
+
+    assert clock.now() == THEN - 60 * SECOND
 
 
 def test_a_following_clock_leaps_with_the_store() -> None:

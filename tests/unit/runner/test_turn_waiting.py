@@ -305,4 +305,4 @@ def test_t4_what_has_arrived_is_fed_though_the_clock_was_set_back_since() -> Non
         return [await ctx.receive("x", timeout=60), await ctx.receive("x", timeout=60)]
 
     rig = Rig(workflow, arrivals=(message(1, "x", "1", 30), message(2, "x", "2", 500))).begin()
-    assert rig.result == "[1,2]"
+    assert rig.result() == "[1,2]"
