@@ -155,7 +155,7 @@ class World:
 
     def kill(self, process: Process) -> None:
         """Have a process vanish; another takes its place soon."""
-        if not process.is_alive:
+        if not process.is_alive or self._over.done():
             return
         self.note(process, "dies")
         self.loop.kill(process)
