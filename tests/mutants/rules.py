@@ -206,7 +206,7 @@ ENDS = (
                 "    if is_by_type and run.updated_at > now - retention:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="audit-fact-missing",
@@ -297,7 +297,7 @@ ARRIVALS = (
                 "    return replace(run, ready_at=now, updated_at=now)\n\n\ndef message_arrival",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -306,7 +306,7 @@ STARTS = (
         name="key-ignored",
         breaks="one key makes one run",
         edits=(Edit("stores/memory/starts.py", "        if intent.key is None:\n", "        if True:\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="repeated-create-begins-anew",
@@ -348,7 +348,7 @@ STARTS = (
         name="suspects-together",
         breaks="runs that have crashed twice do not take each other along",
         edits=(Edit(_CLAIMS, "            may_suspect = may_suspect and not is_suspect\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
 )
 
@@ -375,7 +375,7 @@ LIMITS = (
                 "",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="slot-fired-twice",

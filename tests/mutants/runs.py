@@ -86,7 +86,7 @@ REPLAY = (
         name="chance-differs",
         breaks="random numbers are the same on every replay",
         edits=(Edit("runner/context.py", 'Random(f"{run.options.seed or run.id}:', 'Random(f"{run.token}:{run.id}:'),),
-        caught_by=(Catch("replayed scenarios", "memory"),),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="now-is-the-clock",

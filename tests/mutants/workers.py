@@ -91,7 +91,7 @@ MUTANTS = (
         edits=(
             Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(_SIMULATION,),
     ),
     Mutant(
         name="step-before-its-request-is-committed",
