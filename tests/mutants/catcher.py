@@ -118,7 +118,6 @@ CATCHERS: Mapping[str, Catcher] = {
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
-    "replayed scenarios": Catcher(layer="scenarios", command=_tests("tests/scenario/test_replaying.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
     "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),

@@ -30,7 +30,7 @@ FENCES = (
             Edit(_RULES, "if run is None or run.token != checkpoint.token:", "if run is None:"),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="suspend-without-fence",
@@ -43,7 +43,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="release-without-fence",
@@ -81,7 +81,7 @@ FENCES = (
                 "if record is None or not record.run.is_held:",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="claim-keeps-the-token",
@@ -93,7 +93,7 @@ FENCES = (
                 "        token=max(1, run.token),\n        ready_at=now + by.lease,",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="cancel-keeps-the-token",
@@ -122,7 +122,7 @@ FENCES = (
                 "        run,\n        rollback=None,",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="claim-before-the-lease-ends",
@@ -134,7 +134,7 @@ FENCES = (
                 "if r.run.is_held or rules.is_due(r.run, now)]",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
 )
 
@@ -159,7 +159,7 @@ ENDS = (
                 "    return replace(\n        run,\n        state=state,\n        worker=None,\n        claim_id=None,\n        ready_at=None,",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="entry-overwritten",
@@ -189,7 +189,7 @@ ENDS = (
         name="close-policy-ignored",
         breaks="children follow what was said of them when their parent ends",
         edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="live-run-purged",
@@ -206,7 +206,7 @@ ENDS = (
                 "    if is_by_type and run.updated_at > now - retention:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="audit-fact-missing",
@@ -218,7 +218,7 @@ ENDS = (
                 "    state.note(record, fact)\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
 )
 
@@ -227,7 +227,7 @@ ARRIVALS = (
         name="suspend-without-looking",
         breaks="nothing that arrives while a run falls asleep is missed",
         edits=(Edit(_RULES, "if run.arrivals > checkpoint.seen:", "if False:"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="child-tells-only-who-waits",
@@ -239,13 +239,13 @@ ARRIVALS = (
                 "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="kept-events-not-looked-at",
         breaks="an event is not missed because it came before the wait",
         edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="receipt-forgotten",
@@ -253,13 +253,13 @@ ARRIVALS = (
         edits=(
             Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="message-left-in-the-inbox",
         breaks="a message is received once",
         edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="wake-forgotten",
@@ -267,7 +267,7 @@ ARRIVALS = (
         edits=(
             Edit(_RULES, "        return woken(run, now)\n    return run\n", "        return run\n    return run\n"),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="message-to-the-dead",
@@ -297,7 +297,7 @@ ARRIVALS = (
                 "    return replace(run, ready_at=now, updated_at=now)\n\n\ndef message_arrival",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
 )
 
@@ -306,7 +306,7 @@ STARTS = (
         name="key-ignored",
         breaks="one key makes one run",
         edits=(Edit("stores/memory/starts.py", "        if intent.key is None:\n", "        if True:\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="repeated-create-begins-anew",
@@ -318,7 +318,7 @@ STARTS = (
                 "        if intent.id in made:",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="repeated-claim-loses-runs",
@@ -348,7 +348,7 @@ STARTS = (
         name="suspects-together",
         breaks="runs that have crashed twice do not take each other along",
         edits=(Edit(_CLAIMS, "            may_suspect = may_suspect and not is_suspect\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
 )
 
@@ -357,7 +357,7 @@ LIMITS = (
         name="limit-counted-after-the-claim",
         breaks="no more runs of a type are worked on than its limit says",
         edits=(Edit(_LIMITS, "        if taken >= count:\n", "        if taken > count:\n"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="slot-not-handed-on",
@@ -375,7 +375,7 @@ LIMITS = (
                 "",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="slot-fired-twice",
@@ -404,7 +404,7 @@ LIMITS = (
                 "    return []",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _CONTRACT),
     ),
 )
 

@@ -28,7 +28,7 @@ REPLAY = (
                 'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="replay-by-location",
@@ -40,7 +40,7 @@ REPLAY = (
                 "(recorded.location, operation.serial, operation, recorded)",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="failure-told-as-another",
@@ -56,7 +56,7 @@ REPLAY = (
                 _HISTORY, "from holdfast.core.errors", "from msgspec.structs import replace\nfrom holdfast.core.errors"
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="cancel-swallowed",
@@ -86,7 +86,7 @@ REPLAY = (
         name="chance-differs",
         breaks="random numbers are the same on every replay",
         edits=(Edit("runner/context.py", 'Random(f"{run.options.seed or run.id}:', 'Random(f"{run.token}:{run.id}:'),),
-        caught_by=(Catch("replayed scenarios", "memory"),),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="now-is-the-clock",
@@ -121,7 +121,7 @@ REPLAY = (
                 'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="child-forgotten-on-replay",
@@ -133,7 +133,7 @@ REPLAY = (
                 "",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
 )
 
@@ -160,13 +160,13 @@ TOLD = (
                 "            for arrival in reversed(self._arrivals.values()):\n                if self._fits(arrival, operation):\n                    self._push",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
         edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="event-had-twice",
@@ -174,7 +174,7 @@ TOLD = (
         edits=(
             Edit(_INBOX, "        self._had[topic] = max(number, self.had(topic))\n", "        del topic, number\n"),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="arrival-beats-the-deadline",
@@ -192,7 +192,7 @@ TOLD = (
         name="abandoned-wait-swallows",
         breaks="a wait that was given up takes nothing that comes later",
         edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="step-not-written-by-itself",
@@ -204,7 +204,7 @@ TOLD = (
                 "        self._gains.add(entry, is_lazy=True)\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
 )
 
@@ -219,7 +219,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: (entry.started_at, -entry.position), reverse=True)",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="undo-forwards",
@@ -231,7 +231,7 @@ ROLLBACK = (
                 "sorted(done, key=lambda entry: entry.position)",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="undo-forgets-the-first",
@@ -243,7 +243,7 @@ ROLLBACK = (
                 "            found.append((entry, call))\n        return found[:-1]\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="pruning-takes-undo-along",
@@ -255,7 +255,7 @@ ROLLBACK = (
                 "        del record.entries[entry.location]\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, Catch("contract")),
     ),
     Mutant(
         name="past-is-undone-too",
@@ -276,7 +276,7 @@ COMPOSITION = (
                 "return list(self._tasks)[-1]",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="join-waits-for-all",
@@ -284,7 +284,7 @@ COMPOSITION = (
         edits=(
             Edit(_BRANCHES, "self._run_until(_failed if fail_fast else _rolls_back)", "self._run_until(_rolls_back)"),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="loop-forgets-its-state",
@@ -308,7 +308,7 @@ COMPOSITION = (
                 "        return list(results.values())[::-1]\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
         name="map-ignores-its-limit",

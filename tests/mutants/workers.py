@@ -26,7 +26,7 @@ MUTANTS = (
                 "polled = None",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
         name="local-clock",
@@ -72,7 +72,7 @@ MUTANTS = (
                 "            return told\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
         name="refusal-shared",
@@ -91,7 +91,7 @@ MUTANTS = (
         edits=(
             Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
         name="step-before-its-request-is-committed",
@@ -121,7 +121,7 @@ MUTANTS = (
                 "        if self.run.crashes >= 0:\n",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
         name="lost-lease-unnoticed",
@@ -145,6 +145,6 @@ MUTANTS = (
                 "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
             ),
         ),
-        caught_by=(_SIMULATION,),
+        caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
 )
