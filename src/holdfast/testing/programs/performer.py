@@ -93,7 +93,10 @@ class Performer:
         return await self.ctx.step(f"exhaust{number}", body, retry=Retry(max_attempts=3, initial=0.25, jitter=0))
 
     async def _sleep(self, at: At, seconds: float) -> str:
+        began = self.ctx.now()
         await self.ctx.sleep(seconds)
+        slept = (self.ctx.now() - began).total_seconds()
+        assert slept >= seconds, f"it slept {slept} s instead of {seconds} s"
         return "slept"
 
     async def _receive(self, at: At, number: int, how: str) -> Any:

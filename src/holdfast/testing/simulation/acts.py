@@ -73,7 +73,11 @@ def name_of(act: Act) -> str:
 
 
 async def _start_one_of_crowd(hf: Holdfast, act: Act) -> None:
-    payload = {"count": act.number * crowd.SENDERS} if act.what == "mailbox" else {}
+    payload: dict[str, Any] = {}
+    if act.what == "mailbox":
+        payload = {"count": act.number * crowd.SENDERS}
+    elif act.what == "taker" and act.number:
+        payload = {"patience": act.number}
     tags = {"tenant": crowd.TENANTS[act.number % len(crowd.TENANTS)]} if act.what == "limited" else {}
     await hf.start(act.what, payload, id=act.run, tags=tags)
 

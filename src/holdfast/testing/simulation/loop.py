@@ -51,7 +51,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *,
         pause: Callable[[], float],
         on_error: Callable[[dict[str, Any]], None],
-        callback_limit: int = 5_000_000,
+        callback_limit: int = 500_000,
     ) -> None:
         super().__init__()
         self.process: Process | None = None
@@ -61,7 +61,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._soon: deque[_Soon | _Timer] = deque()
         self._later: list[tuple[float, int, _Timer]] = []
         self._count = 0
-        self._callbacks_left = callback_limit
+        self._callback_limit = self._callbacks_left = callback_limit
         self._tasks: set[asyncio.Task[Any]] = set()
         self.set_exception_handler(lambda _, context: on_error(context))
 
@@ -152,6 +152,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process.on_death.clear()
 
     # Running
+
+    def forgive(self) -> None:
+        """Let as much be done again as at the beginning."""
+        self._callbacks_left = self._callback_limit
 
     def _run_once(self) -> None:
         """One round: what is due, or what is due next. Called by `run_forever`."""

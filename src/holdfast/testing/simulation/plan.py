@@ -141,7 +141,10 @@ def _limited(chance: random.Random) -> list[Act]:
 
 
 def _queue(chance: random.Random) -> list[Act]:
-    takers = [Act(at=_soon(chance), what="taker", run=f"taker{place}") for place in range(chance.randint(1, 4))]
+    takers = [
+        Act(at=_soon(chance), what="taker", run=f"taker{place}", number=chance.choice([0, 0, 3, 20]))
+        for place in range(chance.randint(1, 4))
+    ]
     return takers + [Act(at=_soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
 
 

@@ -94,8 +94,9 @@ class Watch:
         if len(self._shadows) > len(self._state.records):
             for run_id in sorted(self._shadows.keys() - self._state.records.keys()):
                 self._check_gone(self._shadows.pop(run_id).run, name)
-        for type in touched:
+        for type in sorted(touched):
             self._check_limits(type)
+        self._check_queues()
 
     def stale(self, name: str, args: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
         """Before an operation: what it must not change, because who asks for it has lost the right to."""
@@ -178,6 +179,8 @@ class Watch:
             raise Violation("I12", f"run {run.id} is {run.state}, and its audit ends with {events[-3:]}")
 
     def _check_holder(self, before: Run, after: Run, name: str) -> None:
+        if name == "control" and before.worker is not None and after.worker is None and after.token == before.token:
+            raise Violation("I5", f"run {after.id} was taken from {before.worker}, who may still write")
         if after.worker is None or (after.worker == before.worker and after.token == before.token):
             return
         if name not in CLAIMING or after.token <= before.token:
@@ -212,13 +215,15 @@ class Watch:
         if len(set(positions)) < len(positions):
             raise Violation("I3", f"run {run.id} has two records at one position")
         for location, entry in record.entries.items():
-            if entry.is_settled and shadow.entries.get(location) != entry:
+            if shadow.entries.get(location) == entry:
+                continue
+            if entry.error is not None and entry.error.type == "CancelledError":
+                raise Violation("I2", f"run {run.id} has recorded at {location} that its worker stopped")
+            if entry.is_settled:
                 self._check_settled(shadow, run, location, entry)
 
     def _check_settled(self, shadow: Shadow, run: Run, location: str, entry: Entry) -> None:
         place = (run.generation, location)
-        if entry.error is not None and entry.error.type == "CancelledError":
-            raise Violation("I2", f"run {run.id} has recorded at {location} that its worker stopped")
         if place in shadow.settled:
             raise Violation("I3", f"run {run.id} has recorded {location} twice")
         shadow.settled[place] = entry.result
@@ -268,6 +273,16 @@ class Watch:
         if taker != run.id:
             raise Violation("I6", f"event {arrival.ref} of a queue was received by {taker} and {run.id}")
 
+    def _check_queues(self) -> None:
+        """Nobody sleeps who waits for an event of a queue that nobody has."""
+        for topic, published in self._state.events.items():
+            if not any(event.state == "pending" for event in published):
+                continue
+            for record in self._state.records.values():
+                is_asleep = record.run.state is RunState.SUSPENDED and record.run.ready_at is None
+                if is_asleep and any(w.kind is WaitKind.EVENT and topic in w.names for w in record.waits):
+                    raise Violation("I6", f"run {record.run.id} sleeps, though there is an event of {topic}")
+
     # Limits
 
     def _check_limits(self, type: str) -> None:
@@ -281,11 +296,21 @@ class Watch:
             for key, number in Counter(run.tags.get(tag) for run in held).items():
                 if key is not None and number > count:
                     raise Violation("I9", f"{number} runs of {type} with {tag}={key} are held, {count} may be")
+        self._check_parked(rule)
         if rule.rate is not None:
             begun = self._begun.get(type, [])
             for first, last in zip(begun, begun[rule.rate.count :], strict=False):
                 if last - first < rule.rate.period:
                     raise Violation("I9", f"more than {rule.rate.count} runs of {type} began in one period")
+
+    def _check_parked(self, rule: TypeRule) -> None:
+        """Nobody waits while all that he needs is free. Who may begin is a matter of time where there is a rate."""
+        for record in self._state.records.values():
+            if rule.rate is not None or record.run.type != rule.name or limits.parked_at(record.waits) is None:
+                continue
+            needed = limits.slots_of(rule, record.run)
+            if all(len(self._state.slots.get(slot, ())) < places for slot, places in needed.items()):
+                raise Violation("I9", f"run {record.run.id} waits for a slot, though one of each is free: {needed}")
 
     # Bodies
 

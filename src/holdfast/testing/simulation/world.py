@@ -184,19 +184,28 @@ class World:
             case "freeze":
                 self.freeze(member.process, blow.seconds)
             case "stop" if member.worker_here is not None and member.process.is_alive:
-                stopping = self.loop.spawn(member.process, member.worker_here.stop())
-                gone = self._death_of(member.process)
-                await asyncio.wait([stopping, gone], return_when=asyncio.FIRST_COMPLETED)
+                await self._done_in(member.process, member.worker_here.stop)
                 self.kill(member.process)
             case "step":
                 self.clock.set(round(blow.seconds * SECOND))
             case _:
                 pass  # to be stopped before it has begun
 
-    def _death_of(self, process: Process) -> asyncio.Future[None]:
-        died = self.loop.create_future()
-        process.on_death.append(lambda: settle(died, None, None))
-        return died
+    def _done_in(self, process: Process, work: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        """Have something done by a process. None comes of it if that dies, as nobody there tells us any more."""
+        done = self.loop.create_future()
+
+        async def carry_out() -> None:
+            value, error = None, None
+            try:
+                value = await work()
+            except Exception as raised:  # noqa: BLE001 - it is for who asked for it
+                error = raised
+            self.loop.in_name_of(None, 0, settle, done, value, error)
+
+        self.loop.spawn(process, carry_out())
+        process.on_death.append(lambda: settle(done, None, None))
+        return done
 
     # Producers
 
@@ -205,12 +214,8 @@ class World:
         await asyncio.sleep(act.at)
         while True:
             member = self._chance.choice([self._members[slot] for slot in sorted(self._members)])
-            if member.process.is_alive:
-                doing = self.loop.spawn(member.process, self._try(member, act))
-                dying = self._death_of(member.process)
-                await asyncio.wait([doing, dying], return_when=asyncio.FIRST_COMPLETED)
-                if doing.done() and doing.result():
-                    return
+            if member.process.is_alive and await self._done_in(member.process, partial(self._try, member, act)):
+                return
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _try(self, member: Member, act: Act) -> bool:
@@ -245,6 +250,7 @@ class World:
             self.loop.run_until_complete(self._direct())
         except EndlessWork as error:
             self._end(Violation("I1", str(error)))
+            self.loop.forgive()
 
     async def _direct(self) -> None:
         for slot in range(self.plan.workers):
