@@ -8,7 +8,7 @@ or started by a key or with a delay, and not kept for long; a deadly one kills i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout
 from holdfast.core.clock import SECOND
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
+from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import State
 
@@ -94,8 +95,8 @@ async def offer(hf: Holdfast, number: int) -> None:
     await hf.store.emit([Event(id=derived_id(f"offer {number}", 0), topic=QUEUE, payload=str(number))])
 
 
-def problems(state: State) -> Iterator[str]:
-    """What came otherwise than it may."""
+def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterator[str]:
+    """What came otherwise than it may. `bodies` is how often each was called, by run, generation and location."""
     runs = [record.run for record in state.records.values()]
     taken: list[Any] = []
     for run in runs:
@@ -109,6 +110,10 @@ def problems(state: State) -> Iterator[str]:
     if len(set(taken)) < len(taken):
         yield f"I6: events of a queue were taken more than once: {sorted(taken)}"
     yield from _overlaps([run for run in runs if run.tags.get("overlap") == "skip"])
+    deadly = {run.id for run in runs if run.type == "deadly"}
+    for (run_id, _, _), count in bodies.items():
+        if run_id in deadly and count > CRASH_LIMIT:
+            yield f"I11: {run_id} has killed {count} workers, and should have been blocked after {CRASH_LIMIT}"
 
 
 def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:

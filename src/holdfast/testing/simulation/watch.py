@@ -7,7 +7,7 @@ may never happen, and nothing of how holdfast keeps it from happening.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class Shadow:
     ends: int = 0
     settled: dict[tuple[int, str], str | None] = field(default_factory=dict)
     received: set[str] = field(default_factory=set)
+    claimed_token: int = 0
 
     def forget(self) -> None:
         """It was reopened: what comes now may be otherwise."""
@@ -68,11 +69,12 @@ class Watch:
         self._begun: dict[str, list[Micros]] = {}
         self.accepted: set[str] = set()
         """The runs whose start was answered."""
-        self.keys: dict[tuple[str, int, str], str] = {}
-        """The idempotency key under which each body was called."""
+        self._keys: dict[tuple[str, int, str], str] = {}
+        self._owners: dict[str, tuple[str, int, str]] = {}
         self._marks: dict[str, str] = {}
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
+        """How often each body was called, by run, generation and location."""
 
     # Around an operation
 
@@ -99,25 +101,37 @@ class Watch:
         self._check_queues()
 
     def stale(self, name: str, args: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-        """Before an operation: what it must not change, because who asks for it has lost the right to."""
-        claims: Iterable[Checkpoint | Holding] = args[0] if name == "checkpoint" else args[1] if name == "renew" else ()
-        kept = {}
-        for claim in claims:
-            record = self._state.records.get(claim.run_id)
-            if record is not None and record.run.token != claim.token:
-                kept[claim.run_id] = self._possessions(record)
+        """Before an operation: what it must not change, because who asks for it has lost the right to.
+
+        If all that it is about is lost, that is everything: it makes no children, sends and publishes nothing, either.
+        """
+        claims: Sequence[Checkpoint | Holding] = args[0] if name == "checkpoint" else args[1] if name == "renew" else ()
+        lost = [claim.run_id for claim in claims if self._is_lost(claim)]
+        kept = {run_id: self._possessions(self._state.records[run_id]) for run_id in lost}
+        if lost and len(lost) == len(claims):
+            kept[""] = self._everything()
         return kept
+
+    def _is_lost(self, claim: Checkpoint | Holding) -> bool:
+        record = self._state.records.get(claim.run_id)
+        return record is not None and record.run.token != claim.token
 
     def check_stale(self, kept: dict[str, tuple[Any, ...]], name: str) -> None:
         """After it: none of that was changed."""
         for run_id, before in kept.items():
-            if self._possessions(self._state.records[run_id]) != before:
-                raise Violation("I5", f"{name} under an old token changed run {run_id}")
+            after = self._possessions(self._state.records[run_id]) if run_id else self._everything()
+            if after != before:
+                raise Violation("I5", f"{name} under an old token changed {f'run {run_id}' if run_id else 'another'}")
 
     def _possessions(self, record: Record) -> tuple[Any, ...]:
         run = record.run
         lease = run.ready_at if run.is_held else None
-        return run.token, run.worker, lease, run.state, run.result, dict(record.entries), record.waits, record.values
+        told = (run.token, run.worker, lease, run.state, run.result, run.error)
+        return *told, dict(record.entries), dict(record.inbox), record.waits, dict(record.values)
+
+    def _everything(self) -> tuple[Any, ...]:
+        records = {run_id: self._possessions(record) for run_id, record in self._state.records.items()}
+        return records, self._state.event_count, self._state.letter_count
 
     # One run
 
@@ -128,6 +142,9 @@ class Watch:
                 raise Violation("I1", f"{mark} has made two runs, {self._marks[mark]} and {run.id}")
         if (run.state in ENDS and not is_cancelled) or run.token > (1 if is_cancelled or name in CLAIMING else 0):
             raise Violation("I8", f"run {run.id} begins as {run.state} under token {run.token}")
+        if run.worker is not None:
+            self._shadows[run.id].claimed_token = run.token
+            self._begun.setdefault(run.type, []).append(self._now())
 
     def _check_gone(self, run: Run, name: str) -> None:
         """A run may be removed when it has ended and was kept for as long as its type says."""
@@ -147,7 +164,7 @@ class Watch:
             shadow.forget()
         if after is not before:
             self._check_move(shadow, before, after, name, is_reopening=is_reopening)
-            self._check_holder(before, after, name)
+            self._check_holder(shadow, before, after, name)
             if after.token < before.token or after.generation < before.generation:
                 raise Violation("I5", f"run {after.id} went back to token {after.token}")
         if rules.is_orphan(after, has_waits=bool(record.waits)):
@@ -178,11 +195,12 @@ class Watch:
         if run.state.value not in events[-3:]:
             raise Violation("I12", f"run {run.id} is {run.state}, and its audit ends with {events[-3:]}")
 
-    def _check_holder(self, before: Run, after: Run, name: str) -> None:
+    def _check_holder(self, shadow: Shadow, before: Run, after: Run, name: str) -> None:
         if name == "control" and before.worker is not None and after.worker is None and after.token == before.token:
             raise Violation("I5", f"run {after.id} was taken from {before.worker}, who may still write")
         if after.worker is None or (after.worker == before.worker and after.token == before.token):
             return
+        shadow.claimed_token = after.token
         if name not in CLAIMING or after.token <= before.token:
             raise Violation("I5", f"{name} gave run {after.id} to {after.worker} under token {after.token}")
         if before.ready_at is None or before.ready_at > self._now():
@@ -227,7 +245,7 @@ class Watch:
         if place in shadow.settled:
             raise Violation("I3", f"run {run.id} has recorded {location} twice")
         shadow.settled[place] = entry.result
-        if entry.kind is EntryKind.TIMER and entry.state is EntryState.DONE:
+        if entry.state is EntryState.TIMED_OUT or (entry.kind is EntryKind.TIMER and entry.state is EntryState.DONE):
             for wait in shadow.waits:
                 if wait.location == location and (wait.deadline or 0) > self._passed():
                     early = ((wait.deadline or 0) - self._passed()) / 1e6
@@ -323,8 +341,10 @@ class Watch:
         """A body is called: at the right time, not after its record, not too often, under the one key it has."""
         place = (info.run_id, info.generation, info.location)
         self.bodies[place] += 1
-        if self.keys.setdefault(place, info.idempotency_key) != info.idempotency_key:
+        if self._keys.setdefault(place, info.idempotency_key) != info.idempotency_key:
             raise Violation("I10", f"{place} was called under another key: {info.idempotency_key}")
+        if self._owners.setdefault(info.idempotency_key, place) != place:
+            raise Violation("I10", f"{place} has the key of {self._owners[info.idempotency_key]}")
         if info.attempt > call.options.retry.max_attempts:
             raise Violation("I11", f"{place} is attempted {info.attempt} times")
         if is_stale:
@@ -368,8 +388,9 @@ class Watch:
     def _check_audit(self, record: Record) -> None:
         run = record.run
         tokens = [int(fact.data["token"]) for fact in record.audit if fact.event == "claimed"]
-        if tokens != sorted(set(tokens)) or (tokens and tokens[-1] > run.token):
-            raise Violation("I12", f"run {run.id} under token {run.token} was claimed under {tokens}")
+        claimed = self._shadows[run.id].claimed_token
+        if tokens != sorted(set(tokens)) or (tokens[-1] if tokens else 0) != claimed:
+            raise Violation("I12", f"run {run.id} was last claimed under token {claimed}, its audit says {tokens}")
         told = [fact.event for fact in record.audit if fact.event in {state.value for state in ENDS}]
         if run.state in ENDS and (not told or told[-1] != run.state.value):
             raise Violation("I12", f"run {run.id} is {run.state}, and its audit says {told[-1:] or 'nothing'}")

@@ -375,7 +375,7 @@ class World:
         self.watch.finish()
         for name, program in self._programs():
             self._check_program(name, program)
-        for problem in crowd.problems(self.state):
+        for problem in crowd.problems(self.state, self.watch.bodies):
             raise Violation(*problem.split(": ", 1))
 
     def _check_program(self, name: str, program: Program) -> None:

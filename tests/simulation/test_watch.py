@@ -1,0 +1,136 @@
+"""The watch: what may never happen is done to a store's state here, and must be noticed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from holdfast.core.checkpoint import Checkpoint, Suspend
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.model import Entry, EntryKind, EntryState, Rate, TypeRule
+from holdfast.runner.operation import StepCall, StepOptions
+from holdfast.runner.step_info import StepInfo
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.state import State
+from holdfast.testing.clock import VirtualClock
+from holdfast.testing.contract import arrange
+from holdfast.testing.simulation import crowd
+from holdfast.testing.simulation.watch import Violation, Watch
+
+
+@dataclass
+class Scene:
+    """A store whose state is watched."""
+
+    clock: VirtualClock
+    store: MemoryStore
+    state: State
+    watch: Watch
+
+    def wait(self, span: Micros) -> None:
+        self.clock.pass_to(self.clock.now() + span)
+
+    async def lost(self) -> Checkpoint:
+        """What a worker writes whose run another one has by now."""
+        lease = await arrange.held(self.store)
+        self.wait(2 * arrange.LEASE)
+        await arrange.claim_one(self.store, worker=arrange.OTHER_WORKER)
+        return arrange.checkpoint_for(lease)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    clock = VirtualClock()
+    store = MemoryStore(clock=clock)
+    state = store._state
+    return Scene(clock, store, state, Watch(state, clock.now, clock.now))
+
+
+async def test_an_ordinary_life_is_no_violation(scene: Scene) -> None:
+    lease = await arrange.held(scene.store)
+    scene.watch.wrote("create", ())
+    last = arrange.checkpoint_for(lease, arrange.succeed(), entries=(arrange.a_step(),))
+    await arrange.write(scene.store, last)
+    scene.watch.wrote("checkpoint", ([last],))
+
+    scene.watch.finish()
+
+
+async def test_what_is_sent_or_published_under_an_old_token_is_noticed(scene: Scene) -> None:
+    lost = await scene.lost()
+    await arrange.start(scene.store, arrange.an_intent(2))
+
+    before_message = scene.watch.stale("checkpoint", ([lost],))
+    await scene.store.send([arrange.a_message(2)])
+    before_event = scene.watch.stale("checkpoint", ([lost],))
+    await scene.store.emit([arrange.an_event()])
+
+    for kept in (before_message, before_event):
+        with pytest.raises(Violation, match="I5: checkpoint under an old token changed another"):
+            scene.watch.check_stale(kept, "checkpoint")
+
+
+async def test_a_value_that_is_set_under_an_old_token_is_noticed(scene: Scene) -> None:
+    lost = await scene.lost()
+
+    kept = scene.watch.stale("checkpoint", ([lost],))
+    scene.state.records[lost.run_id].values["progress"] = "1"
+
+    with pytest.raises(Violation, match="I5: checkpoint under an old token changed run"):
+        scene.watch.check_stale(kept, "checkpoint")
+
+
+async def test_who_stops_waiting_for_a_message_too_early_is_noticed(scene: Scene) -> None:
+    lease = await arrange.held(scene.store)
+    scene.watch.wrote("create", ())
+    waiting = arrange.for_message("go", deadline=scene.clock.now() + 60 * SECOND)
+    checkpoint = arrange.checkpoint_for(lease, Suspend(), waits=(waiting,))
+    await arrange.write(scene.store, checkpoint)
+    scene.watch.wrote("checkpoint", ([checkpoint],))
+    scene.wait(59 * SECOND)
+
+    given_up = Entry(location="receive", kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, position=1)
+    scene.state.records[lease.run.id].entries["receive"] = given_up
+
+    with pytest.raises(Violation, match=r"I7: .* rang 1\.000 s before its time"):
+        scene.watch.wrote("checkpoint", ([checkpoint],))
+
+
+async def test_more_runs_that_begin_with_their_creation_than_a_rate_allows_are_noticed(scene: Scene) -> None:
+    for number in (1, 2):
+        await arrange.held(scene.store, number)
+    rate = Rate(count=1, period=60 * SECOND)
+    scene.state.types[arrange.TYPE] = TypeRule(name=arrange.TYPE, rate=rate)
+
+    with pytest.raises(Violation, match="I9: more than 1 runs"):
+        scene.watch.wrote("create", ())
+
+
+async def test_a_key_that_two_bodies_share_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepInfo, "idempotency_key", "the same for all")
+    call = StepCall("pay", print, (), None, StepOptions())  # type: ignore[arg-type]  # nothing is decoded
+
+    scene.watch.body_begins(StepInfo("run", 0, "pay", 1), call, is_stale=True)
+
+    with pytest.raises(Violation, match=r"I10: .*ship.* has the key of .*pay"):
+        scene.watch.body_begins(StepInfo("run", 0, "ship", 1), call, is_stale=True)
+
+
+async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene) -> None:
+    deadly = await arrange.held(scene.store, type="deadly")
+
+    def problems(killed: int) -> list[str]:
+        return list(crowd.problems(scene.state, {(deadly.run.id, 0, "die"): killed}))
+
+    assert problems(3) == []
+    assert [problem.partition(":")[0] for problem in problems(4)] == ["I11"]
+
+
+async def test_a_claim_that_the_audit_does_not_tell_of_is_noticed(scene: Scene) -> None:
+    lease = await arrange.held(scene.store)
+    scene.watch.wrote("create", ())
+    scene.state.records[lease.run.id].audit.clear()
+
+    with pytest.raises(Violation, match=r"I12: .* was last claimed under token 1, its audit says"):
+        scene.watch.finish()
