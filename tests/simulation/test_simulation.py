@@ -140,6 +140,18 @@ def test_workflows_of_ones_own_are_simulated(simulate: Callable[..., None]) -> N
     assert finished == ["shoes: yes"] * 20
 
 
+def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]) -> None:
+    """Those with which holdfast itself is simulated have limits and rules."""
+    found: list[tuple[int, int]] = []
+
+    async def scenario(hf: Holdfast) -> None:
+        found.append((len(await hf.store.topics()), sum(rule.is_limited for rule in await hf.store.types())))
+
+    simulate(shop, scenario, seeds=1)
+
+    assert found == [(0, 0)]
+
+
 def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., None]) -> None:
     async def scenario(hf: Holdfast) -> None:
         run = await hf.start(order, "shoes")

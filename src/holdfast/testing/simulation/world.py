@@ -267,7 +267,8 @@ class World:
             self._over.set_exception(error)  # a bug of the simulation itself
 
     async def _play(self) -> None:
-        await crowd.set_rules(self._outsider())
+        if self._scenario is None:
+            await crowd.set_rules(self._outsider())
         striking = [self.loop.create_task(self.strike(blow)) for blow in self.plan.blows]
         if self._scenario is None:
             await self._play_acts()
