@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Context, Holdfast, Registry
+from holdfast import Context, Holdfast, InvalidRequest, Registry
 from holdfast.core import rules
 from holdfast.testing.simulate import main, played
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -117,6 +117,20 @@ def test_the_command_refuses_what_makes_no_sense(wrong: list[str], capsys: pytes
     assert wrong[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "why"), [("{", "truncated"), ("{}", "chance"), (None, "directory")])
+def test_the_command_refuses_a_file_that_is_no_plan(
+    text: str | None, why: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path
+    if text is not None:
+        path = tmp_path / "plan.json"
+        path.write_text(text)
+    with pytest.raises(SystemExit) as left:
+        main(["--plan", str(path)])
+    assert left.value.code == 2
+    assert why in capsys.readouterr().err
+
+
 shop = Registry()
 
 
@@ -150,6 +164,20 @@ def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]
     simulate(shop, scenario, seeds=1)
 
     assert found == [(0, 0)]
+
+
+async def test_to_simulate_inside_of_an_event_loop_is_refused(simulate: Callable[..., None]) -> None:
+    async def scenario(_: Holdfast) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="not async"):
+        simulate(shop, scenario)
+
+
+def test_to_simulate_nothing_is_refused(simulate: Callable[..., None]) -> None:
+    async def scenario(_: Holdfast) -> None: ...
+
+    with pytest.raises(InvalidRequest, match="seeds=0"):
+        simulate(shop, scenario, seeds=0)
 
 
 def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., None]) -> None:

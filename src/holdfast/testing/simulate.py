@@ -13,6 +13,7 @@ smaller, and told with its last events; `--keep FOLDER` writes it there. The exi
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from typing import Any
 import msgspec
 
 from holdfast.app import Holdfast
+from holdfast.core.errors import InvalidRequest
 from holdfast.runner.registry import Registry
 from holdfast.testing.simulation.plan import Plan, adversity_of, plan_of
 from holdfast.testing.simulation.shrink import shrunk
@@ -59,6 +61,10 @@ def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 10
     what comes of them. Time is virtual, step bodies take some of it. Whatever it raises, and whatever breaks a promise
     of holdfast, is raised with the seed. To be called from a test that is not async.
     """
+    if seeds < 1:
+        raise InvalidRequest(f"seeds={seeds}: at least one has to be played")
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises where there is none
+        raise InvalidRequest("simulate has an event loop of its own: call it from a test that is not async")
     registry = source.registry if isinstance(source, Holdfast) else source
     for seed in range(first, first + seeds):
         world = World(adversity_of(seed), registry, scenario)
@@ -155,8 +161,6 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.jobs < 1:
         parser.error("--seeds and --jobs are at least 1")
-    if given.plan is not None and not given.plan.exists():
-        parser.error(f"--plan {given.plan}: there is no such file")
 
     def say(line: str) -> None:
         stream = sys.stderr if given.json else sys.stdout
@@ -164,8 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
         stream.flush()
 
     if given.only is not None or given.plan is not None:
-        plan = plan_of(given.only) if given.plan is None else msgspec.json.decode(given.plan.read_bytes(), type=Plan)
-        return _show(plan, say)
+        return _show(plan_of(given.only) if given.plan is None else _kept(given.plan, parser), say)
     began = told_at = time.monotonic()
     count, wrong = 0, []
     for outcome in _outcomes(given.first, given.seeds, given.jobs):
@@ -181,6 +184,16 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         sys.stdout.write(json.dumps({"seeds": count, "first": given.first, "violations": wrong}) + "\n")
     return int(bool(wrong))
+
+
+def _kept(path: Path, parser: argparse.ArgumentParser) -> Plan:
+    """A plan that was kept in a file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as error:
+        parser.error(f"--plan {path}: {error.strerror}")
+    except msgspec.MsgspecError as error:
+        parser.error(f"--plan {path} is not a plan: {error}")
 
 
 def _progress(count: int, total: int, wrong: int, seconds: float) -> str:
