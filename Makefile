@@ -52,7 +52,7 @@ MINUTES ?= 1
 CHAOS    = $(BIN)/python -m tests.chaos --store $(STORE) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=x
-	$(CHAOS) --minutes $(MINUTES) $(if $(FIGURES),--figures)
+	$(CHAOS) --minutes $(MINUTES)
 
 figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
 	$(CHAOS) --figures
