@@ -166,6 +166,15 @@ def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]
     assert found == [(0, 0)]
 
 
+def test_a_scenario_that_waits_for_what_never_comes_is_told_why(simulate: Callable[..., None]) -> None:
+    async def scenario(hf: Holdfast) -> None:
+        run = await hf.start(order, "shoes")
+        await run.result()
+
+    with pytest.raises(Violation, match=r"the scenario waits for what never comes.*approval"):
+        simulate(shop, scenario, seeds=1)
+
+
 async def test_to_simulate_inside_of_an_event_loop_is_refused(simulate: Callable[..., None]) -> None:
     async def scenario(_: Holdfast) -> None: ...
 

@@ -40,11 +40,17 @@ from holdfast.testing.simulation.watch import Violation, Watch
 
 RESTART_SECONDS = 3.0
 LOOK_SECONDS = 120.0
-PATIENCE_SECONDS = 30 * 86_400.0
+DAY_SECONDS = 86_400.0
+PATIENCE_SECONDS = 30 * DAY_SECONDS
+IDLE_DAYS = 100
+"""So long nothing happens to any run, and none is due: what a scenario waits for then will never come."""
 TAIL_LINES = 60
 
 Scenario = Callable[[Holdfast], Awaitable[object]]
 """What somebody does with workflows of his own, given a Holdfast to whom nothing happens."""
+
+Picture = dict[str, Run | RunState]
+"""What is to be seen of all runs at some time."""
 
 
 class World:
@@ -273,7 +279,7 @@ class World:
         if self._scenario is None:
             await self._play_acts()
         else:
-            await self._scenario(self._outsider())
+            await self._play_scenario(self._scenario)
         self._calm()
         await asyncio.gather(*striking)
         await self._until_settled()
@@ -293,6 +299,21 @@ class World:
             await asyncio.sleep(AGAIN_SECONDS)
         await asyncio.gather(*acting)
         await self._end_what_never_ends()
+
+    async def _play_scenario(self, scenario: Scenario) -> None:
+        playing = asyncio.ensure_future(scenario(self._outsider()))
+        days = 0
+        before: Picture = {}
+        while not playing.done():
+            await asyncio.wait([playing], timeout=DAY_SECONDS)
+            runs = [record.run for record in self.state.records.values()]
+            # One that is blocked is tried again and again, and that is no news.
+            now: Picture = {run.id: run.state if run.state is RunState.BLOCKED else run for run in runs}
+            is_idle = now == before and all(run.state is RunState.BLOCKED or _rests(run) for run in runs)
+            days, before = days + 1 if is_idle else 0, now
+            if days > IDLE_DAYS:
+                raise await self._stuck("the scenario waits for what never comes.")
+        playing.result()
 
     def _calm(self) -> None:
         """Have nothing go wrong any more but what has begun to."""
@@ -357,7 +378,7 @@ class World:
         may_wait = self._scenario is not None
 
         def is_settled(run: Run) -> bool:
-            return run.state.is_end or (may_wait and run.worker is None and run.ready_at is None)
+            return run.state.is_end or (may_wait and _rests(run))
 
         await self._until(lambda: all(is_settled(record.run) for record in self.state.records.values()))
 
@@ -365,11 +386,14 @@ class World:
         until = self.loop.time() + PATIENCE_SECONDS
         while not is_so():
             if self.loop.time() > until:
-                hf = self._outsider()
-                stuck = [record.run for record in self.state.records.values() if not record.run.state.is_end]
-                told = [f"{run.id}: {await hf.run(run.id).explain()}" for run in stuck[:3]]
-                raise Violation("I1", "it does not come to its end. " + " ".join(told))
+                raise await self._stuck("it does not come to its end.")
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _stuck(self, what: str) -> Violation:
+        hf = self._outsider()
+        stuck = [record.run for record in self.state.records.values() if not record.run.state.is_end]
+        told = [f"{run.id}: {await hf.run(run.id).explain()}" for run in stuck[:3]]
+        return Violation("I1", " ".join([what, *told]))
 
     def check(self) -> None:
         """Hold what came of it all against what must."""
@@ -412,6 +436,11 @@ class _Outsider(Holdfast):
         ends = super()._make_ends()
         ends.poll_seconds = POLL / SECOND
         return ends
+
+
+def _rests(run: Run) -> bool:
+    """Whether nothing will happen to a run by itself."""
+    return run.state.is_end or (run.worker is None and run.ready_at is None)
 
 
 def _root_of(run: Run) -> str:
