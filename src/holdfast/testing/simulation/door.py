@@ -28,6 +28,9 @@ FAULTS = ("lose", "deafen", "delay", "freeze", "crash before", "crash after")
 """What may happen to a call: it does not arrive, its answer does not, it arrives only when the lease is over, its
 sender stands still for as long before it hears the answer, its sender dies."""
 
+LOOKING = frozenset({"claim", "due_schedules", "ends"})
+"""What is asked again and again, and mostly answered with nothing."""
+
 Faults = dict[tuple[str, int], str]
 """What happens to the calls of a process, by the name of an operation and how many of them there were."""
 
@@ -38,7 +41,7 @@ class Surroundings(Protocol):
     loop: SimulatedLoop
     watch: Watch
 
-    def note(self, process: Process | None, what: str) -> None: ...
+    def note(self, process: Process | None, what: str, *, is_news: bool = True) -> None: ...
 
     def kill(self, process: Process) -> None: ...
 
@@ -150,7 +153,8 @@ class Door:
             value = _finished(getattr(self._store, name)(*args, **options))
         except Exception as refusal:  # noqa: BLE001 - it is the caller's
             error = refusal
-        self._world.note(self._process, f"{name} {_told(name, args, value)}" if error is None else f"{name}: {error}")
+        told = f": {error}" if error is not None else f" {_told(name, args, value)}"
+        self._world.note(self._process, name + told, is_news=name not in LOOKING or told != " ")
         with self._world.reporting():
             watch.wrote(name, args)
             watch.check_stale(stale, name)

@@ -99,11 +99,12 @@ class World:
         """A number for the whole journal so far."""
         return self._digest.hexdigest()[:16]
 
-    def note(self, process: Process | None, what: str) -> None:
-        """Write a line into the journal."""
+    def note(self, process: Process | None, what: str, *, is_news: bool = True) -> None:
+        """Write a line into the journal. What is no news is not among the last events that are told."""
         line = f"{self.loop.time():14.6f} {process.name if process else '-':<6} {what}"
         self._digest.update(line.encode())
-        self.tail.append(line)
+        if is_news:
+            self.tail.append(line)
         if self._journal is not None:
             self._journal(line)
 
