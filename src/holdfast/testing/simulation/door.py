@@ -165,6 +165,11 @@ class Door:
         fault = self._next_fault("renew")
         if fault == "crash before":
             self._world.kill(self._process)
+        if fault == "freeze":
+            self._world.freeze(self._process, self._lease_seconds * 2)
+        if fault == "delay":  # nobody blocks for so long: it is given up, and arrives all the same
+            self._world.loop.in_name_of(None, self._lease_seconds * 1.5, self._carry_out, "renew", args, {})
+            raise StoreUnavailable("renew: no answer so far")
         if fault in ("lose", "crash before"):
             raise StoreUnavailable("renew: lost on the way")
         value, error = self._carry_out("renew", args, {})
