@@ -203,7 +203,7 @@ def test_what_a_scenario_asserts_is_told_with_the_seed(simulate: Callable[..., N
 def test_a_killed_process_does_nothing_more_and_a_frozen_one_goes_on() -> None:
     done: list[str] = []
     errors: list[dict[str, Any]] = []
-    loop = SimulatedLoop(pause=lambda: 0.0, on_error=errors.append)
+    loop = SimulatedLoop(pause=lambda: 0.0, on_error=errors.append, callback_limit=1_000)
     killed, frozen = Process("killed"), Process("frozen")
 
     async def direct() -> None:

@@ -51,7 +51,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *,
         pause: Callable[[], float],
         on_error: Callable[[dict[str, Any]], None],
-        callback_limit: int = 500_000,
+        callback_limit: int,
     ) -> None:
         super().__init__()
         self.process: Process | None = None

@@ -45,6 +45,10 @@ PATIENCE_SECONDS = 30 * DAY_SECONDS
 IDLE_DAYS = 100
 """So long nothing happens to any run, and none is due: what a scenario waits for then will never come."""
 TAIL_LINES = 60
+PLAN_CALLBACKS = 500_000
+SCENARIO_CALLBACKS = 5_000_000
+"""So much is done at most before it is said that it never ends. A scenario may go on for years: workers that only look
+for work do 700,000 in one."""
 
 Scenario = Callable[[Holdfast], Awaitable[object]]
 """What somebody does with workflows of his own, given a Holdfast to whom nothing happens."""
@@ -68,7 +72,11 @@ class World:
         self._journal = journal
         self._scenario = scenario
         self._chance = random.Random(f"world {plan.chance}")
-        self.loop = SimulatedLoop(pause=lambda: self._chance.random() * 0.01, on_error=self._fail)
+        self.loop = SimulatedLoop(
+            pause=lambda: self._chance.random() * 0.01,
+            on_error=self._fail,
+            callback_limit=PLAN_CALLBACKS if scenario is None else SCENARIO_CALLBACKS,
+        )
         self.clock = StoreClock(self.loop)
         self.store = MemoryStore(clock=self.clock)
         self.state = self.store._state  # noqa: SLF001 - it is watched from inside
