@@ -152,6 +152,8 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
         help="where results.md and results.svg go; default: benchmarks/ for a whole run, .bench/ for any other",
     )
     given = parser.parse_args(arguments)
+    if given.rounds is not None and given.rounds < 1:
+        parser.error("--rounds is at least 1")
     is_whole = not (given.quick or given.only or given.engines or given.rounds)
     given.output = given.output or (PROJECT / "benchmarks" if is_whole else ENVIRONMENTS)
     try:
