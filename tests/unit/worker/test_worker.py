@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast import Context, InvalidRequest, Registry, RunState
+from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, RunState
 from holdfast.core.clock import SECOND
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
@@ -328,3 +328,19 @@ async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.Lo
         async with hire(h):
             await h.execute(busy)
     assert "(busy) kept the worker's loop for" in caplog.text
+
+
+async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_have_taken_the_run_alone() -> None:
+    hf = Holdfast(store=MemoryStore())
+    hf.include(registry())
+    async with hf, hf.worker() as worker:
+        await (await hf.start("shop.order.v1", {"number": 1}, key="order")).result()
+        async with asyncio.timeout(10):
+            while not worker.is_idle:
+                await asyncio.sleep(0)
+        before = worker.clock.now()
+
+        with pytest.raises(KeyConflict):
+            await hf.start("shop.order.v1", {"number": 2}, key="order")
+
+        assert worker.clock.now() >= before
