@@ -104,7 +104,8 @@ class Claimer:
         Others are told, too, and may be quicker: after a claim in vain the next one waits a moment, so that many idle
         workers do not hinder those who write.
         """
-        if self._is_vain and self._room.clock.now() - self.asked_at < _VAIN_PAUSE:
+        # Asked for in the future, it was before the clock was set back.
+        if self._is_vain and 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE:
             self._is_wanted = True
             self._sleep_until(self.asked_at + _VAIN_PAUSE)
         else:
