@@ -374,7 +374,7 @@ async def test_a_retry_policy_that_raises_blocks_the_run_instead_of_leaving_it_s
         assert "no idea how long" in str(info.error)
 
 
-@pytest.mark.parametrize("error", [SystemExit("bye"), asyncio.CancelledError("self")])
+@pytest.mark.parametrize("error", [SystemExit("bye"), asyncio.CancelledError("self"), GeneratorExit("odd")])
 async def test_a_body_that_raises_more_than_an_exception_fails_its_step_and_not_the_worker(
     stage: Stage, error: BaseException
 ) -> None:

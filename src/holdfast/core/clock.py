@@ -78,29 +78,25 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)
 
 
-_SET_BACK: Micros = SECOND
-"""So far behind no answer is merely late."""
-
-
 class FollowingClock:
     """A worker's clock: the store's last `now` plus monotonic time since, so never ahead of the store."""
 
     def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
-        self._told: Micros = 0
-        self._told_at = monotonic_ns()
+        self._lead: Micros = -(monotonic_ns() // 1_000)  # one number: it is read in several threads
 
-    def told(self, now: Micros) -> None:
+    def told(self, now: Micros, asked_at: Micros | None = None) -> None:
         """Take over the `now` of a store's answer, unless it is only behind because it took a while to arrive.
 
-        If it is far behind, the store's clock was set back: whoever did not follow would ask over and over for what
-        is due by his clock and not by the store's.
+        That may be long: the process stood still, or its loop was kept busy. But no answer is from before it was
+        asked for. One that says so tells that the store's clock was set back; whoever did not follow would ask over
+        and over for what is due by his clock and not by the store's.
         """
-        if not 0 <= self.now() - now < _SET_BACK:
-            self._told, self._told_at = now, self._monotonic_ns()
+        if now > self.now() or (asked_at is not None and now < asked_at):
+            self._lead = now - self._monotonic_ns() // 1_000
 
     def now(self) -> Micros:
-        return self._told + (self._monotonic_ns() - self._told_at) // 1_000
+        return self._lead + self._monotonic_ns() // 1_000
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)

@@ -136,18 +136,21 @@ class Inbox:
 
     def has_due(self, now: Micros) -> bool:
         """Whether something is due by `now`."""
-        if self._latest_at > now:
-            self._bring_forward(now)
         at = self.next_deadline()
+        while self._latest_at > now and self._bring_forward(now):
+            at = self.next_deadline()  # which offers anew, as it came, what was paired with an operation that is gone
         return at is not None and at <= now
 
-    def _bring_forward(self, now: Micros) -> None:
-        """What has arrived is there now, whatever it says: the store's clock was set back since.
+    def _bring_forward(self, now: Micros) -> bool:
+        """What has arrived is there now, whatever it says: the store's clock was set back since. False if all is.
 
         A run that took its word for it would sleep with unread mail.
         """
+        if not any(due[-2] is not None and due[0] > now for due in self._due):
+            return False
         self._due = [(now if due[-2] is not None and due[0] > now else due[0], *due[1:]) for due in self._due]
         heapq.heapify(self._due)
+        return True
 
     def overdue(self) -> Operation | None:
         """After `has_due`: the operation whose own time is what is due first, if it is that."""

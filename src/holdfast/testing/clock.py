@@ -34,7 +34,7 @@ class VirtualClock:
     def now(self) -> Micros:
         return self._now
 
-    def told(self, now: Micros) -> None:
+    def told(self, now: Micros, asked_at: Micros | None = None) -> None:
         """A store's answer says what time it is: the same as here."""
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> VirtualTimer:

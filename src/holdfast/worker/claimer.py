@@ -77,7 +77,8 @@ class Claimer:
         self._is_stopped = False
         self._is_failing = False
         self._loudness = logging.WARNING
-        self._asked_at: Micros = 0
+        self.asked_at: Micros = 0
+        """When the last claim was made."""
         self._is_vain = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
@@ -103,9 +104,10 @@ class Claimer:
         Others are told, too, and may be quicker: after a claim in vain the next one waits a moment, so that many idle
         workers do not hinder those who write.
         """
-        if self._is_vain and self._room.clock.now() - self._asked_at < _VAIN_PAUSE:
+        # Asked for in the future, it was before the clock was set back.
+        if self._is_vain and 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE:
             self._is_wanted = True
-            self._sleep_until(self._asked_at + _VAIN_PAUSE)
+            self._sleep_until(self.asked_at + _VAIN_PAUSE)
         else:
             self.wake()
 
@@ -141,7 +143,7 @@ class Claimer:
             return
         self._is_wanted = False
         self._disarm()
-        self._asked_at = self._room.clock.now()
+        self.asked_at = self._room.clock.now()
         self._task = self._loop.create_task(self._ask())
         self._task.add_done_callback(self._answered)
 

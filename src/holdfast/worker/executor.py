@@ -147,14 +147,16 @@ class Executor:
             await _begun()
             # Called in here, not before: what the call itself raises (wrong arguments) is reported like all else.
             value = await (body.call.function(*body.call.arguments(body.info)) if body.value is None else body.value)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except asyncio.CancelledError:
             if type(body.value) is CoroutineType:
                 body.value.close()  # cancelled before its first step, it was never awaited
             # Not by us (then nobody listens): the body's own cancellation is its error like any other.
             error = asyncio.CancelledError("the step's body was cancelled")
-        except BaseException as raised:  # noqa: BLE001 - also SystemExit, with which a task would end its loop
+        except BaseException as raised:  # also SystemExit, with which a task would end its loop
+            if self._loop.is_closed():
+                raise  # this coroutine is thrown away with its task
             error = raised
         body.task = None
         self._ended.append((body, value, error))

@@ -27,21 +27,24 @@ _log = logging.getLogger("holdfast.worker")
 
 
 class Heart:
-    """Beats until stopped; every answer of the store is handed to the loop."""
+    """Beats until stopped; every answer of the store is handed to the loop, with when it was asked for."""
 
     def __init__(
         self,
         store: Store,
         info: Callable[[], WorkerInfo],
         lease: Micros,
+        *,
         holdings: Callable[[], Sequence[Holding]],
-        renewed: Callable[[Sequence[Holding], Verdicts], None],
+        now: Callable[[], Micros],
+        renewed: Callable[[Sequence[Holding], Micros, Verdicts], None],
     ) -> None:
         self._store = store
         self._tell = info
         self._info = info()
         self._lease = lease
         self._holdings = holdings
+        self._now = now
         self._renewed = renewed
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
@@ -80,9 +83,9 @@ class Heart:
 
     def _beat(self) -> None:
         try:
-            holdings = self._holdings()
+            holdings, asked_at = self._holdings(), self._now()
             answer = self._store.renew(self._info, holdings, self._lease)
-            self._loop.call_soon_threadsafe(self._renewed, holdings, answer)
+            self._loop.call_soon_threadsafe(self._renewed, holdings, asked_at, answer)
         except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
             if not self._is_failing and not self._loop.is_closed():
                 self._loudness = loudness(error)

@@ -156,7 +156,7 @@ class HeldRun:
         now = self._holder.clock.now()
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
-        if not self._is_giving_back() and self._refusal is None and self._is_leased(now):
+        if self._may_begin(now):
             for call in self._turn.startable(now):
                 if isinstance(call, TxCall):
                     self._transact(call, now)
@@ -164,13 +164,17 @@ class HeldRun:
                     self._execute(call, now)
         if self._sent is None:
             self._wanted = self._next(now)
-        self._arm()
+        self._arm(now)
         # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
         is_lingering = not self._bodies and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
         if self._sent is None and self._wanted is not None:
             self._holder.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
+
+    def _may_begin(self, now: Micros) -> bool:
+        """Whether steps may be begun: the run is to go on, and to go on here."""
+        return not self._is_giving_back() and self._refusal is None and self._is_leased(now)
 
     def _is_leased(self, now: Micros) -> bool:
         """Whether nobody else can have the run. A process that stood still does not know: its next heartbeat tells."""
@@ -418,14 +422,14 @@ class HeldRun:
 
     # Time
 
-    def _arm(self) -> None:
+    def _arm(self, now: Micros) -> None:
         """Be called back when something of this run is due by itself."""
         deadline = self._turn.next_deadline()
         if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
             deadline = None
         is_writing = self._sent is not None or self._wanted is not None
-        if deadline is not None and is_writing and deadline <= self._holder.clock.now():
-            deadline = None  # it waits for what is being written, whose answer goes on from there
+        if deadline is not None and deadline <= now and (is_writing or not self._may_begin(now)):
+            deadline = None  # it waits for something else: an answer, a heartbeat, a body. That goes on from there
         if deadline == self._timer_at:
             return
         self._disarm()

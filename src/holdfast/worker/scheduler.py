@@ -38,7 +38,8 @@ _log = logging.getLogger("holdfast.scheduler")
 class Scheduler:
     """Fires until stopped. Sleeps until the next slot, a hint, or the poll; `poll=None`: only the first two.
 
-    `told` is called with the time of each answer of the store, `looked` after each look with whether runs were made.
+    `told` is called with the time of each answer of the store and when it was asked for, `looked` after each look with
+    whether runs were made.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Scheduler:
         clock: Clock,
         *,
         poll: Micros | None,
-        told: Callable[[Micros], None],
+        told: Callable[[Micros, Micros], None],
         looked: Callable[[bool], None],
         herald: Herald | None = None,
     ) -> None:
@@ -119,8 +120,9 @@ class Scheduler:
         after: tuple[Micros, str] = (0, "")
         times: list[Micros] = []
         while True:
+            asked_at = self._clock.now()
             due = await self._store.due_schedules(PAGE, after)
-            self._tell_time(due.now)
+            self._tell_time(due.now, asked_at)
             for batch in _batches(self._firings(due.schedules, due.now)):
                 times += self._told(batch, await self._store.fire(batch), due.now)
             if len(due.schedules) < PAGE or self._is_stopped:

@@ -52,7 +52,7 @@ _log = logging.getLogger("holdfast.worker")
 class WorkerClock(Clock, Protocol):
     """A clock that follows the store's."""
 
-    def told(self, now: Micros) -> None: ...
+    def told(self, now: Micros, asked_at: Micros | None = None) -> None: ...
 
 
 class Worker:
@@ -192,7 +192,14 @@ class Worker:
         await self.renew()
         await self._declare_schedules()
         if self._has_heart:
-            self._heart = Heart(self._store, lambda: self._info, self._lease, self._holdings, self._renewed)
+            self._heart = Heart(
+                self._store,
+                lambda: self._info,
+                self._lease,
+                holdings=self._holdings,
+                now=self.clock.now,
+                renewed=self._renewed,
+            )
             self._heart.start()
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
@@ -404,6 +411,7 @@ class Worker:
         self._changed.set()
 
     def _take_claimed(self, claimed: Claimed) -> None:
+        self.clock.told(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)
 
     def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
@@ -464,9 +472,11 @@ class Worker:
     def _holdings(self) -> list[Holding]:
         return [held.holding for held in list(self._held.values())]
 
-    def _renewed(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
+    def _renewed(self, holdings: Sequence[Holding], asked_at: Micros, answer: Verdicts) -> None:
+        self.clock.told(answer.now, asked_at)
         self._renewed_at = answer.now
-        self.leased_until = max(self.leased_until, answer.now + self._lease)
+        if self._has_heart:
+            self.leased_until = answer.now + self._lease
         self._heard(holdings, answer)
 
     def _heard(self, holdings: Sequence[Holding], answer: Verdicts) -> None:
@@ -485,8 +495,8 @@ class Worker:
 
     async def renew(self) -> None:
         """Renew the leases now; the heart does so in time."""
-        holdings = self._holdings()
+        holdings, asked_at = self._holdings(), self.clock.now()
         answer = await asyncio.to_thread(self._store.renew, self._info, holdings, self._lease)
-        asyncio.get_running_loop().call_soon(self._renewed, holdings, answer)
-        self.clock.told(answer.now)
+        asyncio.get_running_loop().call_soon(self._renewed, holdings, asked_at, answer)
+        self.clock.told(answer.now, asked_at)
         self._renewed_at = answer.now

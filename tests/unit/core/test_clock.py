@@ -34,11 +34,21 @@ def test_a_following_clock_does_not_go_back_when_an_answer_was_a_while_on_its_wa
     watch = Stopwatch()
     clock = FollowingClock(watch)
     clock.told(THEN)
-    watch.pass_by(10)
+    asked_at = clock.now()
+    watch.pass_by(3600)  # the process stood still
 
-    clock.told(THEN + 10 * SECOND - SECOND // 2)
+    clock.told(THEN + SECOND, asked_at)
 
-    assert clock.now() == THEN + 10 * SECOND
+    assert clock.now() == THEN + 3600 * SECOND
+
+
+def test_a_following_clock_does_not_go_back_for_an_answer_of_which_nobody_knows_when_it_was_asked_for() -> None:
+    clock = FollowingClock(Stopwatch())
+    clock.told(THEN)
+
+    clock.told(THEN - 60 * SECOND)
+
+    assert clock.now() == THEN
 
 
 def test_a_following_clock_goes_back_when_the_store_was_set_back() -> None:
@@ -46,7 +56,7 @@ def test_a_following_clock_goes_back_when_the_store_was_set_back() -> None:
     clock = FollowingClock(watch)
     clock.told(THEN)
 
-    clock.told(THEN - 60 * SECOND)
+    clock.told(THEN - 60 * SECOND, asked_at=clock.now())
 
     assert clock.now() == THEN - 60 * SECOND
 

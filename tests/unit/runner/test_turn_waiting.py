@@ -101,6 +101,17 @@ def test_t4_hearing_of_the_same_arrival_twice_changes_nothing() -> None:
     assert rig.result() == "[1,2]"
 
 
+def test_t4_what_has_arrived_is_fed_to_whoever_is_left_to_take_it_though_the_clock_was_set_back_since() -> None:
+    async def workflow(ctx: Context) -> Any:
+        first, second = (asyncio.ensure_future(ctx.receive("x")) for _ in range(2))
+        await ctx.receive("stop")
+        first.cancel()
+        return await second
+
+    rig = Rig(workflow).begin().arrive(message(1, "stop", "0", 0), message(2, "x", "2", 500))
+    assert rig.result() == "2"
+
+
 def test_t4_a_standstill_that_asks_for_nothing_durable_blocks_the_run() -> None:
     async def shop(ctx: Context) -> None:
         await asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import SqliteStore, watch
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 
 PRELUDE = """
@@ -306,6 +306,36 @@ async def test_a_store_that_was_only_made_can_be_opened_in_a_forked_child(path: 
 
     assert answer == "it worked"
     assert SqliteStore(path).schema().current > 0
+
+
+async def test_processes_that_were_forked_before_the_store_was_opened_hear_of_each_other_at_once(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    store, is_forked, may_go_on = SqliteStore(path), tmp_path / "forked", tmp_path / "go-on"
+
+    async def begin() -> None:
+        await store.open()
+        await start(store, an_intent(1))
+        await store.close()
+
+    def attempt() -> None:
+        is_forked.touch()
+        while not may_go_on.exists():
+            time.sleep(0.005)
+        asyncio.run(begin())
+
+    child = asyncio.create_task(asyncio.to_thread(forked, attempt))
+    async with asyncio.timeout(10):
+        while not is_forked.exists():
+            await asyncio.sleep(0.005)
+        await store.open()
+        heard: asyncio.Queue[Hint] = asyncio.Queue()
+        store.listen(heard.put_nowait)
+        may_go_on.touch()
+        assert await child == "it worked"
+        assert (await heard.get()).is_foreign
+    await store.close()
 
 
 async def test_a_database_that_was_closed_can_be_opened_in_a_forked_child(path: Path) -> None:

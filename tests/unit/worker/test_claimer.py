@@ -89,6 +89,19 @@ async def test_after_a_claim_in_vain_the_news_of_others_wait_a_moment(
     assert store.claims == 2
 
 
+async def test_the_news_of_others_do_not_wait_until_a_clock_that_was_set_back_has_caught_up(
+    claimer: Claimer, store: Asked, clock: SettableClock
+) -> None:
+    claimer.wake()
+    await settled(claimer)
+    clock._now -= 3600 * SECOND
+
+    claimer.wake_for_others()
+    await settled(claimer)
+
+    assert store.claims == 2
+
+
 async def test_who_wins_something_asks_at_once_when_others_have_news(
     claimer: Claimer, store: Asked, clock: SettableClock
 ) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from holdfast import Context, InvalidRequest, Registry, RunState
-from holdfast.core.clock import SECOND
+from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunState
+from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
 from holdfast.stores.memory import MemoryStore
@@ -328,3 +328,63 @@ async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.Lo
         async with hire(h):
             await h.execute(busy)
     assert "(busy) kept the worker's loop for" in caplog.text
+
+
+async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_have_taken_the_run_alone() -> None:
+    hf = Holdfast(store=MemoryStore())
+    hf.include(registry())
+    async with hf, hf.worker() as worker:
+        await (await hf.start("shop.order.v1", {"number": 1}, key="order")).result()
+        async with asyncio.timeout(10):
+            while not worker.is_idle:
+                await asyncio.sleep(0)
+        before = worker.clock.now()
+
+        with pytest.raises(KeyConflict):
+            await hf.start("shop.order.v1", {"number": 2}, key="order")
+
+        assert worker.clock.now() >= before
+
+
+class CountingClock(FollowingClock):
+    """A clock that counts the timers that were set on it."""
+
+    timers = 0
+
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
+        self.timers += 1
+        return super().call_at(when, callback)
+
+
+@pytest.mark.parametrize("why", ["it is to pause", "its lease is over"])
+async def test_a_retry_that_is_due_and_may_not_begin_is_not_looked_at_over_and_over(why: str) -> None:
+    hf, clock, is_over = Holdfast(store=MemoryStore()), CountingClock(), asyncio.Event()
+    attempts: list[int] = []
+
+    async def failing() -> None:
+        attempts.append(len(attempts))
+        raise ValueError
+
+    @hf.workflow("busy.v1")
+    async def busy(ctx: Context) -> None:
+        retry = Retry(initial=0.05, jitter=0)
+        await asyncio.gather(ctx.step("long", is_over.wait), ctx.step("failing", failing, retry=retry))
+
+    async with hf, hf._hire(clock=clock, poll=None):
+        run = await hf.start(busy)
+        async with asyncio.timeout(10):
+            while not attempts:
+                await asyncio.sleep(0)
+        if why == "it is to pause":
+            await run.pause()
+        else:
+            clock.told(clock.now() + 3600 * SECOND)
+        await asyncio.sleep(0.2)
+
+        before = clock.timers
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+        assert len(attempts) == 1
+        assert clock.timers - before < 5
+        is_over.set()

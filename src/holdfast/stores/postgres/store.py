@@ -165,8 +165,9 @@ class PostgresStore(Reading):
     async def now(self) -> Micros:
         if self._clock is not None:
             return self._clock.now()
+        asked_at = self._following.now()
         told = await self._running(self._readers).run(lambda connection: answer(connection, self._calls.now))
-        self._following.told(int(told))
+        self._following.told(int(told), asked_at)
         return int(told)
 
     @property
@@ -200,7 +201,7 @@ class PostgresStore(Reading):
 
     async def _claim(self, request: ClaimRequest) -> tuple[Claimed, bool]:
         """What is leased, and whether producers in SQL have asked for something."""
-        at = self._at
+        at, asked_at = self._time()
         repeat = msgspec.structs.replace(request, is_repeat=True)
         found = await self._running(self._wire).hold(
             lambda: claims.claim(self._calls, request, at), again=lambda: claims.claim(self._calls, repeat, at)
@@ -212,7 +213,7 @@ class PostgresStore(Reading):
                 lambda connection: hold(connection, claims.claim_limited(self._calls, request, found, at)),
                 again=lambda connection: hold(connection, claims.claim_again(self._calls, repeat, at)),
             )
-        self._following.told(claimed.now)
+        self._following.told(claimed.now, asked_at)
         self._held.lease(claimed.leases)
         return claimed, found.has_requests
 
@@ -240,7 +241,7 @@ class PostgresStore(Reading):
         def talk() -> Talk[tuple[Verdicts, News]]:
             writing = Writing(self._calls, self._held, at=at, now=now)
             verdicts = yield from writing.write(batch)
-            self._following.told(verdicts.now)
+            self._following.told(verdicts.now, now)
             return verdicts, writing.news
 
         return self._write(talk, is_small=len(batch) == 1)

@@ -41,7 +41,7 @@ class Others:
         self.listeners: tuple[Listener, ...] = ()
         self._changing = threading.Lock()
         self._files = files
-        self._sender = secrets.token_hex(4)  # a store's: two in one process are as strange to each other as processes
+        self._sender = ""
         self._board = Board(files, self._sender)
         self._watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
         self._has_touches = False
@@ -98,6 +98,10 @@ class Others:
     # For the writer, one thread at a time
 
     def open(self) -> None:
+        # A store's: two in one process are as strange to each other as processes. And not before it is opened: one that
+        # was made before a fork is opened in several processes.
+        self._sender = secrets.token_hex(4)
+        self._board = Board(self._files, self._sender)
         self._board.open()
 
     def close(self) -> None:
