@@ -127,6 +127,19 @@ async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene
     assert [problem.partition(":")[0] for problem in problems(4)] == ["I11"]
 
 
+async def test_a_body_that_is_told_another_mark_than_the_recorded_one_is_noticed(scene: Scene) -> None:
+    lease = await arrange.held(scene.store, type="limited")
+    await arrange.write(
+        scene.store, arrange.checkpoint_for(lease, entries=(arrange.a_step("work", result='"mark 1"'),))
+    )
+    marks = crowd.Marks()
+
+    marks.told = [(lease.run.id, "mark 1")]
+    assert list(crowd.differences(scene.state, marks)) == []
+    marks.told = [(lease.run.id, "mark 2")]
+    assert [told.partition(":")[0] for told in crowd.differences(scene.state, marks)] == ["I4"]
+
+
 async def test_a_claim_that_the_audit_does_not_tell_of_is_noticed(scene: Scene) -> None:
     lease = await arrange.held(scene.store)
     scene.watch.wrote("create", ())

@@ -1,8 +1,9 @@
 """The crowd: small workflows that stand for what people run, beside the programs. What is said of them is checked.
 
 Mailboxes get letters from two senders at once, each of whom writes one after another; runs of a limited type wait for
-each other, and those of a rated one for their time; takers share the events of a queue; ticks are made by a schedule
-or started by a key or with a delay, and not kept for long; a deadly one kills its worker.
+each other, and their bodies never give the same twice; those of a rated one wait for their time; takers share the
+events of a queue; ticks are made by a schedule or started by a key or with a delay, and not kept for long; a deadly one
+kills its worker.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout
+from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout, step_info
 from holdfast.core.clock import SECOND
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
@@ -31,9 +32,24 @@ async def work() -> str:
     return "done"
 
 
-def build(registry: Registry, kill: Callable[[], None]) -> None:
+class Marks:
+    """A body that gives another mark each time it is executed, and remembers which one it was told, by run."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self._count = 0
+
+    async def make(self, before: str = "") -> str:
+        if before:
+            self.told.append((step_info().run_id, before))
+        self._count += 1
+        return f"mark {self._count}"
+
+
+def build(registry: Registry, kill: Callable[[], None]) -> Marks:
     """Register the workflows. `kill` has the process vanish in which it is called."""
     _build_others(registry, kill)
+    marks = Marks()
 
     @registry.workflow("mailbox", crash_limit=30)
     async def mailbox(ctx: Context, count: int) -> list[Any]:
@@ -46,9 +62,9 @@ def build(registry: Registry, kill: Callable[[], None]) -> None:
 
     @registry.workflow("limited", crash_limit=30)
     async def limited(ctx: Context) -> list[str]:
-        done = [await ctx.step("work", work, retry=PATIENT)]
+        first = await ctx.step("work", marks.make, retry=PATIENT)
         await ctx.sleep(2)
-        return [*done, await ctx.step("more", work, retry=PATIENT)]
+        return [first, await ctx.step("more", marks.make, first, retry=PATIENT)]
 
     @registry.workflow("taker", crash_limit=30)
     async def taker(ctx: Context, patience: float | None = None) -> Any:
@@ -58,6 +74,8 @@ def build(registry: Registry, kill: Callable[[], None]) -> None:
             return None
         await ctx.step("use", work, retry=PATIENT)
         return found
+
+    return marks
 
 
 def _build_others(registry: Registry, kill: Callable[[], None]) -> None:
@@ -114,6 +132,23 @@ def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterat
     for (run_id, _, _), count in bodies.items():
         if run_id in deadly and count > CRASH_LIMIT:
             yield f"I11: {run_id} has killed {count} workers, and should have been blocked after {CRASH_LIMIT}"
+
+
+def differences(state: State, marks: Marks) -> Iterator[str]:
+    """Where a body or a result had another mark than the one that is recorded."""
+    for run_id, told in marks.told:
+        if told != _recorded(state, run_id, "work"):
+            yield f"I4: {run_id} was told {told}, and {_recorded(state, run_id, 'work')} is recorded"
+    for run_id, record in state.records.items():
+        if record.run.type == "limited" and record.run.state is RunState.SUCCEEDED:
+            marked = [_recorded(state, run_id, location) for location in ("work", "more")]
+            if json.loads(record.run.result or "null") != marked:
+                yield f"I4: the result of {run_id} is {record.run.result}, and {marked} are recorded"
+
+
+def _recorded(state: State, run_id: str, location: str) -> Any:
+    entry = state.records[run_id].entries.get(location)
+    return None if entry is None or entry.result is None else json.loads(entry.result)
 
 
 def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:

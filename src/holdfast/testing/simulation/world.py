@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from holdfast.app import Holdfast
@@ -82,6 +83,7 @@ class World:
         self.state = self.store._state  # noqa: SLF001 - it is watched from inside
         self.watch = Watch(self.state, self.clock.now, self.clock.passed)
         self.ledger = Ledger()
+        self._marks = crowd.Marks()
         self.registry = Registry()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.violation: Violation | None = None
@@ -96,7 +98,7 @@ class World:
         self._over = self.loop.create_future()
         if source is None:
             performer.build(self.registry, self.ledger)
-            crowd.build(self.registry, self._kill_current)
+            self._marks = crowd.build(self.registry, self._kill_current)
         else:
             self.registry.include(source)
 
@@ -409,7 +411,8 @@ class World:
         self.watch.finish()
         for name, program in self._programs():
             self._check_program(name, program)
-        for problem in crowd.problems(self.state, self.watch.bodies):
+        crowded = crowd.problems(self.state, self.watch.bodies)
+        for problem in chain(crowded, crowd.differences(self.state, self._marks)):
             raise Violation(*problem.split(": ", 1))
 
     def _check_program(self, name: str, program: Program) -> None:
