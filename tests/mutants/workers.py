@@ -34,7 +34,7 @@ MUTANTS = (
         edits=(
             Edit(
                 "core/clock.py",
-                "        return self._lead + self._monotonic_ns() // 1_000",
+                "        return (self._lead_ns + self._monotonic_ns()) // 1_000",
                 "        return time.time_ns() // 1_000",
             ),
         ),

@@ -83,7 +83,8 @@ class FollowingClock:
 
     def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
-        self._lead: Micros = -(monotonic_ns() // 1_000)  # one number: it is read in several threads
+        # One number, as it is read in several threads; and not rounded, or it would be ahead by what was cut off.
+        self._lead_ns = -monotonic_ns()
 
     def told(self, now: Micros, asked_at: Micros | None = None) -> None:
         """Take over the `now` of a store's answer, unless it is only behind because it took a while to arrive.
@@ -93,10 +94,10 @@ class FollowingClock:
         and over for what is due by his clock and not by the store's.
         """
         if now > self.now() or (asked_at is not None and now < asked_at):
-            self._lead = now - self._monotonic_ns() // 1_000
+            self._lead_ns = now * 1_000 - self._monotonic_ns()
 
     def now(self) -> Micros:
-        return self._lead + self._monotonic_ns() // 1_000
+        return (self._lead_ns + self._monotonic_ns()) // 1_000
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(max(0, when - self.now()) / SECOND, callback)

@@ -30,6 +30,17 @@ def test_a_following_clock_tells_what_the_store_said_last_and_the_time_since() -
     assert clock.now() == THEN + 2.5 * SECOND
 
 
+def test_a_following_clock_is_not_ahead_by_what_is_less_than_a_microsecond() -> None:
+    watch = Stopwatch()
+    watch.nanoseconds += 999
+    clock = FollowingClock(watch)
+    clock.told(THEN)
+
+    watch.nanoseconds += 1
+
+    assert clock.now() == THEN
+
+
 def test_a_following_clock_does_not_go_back_when_an_answer_was_a_while_on_its_way() -> None:
     watch = Stopwatch()
     clock = FollowingClock(watch)
