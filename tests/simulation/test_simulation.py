@@ -74,7 +74,7 @@ def forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_broken_is_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_the_fence(monkeypatch)
-    plan = next(plan_of(seed) for seed in range(400) if played(plan_of(seed)).rule)
+    plan = next(plan_of(seed) for seed in range(400) if played(plan_of(seed)).rule == "I5")
     before = played(plan)
 
     smallest = shrunk(plan, lambda smaller: played(smaller).rule == before.rule, tries=40)
