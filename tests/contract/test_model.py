@@ -25,7 +25,7 @@ from holdfast.stores.memory.state import Record, State
 from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import Operation
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.talks import Talk, Trip
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
 from holdfast.testing.postgres import Databases
@@ -56,7 +56,9 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
     """Number events as the model does; a sequence leaves out numbers that were drawn in vain."""
     last = 0
 
-    def without_gaps(calls: Calls, wishes: Wishes, operation: Operation[Any], at: Micros | None) -> Talk[Any]:
+    def without_gaps(
+        calls: Calls, wishes: Wishes, operation: Operation[Any], at: Micros | None, commit: Trip | None = None
+    ) -> Talk[Any]:
         seen: list[WorkingSet] = []
 
         def watched(working: WorkingSet, now: Micros) -> Any:
@@ -69,6 +71,8 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
         told = yield from attempt(calls, wishes, watched, at)
         last = max([last, *(working.event_count for working in seen)])
         yield number, (max(1, last), last > 0)  # for whoever asks how far it is
+        if commit is not None:
+            yield commit
         return told
 
     def raised(_schema: str, number: int) -> Talk[None]:
