@@ -224,14 +224,15 @@ end
 $$;
 
 -- Runs as whoever has claimed them gets them, with their histories and inboxes.
-create function leases_v1(claimed text[]) returns json
+-- Nobody has written anything before the first claim, but he may have before it is repeated.
+create function leases_v1(claimed text[], is_repeat boolean) returns json
     language plpgsql stable
     as $$
 begin
     return (
         select coalesce(json_agg(json_build_object(
             'run', row_to_json(r),
-            'entries', case when r.token = 1 then '[]'::json else history_v1(r.id) end,
+            'entries', case when r.token = 1 and not is_repeat then '[]'::json else history_v1(r.id) end,
             'arrivals', case when r.arrivals = 0 then '[]'::json else newer_v1(r.id, 0) end
         ) order by c.place), '[]')
         from unnest(claimed) with ordinality as c (id, place)
@@ -379,7 +380,7 @@ begin
         'now', now,
         'next_ready_at', next_ready,
         'has_requests', exists (select from requests),
-        'leases', leases_v1(claimed)
+        'leases', leases_v1(claimed, is_repeat)
     )::text;
 end
 $$;
@@ -404,7 +405,7 @@ begin
     if cardinality(worn) > 0 then
         perform trim_v1(worn);
     end if;
-    return json_build_object('next_ready_at', next_ready_v1(types, by_worker), 'leases', leases_v1(claimed))::text;
+    return json_build_object('next_ready_at', next_ready_v1(types, by_worker), 'leases', leases_v1(claimed, false))::text;
 end
 $$;
 
