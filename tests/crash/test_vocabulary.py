@@ -18,7 +18,7 @@ from holdfast.testing.programs.interpreter import Interpreter
 from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
 
-PROGRAMS = int(os.environ.get("HOLDFAST_VOCABULARY", "400"))
+PROGRAMS = int(os.environ.get("HOLDFAST_VOCABULARY", "160"))
 BATCHES = 8
 
 
