@@ -25,6 +25,9 @@ from benchmarks.versus.numbers import shown
 from benchmarks.versus.results import About, Results
 from benchmarks.versus.workloads import Workload, workloads_named
 
+COMMITTED = PROJECT / "benchmarks"
+"""Where the results of a whole run are written, to be kept."""
+
 
 def main(arguments: list[str] | None = None) -> None:
     given = _parsed(arguments)
@@ -46,6 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
     results = replace(results, facts=facts | _run_facts(results, len(plan), form, time.monotonic() - started))
     console.print(report.table(results))
     console.print(report.verdicts(results))
+    if len(cells) < len(plan) and given.output == COMMITTED:
+        given.output = ENVIRONMENTS  # broken off: what was measured wholly stays as it is
     write(results, given.output, console)
 
 
@@ -155,7 +160,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     if given.rounds is not None and given.rounds < 1:
         parser.error("--rounds is at least 1")
     is_whole = not (given.quick or given.only or given.engines or given.rounds)
-    given.output = given.output or (PROJECT / "benchmarks" if is_whole else ENVIRONMENTS)
+    given.output = given.output or (COMMITTED if is_whole else ENVIRONMENTS)
     try:
         given.engines, given.only = engines_named(given.engines), workloads_named(given.only, is_quick=given.quick)
     except ValueError as error:

@@ -17,7 +17,24 @@ LOSSES_LIMIT = 5
 HORIZON_SECONDS = 600.0
 """By then everything has been begun, and nothing goes wrong any more."""
 
-CALLS = {"checkpoint": 12, "claim": 12, "renew": 3, "create": 4, "look": 3, "send": 4, "control": 2, "fire": 3}
+CALLS = {
+    "checkpoint": 12,
+    "claim": 12,
+    "renew": 3,
+    "create": 4,
+    "look": 3,
+    "send": 4,
+    "control": 2,
+    "fire": 3,
+    "emit": 3,
+    "due_schedules": 3,
+    "offer_types": 1,
+    "put_schedules": 1,
+    "retire": 1,
+    "open": 1,
+    "prune": 1,
+    "history": 1,
+}
 """Faults hit one of the first so many calls of a process, by name; the first more often than the others."""
 
 

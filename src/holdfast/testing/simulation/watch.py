@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from holdfast.core import limits, rules
@@ -363,11 +364,15 @@ class Watch:
         for run_id in self.accepted:
             if run_id not in self._state.records:
                 raise Violation("I1", f"run {run_id} was accepted, and is not there")
-        for record in self._state.records.values():
-            run = record.run
-            if run.state in ENDS:
+        for run_id, record in self._state.records.items():
+            self._compare(self._shadows[run_id], record, "the end", None, None)
+            if record.run.state in ENDS:
                 self._check_ended(record)
             self._check_audit(record)
+        self._check_belongings()
+
+    def _check_belongings(self) -> None:
+        """Slots, keys and events belong to runs that are there, and know of them."""
         for slot, holders in self._state.slots.items():
             for run_id in holders:
                 holder = self._state.records.get(run_id)
@@ -376,6 +381,10 @@ class Watch:
         for key, run_id in self._state.keys.items():
             if run_id not in self._state.records:
                 raise Violation("I8", f"key {key} names a run that is not there")
+        for published in chain.from_iterable(self._state.events.values()):
+            holder = self._state.records.get(published.holder or "")
+            if published.state == "handed" and (holder is None or holder.run.state in ENDS):
+                raise Violation("I8", f"event {published.number} was handed to {published.holder}, who is gone")
 
     def _check_ended(self, record: Record) -> None:
         run = record.run
