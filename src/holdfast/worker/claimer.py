@@ -104,8 +104,9 @@ class Claimer:
         Others are told, too, and may be quicker: after a claim in vain the next one waits a moment, so that many idle
         workers do not hinder those who write.
         """
-        # Asked for in the future, it was before the clock was set back.
-        if self._is_vain and 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE:
+        # Asked for in the future, it was before the clock was set back. Who does not poll has time stand still.
+        is_soon = 0 <= self._room.clock.now() - self.asked_at < _VAIN_PAUSE
+        if self._is_vain and is_soon and self._poll is not None:
             self._is_wanted = True
             self._sleep_until(self.asked_at + _VAIN_PAUSE)
         else:

@@ -443,10 +443,8 @@ class Worker:
     def _hear(self, hint: Hint) -> None:
         self._scheduler.hear(hint)
         if hint.is_elsewhere or not hint.ready.isdisjoint(self.types()):
-            if hint.is_foreign:
-                self._claimer.wake_for_others()
-            else:
-                self._claimer.wake()
+            wake = self._claimer.wake_for_others if hint.is_foreign else self._claimer.wake
+            wake()
         told = hint.arrived | hint.taken
         if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
             self._lookout.look(is_elsewhere=hint.is_elsewhere)

@@ -61,7 +61,7 @@ async def claimer(store: Asked, clock: SettableClock) -> Claimer:
         worker_id="w",
         types=lambda: (TYPE,),
         lease=30 * SECOND,
-        poll=None,
+        poll=3_600 * SECOND,
         take=taken.append,
     )
 

@@ -61,7 +61,7 @@ IN_ONE_STATEMENT = {
     "seen bigint;": "seen bigint; histories json;",
     "(select count(*) from candidates)": "(select count(*) from candidates), json_object_agg(l.id, history_v1(l.id))",
     "\n            from leased as l;": ", histories from leased as l;",
-    "leases_v1(claimed)": """(
+    "leases_v1(claimed, is_repeat)": """(
         select json_agg(json_build_object(
             'run', row_to_json(r), 'entries', coalesce(histories -> r.id, '[]'), 'arrivals', '[]'::json
         ) order by c.place)
