@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,8 +25,8 @@ from holdfast import Context, Holdfast, Registry
 STEPS = 5
 
 SETUP = """
-    One process: `Holdfast(url)` with `hf.worker(concurrency=500)`, everything else as it comes. SQLite with
-    `synchronous=FULL`. Bulk is `hf.start_many`.
+    One process: `Holdfast(url)` with `hf.worker(concurrency=500)`, and the thresholds of the garbage collector that
+    `holdfast worker` sets; everything else as it comes. SQLite with `synchronous=FULL`. Bulk is `hf.start_many`.
 """
 
 registry = Registry()
@@ -239,4 +240,5 @@ WORKLOADS: dict[str, Any] = {
 }
 
 if __name__ == "__main__":
+    gc.set_threshold(20_000, 20, 20)  # as `holdfast worker` does, which is not imported: it has a command line to bring
     Driver(("holdfast", "apsw", "psycopg"), SETUP, WORKLOADS).main()
