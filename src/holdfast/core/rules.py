@@ -153,6 +153,15 @@ def judge(run: Run | None, checkpoint: Checkpoint) -> Literal["apply", "applied"
     return "apply" if run.is_held else "applied"
 
 
+def _suspended_since(checkpoint: Checkpoint, now: Micros) -> Micros:
+    """Since when a run is suspended: from when on its holder counts `max_suspend`, if it has one.
+
+    Counted from another instant, its time would not be up yet when it is woken because of it, and begin anew.
+    """
+    limits = (wait.since for wait in checkpoint.waits or () if wait.location == MAX_SUSPEND_LOCATION)
+    return next(limits, now)
+
+
 def supersedes(entry: Entry, recorded: Entry) -> bool:
     """Whether an entry may replace what stands at its location: a settled one never changes again."""
     return not recorded.is_settled and (entry.is_settled or entry.attempts > recorded.attempts)
@@ -170,7 +179,7 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
                 return replace(run, crashes=crashes)
             free = _let_go(run, RunState.SUSPENDED, now, ready_at=next_deadline(checkpoint.waits or ()))
             error = run.error if run.rollback is not None else None
-            return replace(free, crashes=0, error=error, suspended_at=now)
+            return replace(free, crashes=0, error=error, suspended_at=_suspended_since(checkpoint, now))
         case Finish():
             return replace(_ended(run, step.state, now), result=step.result, error=step.error)
         case TurnAround():

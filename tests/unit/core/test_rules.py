@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import rules
+from holdfast.core.checkpoint import Checkpoint, Suspend
 from holdfast.core.model import Run, Wait, WaitKind
 from holdfast.core.states import ENDS, LIVE, RunState
 
@@ -92,3 +93,24 @@ def test_a_reopened_run_that_had_ended_tells_its_parent_nothing() -> None:
     child = replace(RUN, parent_id="p", parent_location="call")
     assert rules.reopened(replace(child, state=RunState.FAILED), NOW).parent_location is None
     assert rules.reopened(replace(child, state=RunState.BLOCKED), NOW).parent_location == "call"
+
+
+def test_a_run_is_suspended_since_its_holder_counts_the_time_it_may_be() -> None:
+    counted = Wait(location=rules.MAX_SUSPEND_LOCATION, kind=WaitKind.TIME, since=100, deadline=1_100)
+    held = Run(
+        id="r",
+        type="t",
+        state=RunState.RUNNING,
+        payload="{}",
+        created_at=0,
+        start_at=0,
+        updated_at=0,
+        worker="w",
+        token=1,
+    )
+
+    for waits, since in (((counted,), 100), ((), 150)):
+        suspended = rules.advanced(
+            held, Checkpoint(run_id=held.id, token=3, seen=0, next=Suspend(), waits=waits), now=150
+        )
+        assert suspended.suspended_at == since

@@ -394,7 +394,8 @@ class World:
         await self._until(lambda: all(is_settled(record.run) for record in self.state.records.values()))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        until = self.loop.time() + PATIENCE_SECONDS
+        longest = max((Interpreter().root(program, name).seconds for name, program in self._programs()), default=0.0)
+        until = self.loop.time() + PATIENCE_SECONDS + 2 * longest
         while not is_so():
             if self.loop.time() > until:
                 raise await self._stuck("it does not come to its end.")
