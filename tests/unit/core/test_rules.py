@@ -97,17 +97,7 @@ def test_a_reopened_run_that_had_ended_tells_its_parent_nothing() -> None:
 
 def test_a_run_is_suspended_since_its_holder_counts_the_time_it_may_be() -> None:
     counted = Wait(location=rules.MAX_SUSPEND_LOCATION, kind=WaitKind.TIME, since=100, deadline=1_100)
-    held = Run(
-        id="r",
-        type="t",
-        state=RunState.RUNNING,
-        payload="{}",
-        created_at=0,
-        start_at=0,
-        updated_at=0,
-        worker="w",
-        token=1,
-    )
+    held = replace(RUN, state=RunState.RUNNING, worker="w")
 
     for waits, since in (((counted,), 100), ((), 150)):
         suspended = rules.advanced(
