@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Hint(msgspec.Struct, frozen=True):
+class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
 
     `is_rescheduled`: a schedule was set or changed. `is_foreign`: all this was done by another process.
@@ -35,7 +35,7 @@ class News:
         self.replied: set[str] = set()
         self.is_rescheduled = False
 
-    def add(self, other: News) -> None:
+    def add(self, other: News | Hint) -> None:
         """Tell what another one has to tell, too."""
         self.ready |= other.ready
         self.arrived |= other.arrived

@@ -21,10 +21,10 @@ from holdfast.stores.sqlite.files import FILE_MODE, Files
 NOTES = 64
 NOTE_BYTES = 512
 
-_HEAD = struct.Struct(
-    "<QQ"
-)  # of the file that is watched: a mark that anybody may change, and how many notes there were
-_NOTE = struct.Struct("<QIH")  # its number, the checksum and the length of its text
+# Of the file that is watched: a mark that anybody may change, and how many notes there were.
+_HEAD = struct.Struct("<QQ")
+# Of a note: its number, the checksum and the length of its text.
+_NOTE = struct.Struct("<QIH")
 _TEXT_BYTES = NOTE_BYTES - _NOTE.size
 _MARK_BYTES = 8
 _NUMBERS = 1 << 64
@@ -38,16 +38,10 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, array_like=True):
-    """What somebody tells: the fields of a hint, or `is_more` if they did not fit."""
+    """What somebody tells: a hint, or none if it did not fit."""
 
     sender: str
-    is_more: bool = False
-    ready: frozenset[str] = frozenset()
-    arrived: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
-    taken: frozenset[str] = frozenset()
-    replied: frozenset[str] = frozenset()
-    is_rescheduled: bool = False
+    hint: Hint | None
 
 
 _encode = msgspec.json.encode
@@ -80,13 +74,12 @@ class Board:
 
     def post(self, hint: Hint) -> None:
         """Tell everybody. Only while nobody else can, and of nothing that is not committed."""
-        with suppress(
-            Exception
-        ):  # a full disk, for one. What was committed stands, and others look once a second anyway
+        # Whatever fails, a full disk for one: what was committed stands, and others look once a second anyway.
+        with suppress(Exception):
             number = self.heading().count
-            text = _encode(_note(self._sender, hint))
+            text = _encode(_Note(self._sender, None if hint.is_elsewhere else hint))
             if len(text) > _TEXT_BYTES:
-                text = _encode(_Note(self._sender, is_more=True))
+                text = _encode(_Note(self._sender, None))
             note = _NOTE.pack(number, zlib.crc32(text), len(text)) + text
             os.pwrite(self._notes, note, _place(number))
             # The file that is watched comes last, when there is something to be read.
@@ -134,29 +127,11 @@ def _place(number: int) -> int:
     return number % NOTES * NOTE_BYTES
 
 
-def _note(sender: str, hint: Hint) -> _Note:
-    return _Note(
-        sender,
-        hint.is_elsewhere,
-        hint.ready,
-        hint.arrived,
-        hint.ended,
-        hint.taken,
-        hint.replied,
-        hint.is_rescheduled,
-    )
-
-
 def _joined(notes: Iterable[_Note | None]) -> Hint:
     """What several notes say together."""
     news = News()
     for note in notes:
-        if note is None or note.is_more:
+        if note is None or note.hint is None:
             return Hint(is_elsewhere=True)
-        news.ready |= note.ready
-        news.arrived |= note.arrived
-        news.ended |= note.ended
-        news.taken |= note.taken
-        news.replied |= note.replied
-        news.is_rescheduled |= note.is_rescheduled
+        news.add(note.hint)
     return msgspec.structs.replace(news.hint() or Hint(), is_foreign=True)
