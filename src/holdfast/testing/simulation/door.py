@@ -21,6 +21,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.simulation.loop import Process, SimulatedLoop, settle
 from holdfast.testing.simulation.watch import CLAIMING, Watch
 
+LEASE_SECONDS = 60.0
+DELAY_SECONDS = 1.5 * LEASE_SECONDS
+FREEZE_SECONDS = 2 * LEASE_SECONDS
 OUTAGE_SECONDS = 5.0
 """So long it takes until a process knows that no answer comes."""
 
@@ -63,7 +66,6 @@ class Door:
         chance: random.Random,
         *,
         faults: Faults,
-        lease_seconds: float,
         slowness: float,
         deafness: float,
         flushes: int = 1,
@@ -77,7 +79,6 @@ class Door:
         self._slowness = slowness
         self._deafness = deafness
         self._calls: Counter[str] = Counter()
-        self._lease_seconds = lease_seconds
         self._is_closed = False
         self.leased = asyncio.Event()
         """Set when a run was leased to this process."""
@@ -110,9 +111,7 @@ class Door:
     async def _ask(self, name: str, *args: Any, **options: Any) -> Any:
         fault = self._next_fault(name)
         answer = self._world.loop.create_future()
-        delay = self.pause() + (self._lease_seconds * 1.5 if fault == "delay" else 0)
-        if fault == "freeze":
-            self._world.freeze(self._process, self._lease_seconds * 2)
+        delay = self.pause() + (DELAY_SECONDS if fault == "delay" else 0)
         self._world.loop.in_name_of(None, delay, self._arrive, answer, name, args, options, fault)
         return await answer
 
@@ -120,30 +119,37 @@ class Door:
         if self._is_closed:
             raise StoreUnavailable(f"{name}: the play is over")
         self._calls[name] += 1
-        return self._faults.pop((name, self._calls[name]), None)
+        fault = self._faults.pop((name, self._calls[name]), None)
+        if fault == "freeze":
+            self._world.freeze(self._process, FREEZE_SECONDS)
+        return fault
 
     def _arrive(
         self, answer: asyncio.Future[Any], name: str, args: tuple[Any, ...], options: dict[str, Any], fault: str | None
     ) -> None:
         """As the store: carry a call out, and send the answer back."""
-        value: Any = None
-        error: Exception | None = None
-        if fault == "crash before":
-            self._world.kill(self._process)
-        if fault in ("lose", "crash before"):
-            self._world.note(self._process, f"{name} did not arrive")
-            error = StoreUnavailable(f"{name}: lost on the way")
-        else:
-            value, error = self._carry_out(name, args, options)
-            if fault in ("deafen", "crash after"):
-                value, error = None, StoreUnavailable(f"{name}: carried out, but the answer got lost")
-                self._world.note(self._process, f"{name}: its answer got lost")
-            if fault == "crash after":
-                self._world.kill(self._process)
+        value, error = self._suffer(fault, name, args, options)
         if name in CLAIMING:
             self._world.loop.in_name_of(self._process, 0, self.leased.set)
         wait = OUTAGE_SECONDS if fault in ("lose", "deafen") else self.pause()
         self._world.loop.in_name_of(self._process, wait, settle, answer, value, error)
+
+    def _suffer(
+        self, fault: str | None, name: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Any, Exception | None]:
+        """Carry a call out as far as its fault lets it; what its sender gets to hear, if he lives."""
+        if fault == "crash before":
+            self._world.kill(self._process)
+        if fault in ("lose", "crash before"):
+            self._world.note(self._process, f"{name} did not arrive")
+            return None, StoreUnavailable(f"{name}: lost on the way")
+        value, error = self._carry_out(name, args, options)
+        if fault in ("deafen", "crash after"):
+            value, error = None, StoreUnavailable(f"{name}: carried out, but the answer got lost")
+            self._world.note(self._process, f"{name}: its answer got lost")
+        if fault == "crash after":
+            self._world.kill(self._process)
+        return value, error
 
     def _carry_out(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Exception | None]:
         watch = self._world.watch
@@ -163,22 +169,12 @@ class Door:
     def renew(self, *args: Any) -> Any:
         """The heartbeat's own way: it blocks, and is called where that takes a moment anyway."""
         fault = self._next_fault("renew")
-        if fault == "crash before":
-            self._world.kill(self._process)
-        if fault == "freeze":
-            self._world.freeze(self._process, self._lease_seconds * 2)
         if fault == "delay":  # nobody blocks for so long: it is given up, and arrives all the same
-            self._world.loop.in_name_of(None, self._lease_seconds * 1.5, self._carry_out, "renew", args, {})
+            self._world.loop.in_name_of(None, DELAY_SECONDS, self._carry_out, "renew", args, {})
             raise StoreUnavailable("renew: no answer so far")
-        if fault in ("lose", "crash before"):
-            raise StoreUnavailable("renew: lost on the way")
-        value, error = self._carry_out("renew", args, {})
-        if fault == "crash after":
-            self._world.kill(self._process)
+        value, error = self._suffer(fault, "renew", args, {})
         if error is not None:
             raise error
-        if fault in ("deafen", "crash after"):
-            raise StoreUnavailable("renew: carried out, but the answer got lost")
         return value
 
     # Hints

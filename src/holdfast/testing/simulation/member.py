@@ -14,12 +14,11 @@ from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.runner.step_info import step_info
 from holdfast.testing.programs.ledger import Ledger
-from holdfast.testing.simulation.door import Door, Surroundings
+from holdfast.testing.simulation.door import LEASE_SECONDS, Door, Surroundings
 from holdfast.testing.simulation.loop import Process
 from holdfast.testing.simulation.plan import Plan
 from holdfast.worker.worker import Worker
 
-LEASE_SECONDS = 60.0
 POLL: Micros = 3_600 * SECOND
 AGAIN_SECONDS = 2.0
 

@@ -390,7 +390,7 @@ class Watch:
         run = record.run
         left = [name for name in ("worker", "ready_at") if getattr(run, name) is not None]
         left += ["slots"] if run.slots else []
-        left += ["waits"] if record.waits or limits.parked_at(record.waits) else []
+        left += ["waits"] if record.waits else []
         if left:
             raise Violation("I8", f"run {run.id} is {run.state}, and still has {', '.join(left)}")
 

@@ -28,6 +28,7 @@ from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.programs import performer
 from holdfast.testing.programs.comparison import Played, problems
+from holdfast.testing.programs.expectation import Outcome
 from holdfast.testing.programs.interpreter import Interpreter, Program
 from holdfast.testing.programs.ledger import Ledger
 from holdfast.testing.simulation import crowd
@@ -35,7 +36,7 @@ from holdfast.testing.simulation.acts import name_of, perform
 from holdfast.testing.simulation.clock import StoreClock
 from holdfast.testing.simulation.door import Door
 from holdfast.testing.simulation.loop import EndlessWork, Process, SimulatedLoop, settle
-from holdfast.testing.simulation.member import AGAIN_SECONDS, LEASE_SECONDS, POLL, Member
+from holdfast.testing.simulation.member import AGAIN_SECONDS, POLL, Member
 from holdfast.testing.simulation.plan import HORIZON_SECONDS, Act, Blow, Plan
 from holdfast.testing.simulation.watch import Violation, Watch
 
@@ -94,6 +95,7 @@ class World:
             slot: {(fault.call, fault.number): fault.what for fault in plan.faults if fault.worker == slot}
             for slot in range(plan.workers)
         }
+        self._expected = {name: Interpreter().root(program, name) for name, program in self._programs()}
         self._outside: Holdfast | None = None
         self._over = self.loop.create_future()
         if source is None:
@@ -159,7 +161,6 @@ class World:
             self.store,
             random.Random(f"door {self.plan.chance} {slot} {number}"),
             faults=self._faults[slot],
-            lease_seconds=LEASE_SECONDS,
             slowness=self.plan.slowness,
             deafness=self.plan.deafness,
             flushes=self.plan.flushes,
@@ -340,16 +341,7 @@ class World:
     def _outsider(self) -> Holdfast:
         """Somebody outside of all processes, to whom nothing happens."""
         if self._outside is None:
-            door = Door(
-                self,
-                Process("out"),
-                self.store,
-                random.Random(0),
-                faults={},
-                lease_seconds=LEASE_SECONDS,
-                slowness=0.0,
-                deafness=0.0,
-            )
+            door = Door(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
             self._outside = _Outsider("memory://", store=door.as_store)
             self._outside.include(self.registry)
         return self._outside
@@ -372,7 +364,7 @@ class World:
                 return
 
     async def _end_what_never_ends(self) -> None:
-        """Cancel what may wait for ever, and make no more ticks. Programs end by themselves."""
+        """Cancel what may wait for ever. Programs end by themselves."""
         hf = self._outsider()
         for act in self.plan.acts:
             if act.what in ("wild", "limited", "taker"):
@@ -394,7 +386,7 @@ class World:
         await self._until(lambda: all(is_settled(record.run) for record in self.state.records.values()))
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
-        longest = max((Interpreter().root(program, name).seconds for name, program in self._programs()), default=0.0)
+        longest = max((expected.seconds for expected in self._expected.values()), default=0.0)
         until = self.loop.time() + PATIENCE_SECONDS + 2 * longest
         while not is_so():
             if self.loop.time() > until:
@@ -410,13 +402,13 @@ class World:
     def check(self) -> None:
         """Hold what came of it all against what must."""
         self.watch.finish()
-        for name, program in self._programs():
-            self._check_program(name, program)
+        for name, expected in self._expected.items():
+            self._check_program(name, expected)
         crowded = crowd.problems(self.state, self.watch.bodies)
         for problem in chain(crowded, crowd.differences(self.state, self._marks)):
             raise Violation(*problem.split(": ", 1))
 
-    def _check_program(self, name: str, program: Program) -> None:
+    def _check_program(self, name: str, expected: Outcome) -> None:
         records = [
             record
             for record in self.state.records.values()
@@ -424,7 +416,6 @@ class World:
         ]
         histories = {record.run.id: record.history() for record in records}
         played = Played.of([record.details() for record in records], histories, self.ledger)
-        expected = Interpreter().root(program, name)
         for problem in problems(expected, played, crashes=self.plan.losses):
             raise Violation("I10" if "begun" in problem else "I4", problem)
 
