@@ -53,32 +53,16 @@ async def chain(ctx: Context, book: str, steps: int, seconds: float = 0.02) -> l
     return marks
 
 
-async def _short(ctx: Context, book: str) -> str:
+async def short(ctx: Context, book: str) -> str:
+    """A step, and nothing else."""
     return await ctx.step("link", link, book, "-", 0.05, retry=STUBBORN)
 
 
-@workflows.workflow("limited", crash_limit=CRASH_LIMIT)
-async def limited(ctx: Context, book: str) -> str:
-    """One of few at once."""
-    return await _short(ctx, book)
-
-
-@workflows.workflow("keyed", crash_limit=CRASH_LIMIT)
-async def keyed(ctx: Context, book: str) -> str:
-    """One of few of its tenant at once."""
-    return await _short(ctx, book)
-
-
-@workflows.workflow("rated", crash_limit=CRASH_LIMIT)
-async def rated(ctx: Context, book: str) -> str:
-    """One of few in a while."""
-    return await _short(ctx, book)
-
-
-@workflows.workflow("tick", crash_limit=CRASH_LIMIT)
-async def tick(ctx: Context, book: str) -> str:
-    """What a schedule starts."""
-    return await _short(ctx, book)
+# One of few at once, one of few of its tenant at once, one of few in a while, and what a schedule starts.
+limited = workflows.workflow("limited", crash_limit=CRASH_LIMIT)(short)
+keyed = workflows.workflow("keyed", crash_limit=CRASH_LIMIT)(short)
+rated = workflows.workflow("rated", crash_limit=CRASH_LIMIT)(short)
+tick = workflows.workflow("tick", crash_limit=CRASH_LIMIT)(short)
 
 
 @workflows.workflow("letters", crash_limit=CRASH_LIMIT)
@@ -93,7 +77,7 @@ async def gossip(ctx: Context, book: str, run_id: str, count: int) -> int:
     for number in range(count):
         await ctx.send(run_id, "ab"[number % 2], number // 2)
         if number % 3 == 0:
-            await _short(ctx, book)
+            await short(ctx, book)
     return count
 
 

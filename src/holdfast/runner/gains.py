@@ -26,6 +26,9 @@ class Deeds:
         self.pruned: list[str] = []
 
 
+_NO_DEEDS = Deeds()
+
+
 class Gains:
     """Entries and everything that goes to the store with them.
 
@@ -119,26 +122,13 @@ class Gains:
         self, run_id: str, token: int, seen: int, next: Next, waits: tuple[Wait, ...] | None, *, charged: bool
     ) -> Checkpoint:
         """The checkpoint that writes all of it, of which run, and what becomes of that."""
-        entries = tuple(self.entries.values())
-        deeds = self._deeds
-        if deeds is None:
-            return Checkpoint(
-                run_id=run_id,
-                token=token,
-                seen=seen,
-                next=next,
-                entries=entries,
-                waits=waits,
-                values=self.values,
-                beat=self.beat,
-                charged=charged,
-            )
+        deeds = self._deeds or _NO_DEEDS
         return Checkpoint(
             run_id=run_id,
             token=token,
             seen=seen,
             next=next,
-            entries=entries,
+            entries=tuple(self.entries.values()),
             waits=waits,
             consumed=tuple(deeds.consumed),
             children=tuple(deeds.children),
