@@ -71,6 +71,8 @@ class Interpreter:
                 outcome = self._limited(path, program, limit)
             case _:
                 outcome = self.run(program, path)
+        if outcome.is_never:
+            raise Undetermined("nobody ends it")
         if outcome.seconds > NEWS_SECONDS and news_of(program):
             raise Undetermined("whether events are kept until then")
         return outcome

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from holdfast.app import Holdfast
 from holdfast.core import ids
@@ -29,7 +29,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.programs import performer
 from holdfast.testing.programs.comparison import Played, problems
 from holdfast.testing.programs.expectation import Outcome
-from holdfast.testing.programs.interpreter import Interpreter, Program
+from holdfast.testing.programs.interpreter import Interpreter, Program, news_of
 from holdfast.testing.programs.ledger import Ledger
 from holdfast.testing.simulation import crowd
 from holdfast.testing.simulation.acts import name_of, perform
@@ -91,6 +91,7 @@ class World:
         self._digest = hashlib.sha256()
         self._members: dict[int, Member] = {}
         self._everybody: list[Member] = []
+        self._publishing: set[asyncio.Task[None]] = set()
         self._faults = {
             slot: {(fault.call, fault.number): fault.what for fault in plan.faults if fault.worker == slot}
             for slot in range(plan.workers)
@@ -205,6 +206,9 @@ class World:
                 await self._done_in(member.process, member.worker_here.stop)
                 self.kill(member.process)
             case "step":
+                # An event is for the runs that are older by the store's clock: none is to come between a run and its.
+                while blow.seconds < 0 and (publishing := {act for act in self._publishing if not act.done()}):
+                    await asyncio.wait(publishing)
                 self.clock.set(round(blow.seconds * SECOND))
             case _:
                 pass  # to be stopped before it has begun
@@ -230,6 +234,8 @@ class World:
     async def act(self, act: Act) -> None:
         """Have something done, and done again by another if who did it dies or gets no answer."""
         await asyncio.sleep(act.at)
+        if act.what == "program" and news_of(self.plan.programs[act.number]):
+            self._publishing.add(cast("asyncio.Task[None]", asyncio.current_task()))
         while True:
             member = self._chance.choice([self._members[slot] for slot in sorted(self._members)])
             if member.process.is_alive and await self._done_in(member.process, partial(self._try, member, act)):
