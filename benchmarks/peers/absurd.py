@@ -177,7 +177,8 @@ def tasks(client: Client, request: Request) -> Figures:
 
 
 def step(client: Client, request: Request) -> Figures:
-    """Timed inside the task, so that nothing of claiming it is counted."""
+    """Timed inside the task, so that nothing of claiming it is counted; the first one is left out."""
+    client.execute("many_steps", count=request["steps"])
     return {"seconds": client.execute("many_steps", count=request["steps"]) / request["steps"]}
 
 

@@ -10,7 +10,18 @@ from collections.abc import Callable
 import sqlalchemy
 from dbos import DBOS, DBOSClient, DBOSConfig, SetWorkflowID
 
-from benchmarks.peers.driver import Driver, Figures, Request, Workload, idle, importing, lateness, seconds, timed
+from benchmarks.peers.driver import (
+    Driver,
+    Figures,
+    Request,
+    Workload,
+    idle,
+    importing,
+    lateness,
+    per_step,
+    seconds,
+    timed,
+)
 from benchmarks.peers.filling import fill
 
 STEPS = 5
@@ -147,7 +158,7 @@ def tasks(request: Request) -> Figures:
 
 
 def step(request: Request) -> Figures:
-    return {"seconds": seconds(lambda: many_steps(request["steps"])) / request["steps"]}
+    return per_step(lambda: many_steps(request["steps"]), request["steps"])
 
 
 def start(request: Request) -> Figures:

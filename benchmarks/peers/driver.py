@@ -87,6 +87,16 @@ async def timed_async(work: Callable[[], Awaitable[object]], count: int) -> Figu
     return {"seconds": statistics.median([await seconds_async(work()) for _ in range(count)])}
 
 
+def per_step(work: Callable[[], object], steps: int) -> Figures:
+    """One step of a run, the first run left out."""
+    return {"seconds": timed(work, 1)["seconds"] / steps}
+
+
+async def per_step_async(work: Callable[[], Awaitable[object]], steps: int) -> Figures:
+    """Likewise, for an engine with an event loop."""
+    return {"seconds": (await timed_async(work, 1))["seconds"] / steps}
+
+
 def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()

@@ -16,6 +16,7 @@ from benchmarks.peers.driver import (
     idle,
     importing,
     lateness,
+    per_step_async,
     seconds_async,
     timed_async,
 )
@@ -113,7 +114,7 @@ async def tasks(hf: Holdfast, request: Request) -> Figures:
 
 
 async def step(hf: Holdfast, request: Request) -> Figures:
-    return {"seconds": await seconds_async(hf.execute(many_steps, request["steps"])) / request["steps"]}
+    return await per_step_async(lambda: hf.execute(many_steps, request["steps"]), request["steps"])
 
 
 async def start(hf: Holdfast, request: Request) -> Figures:

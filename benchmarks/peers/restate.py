@@ -28,6 +28,7 @@ from benchmarks.peers.driver import (
     idle,
     importing,
     lateness,
+    per_step_async,
     seconds_async,
     timed_async,
 )
@@ -230,7 +231,7 @@ async def tasks(client: Client, request: Request) -> Figures:
 
 
 async def step(client: Client, request: Request) -> Figures:
-    return {"seconds": await seconds_async(client.call("/bench/many_steps", request["steps"])) / request["steps"]}
+    return await per_step_async(lambda: client.call("/bench/many_steps", request["steps"]), request["steps"])
 
 
 async def start(client: Client, request: Request) -> Figures:

@@ -75,6 +75,20 @@ class Intent(Value, frozen=True, kw_only=True):
     options: RunOptions = DEFAULT_OPTIONS
 
 
+class Fence(Value, frozen=True, array_like=True):
+    """What of a run decides whether its holder may write, and what he is told of it. Read for every step there is."""
+
+    id: str
+    token: int
+    worker: str | None
+    arrivals: int
+    is_pausing: bool
+
+    @property
+    def is_held(self) -> bool:
+        return self.worker is not None
+
+
 class Run(Value, frozen=True, kw_only=True):
     """One durable execution, as it stands.
 
@@ -126,6 +140,10 @@ class Run(Value, frozen=True, kw_only=True):
     @property
     def is_held(self) -> bool:
         return self.worker is not None
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.id, self.token, self.worker, self.arrivals, self.is_pausing)
 
     @property
     def input(self) -> str:

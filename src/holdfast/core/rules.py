@@ -28,7 +28,7 @@ from holdfast.core.checkpoint import (
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
 from holdfast.core.errors import ErrorRecord, KeyConflict
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Intent, Message, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Fence, Intent, Message, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
 
 SUSPECT_CRASHES = 2
@@ -142,7 +142,7 @@ def claimed(run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
 # Writing
 
 
-def judge(run: Run | None, checkpoint: Checkpoint) -> Literal["apply", "applied", "lost"]:
+def judge(run: Run | Fence | None, checkpoint: Checkpoint) -> Literal["apply", "applied", "lost"]:
     """Whether a checkpoint still has the right to be written.
 
     Whoever takes a held run away also raises its token; so a run under the same token that nobody holds
@@ -150,7 +150,7 @@ def judge(run: Run | None, checkpoint: Checkpoint) -> Literal["apply", "applied"
     """
     if run is None or run.token != checkpoint.token:
         return "lost"
-    return "apply" if run.is_held else "applied"
+    return "applied" if run.worker is None else "apply"
 
 
 def _suspended_since(checkpoint: Checkpoint, now: Micros) -> Micros:

@@ -14,6 +14,9 @@ from holdfast.runner.transaction import TxCall
 class Asked:
     """Open operations by location. Every question is answered without walking over the steps that execute."""
 
+    named_version = 0
+    """Grows whenever `named_waits` may have changed."""
+
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._open: dict[str, Operation] = {}
@@ -21,7 +24,6 @@ class Asked:
         self._executing = 0
         # Messages, events and children: registered in the store also while the run is held.
         self._named: dict[str, Operation] = {}
-        self._named_version = 0
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -47,7 +49,7 @@ class Asked:
             return
         if isinstance(operation, (Reception, ChildEnd, ChildGroup)):
             self._named[operation.location] = operation
-            self._named_version += 1
+            self.named_version += 1
         self._inbox.ask(operation)
 
     def remove(self, operation: Operation) -> None:
@@ -58,7 +60,7 @@ class Asked:
                 self._executing -= operation.is_started
             return
         if self._named.pop(operation.location, None) is not None:
-            self._named_version += 1
+            self.named_version += 1
         self._inbox.withdraw(operation)
 
     def started(self, call: StepCall) -> None:
@@ -105,11 +107,6 @@ class Asked:
             if call.retry_at is not None and (deadline is None or call.retry_at < deadline):
                 deadline = call.retry_at
         return deadline
-
-    @property
-    def named_version(self) -> int:
-        """Grows whenever `named_waits` may have changed."""
-        return self._named_version
 
     def named_waits(self) -> tuple[Wait, ...]:
         """The waits that must be registered while the run is held; its timers are in its holder's memory."""

@@ -26,21 +26,20 @@ class Deeds:
         self.pruned: list[str] = []
 
 
-_NO_DEEDS = Deeds()
-
-
 class Gains:
     """Entries and everything that goes to the store with them.
 
     A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
     """
 
-    __slots__ = ("_deeds", "_is_urgent", "beat", "entries", "values")
+    __slots__ = ("_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.values = _NO_VALUES
         self.beat = 0
+        self.child_count = 0
+        """How many children are to be created."""
         self._deeds: Deeds | None = None
         self._is_urgent = False
 
@@ -48,11 +47,6 @@ class Gains:
     def are_due(self) -> bool:
         """Whether there is something that must be written now."""
         return self._is_urgent or bool(self.values) or self.beat > 0
-
-    @property
-    def children(self) -> Sequence[Intent]:
-        """The children to be created."""
-        return self._deeds.children if self._deeds is not None else ()
 
     def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
         """Take in an entry; a later one for its location replaces it."""
@@ -86,6 +80,7 @@ class Gains:
         deeds = self._made_deeds()
         if child is not None:
             deeds.children.append(child)
+            self.child_count += 1
         if message is not None:
             deeds.messages.append(message)
         if event is not None:
@@ -106,8 +101,9 @@ class Gains:
         Whatever else is to be done to the world is left over too: it may be meant for one of these children.
         """
         rest = Gains()
-        if self._deeds is not None and len(self._deeds.children) > limit:
+        if self._deeds is not None and self.child_count > limit:
             deeds, later = self._deeds, rest._made_deeds()
+            rest.child_count, self.child_count = self.child_count - limit, limit
             deeds.children, later.children = deeds.children[:limit], deeds.children[limit:]
             deeds.messages, later.messages = [], deeds.messages
             deeds.events, later.events = [], deeds.events
@@ -122,13 +118,26 @@ class Gains:
         self, run_id: str, token: int, seen: int, next: Next, waits: tuple[Wait, ...] | None, *, charged: bool
     ) -> Checkpoint:
         """The checkpoint that writes all of it, of which run, and what becomes of that."""
-        deeds = self._deeds or _NO_DEEDS
+        entries = tuple(self.entries.values())
+        deeds = self._deeds
+        if deeds is None:  # nearly always, and half as much to do
+            return Checkpoint(
+                run_id=run_id,
+                token=token,
+                seen=seen,
+                next=next,
+                entries=entries,
+                waits=waits,
+                values=self.values,
+                beat=self.beat,
+                charged=charged,
+            )
         return Checkpoint(
             run_id=run_id,
             token=token,
             seen=seen,
             next=next,
-            entries=tuple(self.entries.values()),
+            entries=entries,
             waits=waits,
             consumed=tuple(deeds.consumed),
             children=tuple(deeds.children),

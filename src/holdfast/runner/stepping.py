@@ -32,8 +32,10 @@ CHILDREN_AT_ONCE = 1_000
 class Stepping:
     """What a run has asked for and gained, as its driver sees it. Whoever derives from it says what facts lead to."""
 
+    is_overdue = False
+    """Whether a time-out is due and waits for the next checkpoint, which may bring what came before it."""
+
     _has_undo = False
-    _is_overdue = False
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, asked: Asked, *, has_database: bool) -> None:
         self.run = lease.run
@@ -222,7 +224,7 @@ class Stepping:
         """The steps to execute now: at the frontier, not before their time, and only when what led to them is safe."""
         if self.outcome is not None:
             return []
-        is_one_checkpoint = len(self._gains.children) <= CHILDREN_AT_ONCE
+        is_one_checkpoint = self._gains.child_count <= CHILDREN_AT_ONCE
         return self._asked.startable(now, self._committed, may_carry=is_one_checkpoint)
 
     def started(self, call: StepCall, now: Micros) -> None:
@@ -237,12 +239,7 @@ class Stepping:
 
     def is_waiting(self, now: Micros) -> bool:
         """Whether nothing of this run executes or could."""
-        return self.outcome is None and not self._is_overdue and self._asked.is_waiting(now)
-
-    @property
-    def is_overdue(self) -> bool:
-        """Whether a time-out is due and waits for the next checkpoint, which may bring what came before it."""
-        return self._is_overdue
+        return self.outcome is None and not self.is_overdue and self._asked.is_waiting(now)
 
     @property
     def unfinished(self) -> int:
@@ -266,7 +263,7 @@ class Stepping:
         With too many new children for one, the others are for the next, and the run stays held until then.
         """
         gains, self._gains = self._gains, Gains()
-        if len(gains.children) > CHILDREN_AT_ONCE and not isinstance(next, Renew):
+        if gains.child_count > CHILDREN_AT_ONCE and not isinstance(next, Renew):
             # A renewal drops what was written of this generation, so it writes all at once.
             self._gains = gains.split(CHILDREN_AT_ONCE)
             next = Hold()
@@ -301,7 +298,7 @@ class Stepping:
 
         As long as children are left for the next one, nothing more counts as safe.
         """
-        return self._committed if self._gains.children else self._fed
+        return self._committed if self._gains.child_count else self._fed
 
     def committed(self, fed: int) -> None:
         """The facts up to this count are safe, and the waits that went with them are known to the store."""

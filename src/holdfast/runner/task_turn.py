@@ -142,10 +142,6 @@ class _OnlyCall(Asked):
     def next_deadline(self) -> Micros | None:
         return None if self._call is None or self._is_executing else self._call.retry_at
 
-    @property
-    def named_version(self) -> int:
-        return 0
-
     def named_waits(self) -> tuple[Wait, ...]:
         return ()
 

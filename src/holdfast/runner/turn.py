@@ -107,12 +107,12 @@ class Turn(Asking):
 
         Something that must wait for the next checkpoint holds back all that is later, too.
         """
-        self._is_overdue = False
+        self.is_overdue = False
         if not self.inbox.has_due(now):
             return None
         late = self.inbox.overdue()
-        self._is_overdue = late is not None and self._must_wait(late)
-        return None if self._is_overdue else self.inbox.pop_due()
+        self.is_overdue = late is not None and self._must_wait(late)
+        return None if self.is_overdue else self.inbox.pop_due()
 
     def _must_wait(self, late: Operation) -> bool:
         """Whether an operation whose time has come must not be told so before the next checkpoint.

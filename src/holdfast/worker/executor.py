@@ -34,7 +34,6 @@ class Body:
         self.info = info
         self.report = report
         self.context: Context = copy_context()
-        self.context.run(current_step.set, info)
         self.value: Any = None
         self.error: BaseException | None = None
         self.is_timed_out = False
@@ -65,6 +64,7 @@ class Executor:
         self._running: set[Body] = set()
         self._queue: deque[Body] = deque()
         self._ended: list[tuple[Body, Any, BaseException | None]] = []
+        self._is_to_take_in = False
 
     @property
     def is_idle(self) -> bool:
@@ -120,6 +120,7 @@ class Executor:
             # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._set_timer, body)
+        body.context.run(current_step.set, body.info)
         outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
         return lambda: self._go_on(body, *outcome)
 
@@ -138,6 +139,9 @@ class Executor:
         coroutine.send(None)  # up to its first await: what cancels the task before its first step arrives in there, too
         # Not `loop.create_task`: this is the hot path, and bodies need no name and no factory.
         body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
+        if len(self._running) == 1 and not self._is_to_take_in:
+            self._is_to_take_in = True
+            self._loop.call_soon(self._take_in_alone)
 
     async def _see_through(self, body: Body) -> None:
         """The task of a body: call its function, or await what a call in a thread returned, and hand in the outcome."""
@@ -145,6 +149,7 @@ class Executor:
         error: BaseException | None = None
         try:
             await _begun()
+            current_step.set(body.info)
             # Called in here, not before: what the call itself raises (wrong arguments) is reported like all else.
             value = await (body.call.function(*body.call.arguments(body.info)) if body.value is None else body.value)
         except KeyboardInterrupt:
@@ -160,12 +165,21 @@ class Executor:
             error = raised
         body.task = None
         self._ended.append((body, value, error))
-        if len(self._ended) == 1:
+        if not self._is_to_take_in:
+            self._is_to_take_in = True
             # Not one callback for each, which would cost more than all the rest of a short body; and not from here, as
             # runs are driven from plain callbacks, never from inside a task.
             self._loop.call_soon(self._take_in)
 
+    def _take_in_alone(self) -> None:
+        """If no other body is under way, and so none shares its commit, one that ended at once is not kept waiting."""
+        if len(self._running) == 1:
+            self._take_in()
+        else:
+            self._loop.call_soon(self._take_in)
+
     def _take_in(self) -> None:
+        self._is_to_take_in = False
         ended, self._ended = self._ended, []
         for body, value, error in ended:
             try:

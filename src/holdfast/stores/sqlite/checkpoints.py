@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Checkpoint, Hold, Renew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.model import Run
+from holdfast.core.model import Fence, Run
 from holdfast.stores.sqlite import arrivals, leases, moves, queues, starts
 from holdfast.stores.sqlite.desk import Desk
 
@@ -31,24 +31,41 @@ _REPLY = """
 def write(desk: Desk, checkpoints: Sequence[Checkpoint]) -> Verdicts:
     """Write each checkpoint that still has the right to be written."""
     now = desk.now()
-    return Verdicts(verdicts=tuple(_write_one(desk, one, now) for one in checkpoints), now=now)
+    plain = {place: one for place, one in enumerate(checkpoints) if _is_plain(one)}
+    fences = desk.fences([one.run_id for one in plain.values()]) if plain else {}
+    # Those first, as long as what was read of their runs is true.
+    verdicts = {place: _write_plain(desk, one, fences.get(one.run_id), now) for place, one in plain.items()}
+    others = {place: _write(desk, one, now) for place, one in enumerate(checkpoints) if place not in verdicts}
+    verdicts |= others
+    return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(checkpoints))), now=now)
 
 
-def _write_one(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
-    # Hundreds of these share a commit: a step was done and its run goes on. Its row is read but not written.
-    is_plain = _is_plain(checkpoint)
-    run = desk.fence(checkpoint.run_id) if is_plain else desk.run(checkpoint.run_id)
+def _write_plain(desk: Desk, checkpoint: Checkpoint, run: Fence | None, now: Micros) -> Verdict:
+    """Hundreds of these share a commit: a step was done and its run goes on. Its row is read but not written."""
     verdict = rules.judge(run, checkpoint)
-    if run is None or verdict == "lost":
+    if run is None or verdict != "apply":
+        return _refused(desk, checkpoint, verdict)
+    for entry in checkpoint.entries:
+        desk.record(run.id, run.token, entry, now)
+    return leases.verdict(desk, run, checkpoint.seen)
+
+
+def _refused(desk: Desk, checkpoint: Checkpoint, verdict: str) -> Verdict:
+    """The answer to a checkpoint that has no right to be written, or was written before."""
+    if verdict == "lost":
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
-    if verdict == "applied":
-        return Verdict(run_id=checkpoint.run_id, is_held=False, state=_loaded(desk, run.id).state)
+    return Verdict(run_id=checkpoint.run_id, is_held=False, state=_loaded(desk, checkpoint.run_id).state)
+
+
+def _write(desk: Desk, checkpoint: Checkpoint, now: Micros) -> Verdict:
+    run = desk.run(checkpoint.run_id)
+    verdict = rules.judge(run, checkpoint)
+    if run is None or verdict != "apply":
+        return _refused(desk, checkpoint, verdict)
     if isinstance(checkpoint.next, Renew):
         desk.drop_history(run.id)
     for entry in checkpoint.entries:
         desk.record(run.id, run.token, entry, now)
-    if is_plain:
-        return leases.verdict(desk, run, checkpoint.seen)
     for scope in checkpoint.pruned:
         desk.prune(run.id, scope)
 

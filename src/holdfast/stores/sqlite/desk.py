@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit
 from holdfast.core.clock import Clock, Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Arrival, AuditFact, Entry, Run, Topic, TypeRule, Wait
-from holdfast.core.states import RunState
+from holdfast.core.model import Arrival, AuditFact, Entry, Fence, Run, Topic, TypeRule, Wait
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 
@@ -27,10 +27,12 @@ _LOAD = f"""
     where id = ?
 """  # by the primary key
 
-_FENCE = """
-    select token, worker, arrivals, is_pausing
-    from run
-    where id = ?
+# Of many runs in one statement with one row as its answer: a thread lets go of the interpreter with each row it asks
+# for, and beside a busy event loop waits up to milliseconds until it has it back.
+_FENCES = """
+    select json_group_array(json_array(run.id, run.token, run.worker, run.arrivals, run.is_pausing))
+    from json_each(?) as wanted
+    cross join run on run.id = wanted.value
 """  # by the primary key
 
 _INSERT_RUN = f"""
@@ -173,6 +175,8 @@ _NEWER = f"""
     order by number
 """  # by the primary key
 
+_decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
+
 
 class Desk:
     """The runs one transaction has loaded, what it is about to write, and whom to tell of it afterwards."""
@@ -226,35 +230,20 @@ class Desk:
         self.put(whole)
         return whole
 
-    def fence(self, run_id: str) -> Run | None:
-        """A run of which only id, token, worker, arrivals and is_pausing are true: enough for a plain checkpoint."""
-        known = self._runs.get(run_id)
-        if known is not None:
-            return known
-        row = self.connection.execute(_FENCE, (run_id,)).get
-        if row is None:
-            return None
-        token, worker, arrivals, is_pausing = row
-        return Run(
-            id=run_id,
-            type="",
-            state=RunState.RUNNING,
-            payload="",
-            created_at=0,
-            start_at=0,
-            updated_at=0,
-            worker=worker,
-            token=token,
-            arrivals=arrivals,
-            is_pausing=bool(is_pausing),
-        )
+    def fences(self, run_ids: Sequence[str]) -> dict[str, Fence]:
+        """What of each run is enough for a plain checkpoint, by id. Only true until something else is written."""
+        found = _decode_fences(self.connection.execute(_FENCES, (rows.json_of(run_ids),)).get)
+        fences = {fence.id: fence for fence in found}
+        for run_id in self._runs.keys() & fences.keys():
+            fences[run_id] = self._runs[run_id].fence
+        return fences
 
     def waits(self, run_id: str) -> Sequence[Wait]:
         """What a run waits for, in the order in which it named it."""
         known = self._waits.get(run_id)
         return known if known is not None else [rows.wait_of(row) for row in self.all(_WAITS, run_id)]
 
-    def newer(self, run: Run, seen: int) -> tuple[Arrival, ...]:
+    def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
         """What waits in a run's inbox beyond the number `seen`."""
         if run.arrivals <= seen:
             return ()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.model import Holding, Run, WorkerInfo
+from holdfast.core.model import Fence, Holding, Run, WorkerInfo
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
 
@@ -49,10 +49,13 @@ def renew(desk: Desk, worker: WorkerInfo, holdings: Sequence[Holding], lease: Mi
 
 def look(desk: Desk, holdings: Sequence[Holding], now: Micros) -> Verdicts:
     """What a holder would be told of each of its runs."""
-    return Verdicts(verdicts=tuple(_look_at(desk, holding) for holding in holdings), now=now)
+    fences = desk.fences([holding.run_id for holding in holdings])
+    return Verdicts(
+        verdicts=tuple(_look_at(desk, holding, fences.get(holding.run_id)) for holding in holdings), now=now
+    )
 
 
-def verdict(desk: Desk, run: Run, seen: int) -> Verdict:
+def verdict(desk: Desk, run: Run | Fence, seen: int) -> Verdict:
     """What a holder is told of a run that is its own."""
     newer = desk.newer(run, seen)
     return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
@@ -62,8 +65,7 @@ def retire(desk: Desk, worker_id: str) -> None:
     desk.connection.execute(_RETIRE, (worker_id,))
 
 
-def _look_at(desk: Desk, holding: Holding) -> Verdict:
-    run = desk.fence(holding.run_id)
+def _look_at(desk: Desk, holding: Holding, run: Fence | None) -> Verdict:
     if run is None or run.token != holding.token or not run.is_held:
         return Verdict(run_id=holding.run_id, is_lost=True, is_held=False)
     return verdict(desk, run, holding.seen)
