@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -60,11 +61,12 @@ class Ends(Lookout[str, End]):
     def _hear(self, hint: Hint) -> None:
         if hint.is_elsewhere or hint.is_foreign:
             self._recent.clear()  # another process may have reopened what ended here
-        if hint.is_elsewhere and self._waiters:
-            self._look_in(0)
-        elif any(run_id in self._waiters for run_id in hint.ended):
-            self._look_in(0 if hint.is_foreign else _SOON_SECONDS)  # what ends here is most likely noted by then
+        if hint.is_elsewhere:
+            self._look_for_all()
+        elif ended := [run_id for run_id in hint.ended if run_id in self._waiters]:
+            # What ends here is most likely noted by then.
+            self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
 
-    async def _look(self) -> None:
-        for run in await self._store.ends(list(self._waiters)):
+    async def _look(self, keys: Sequence[str]) -> None:
+        for run in await self._store.ends(keys):
             self._resolve(run.id, End.of(run))

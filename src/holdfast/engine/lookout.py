@@ -1,12 +1,14 @@
 """A lookout: waits on behalf of many for something to appear in the store.
 
-Hints make it quick, a slow poll makes it sure.
+Hints make it quick, a slow poll makes it sure. A hint leads to a look for what it names and no more: where thousands
+wait, a look for all of them each time one has come would cost more than what they wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -32,7 +34,9 @@ class Lookout(Generic[K, V]):
         self._waiters: dict[K, set[asyncio.Future[V]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_behind = False
+        self._wanted: set[K] = set()
+        self._wanted_by = math.inf
+        self._poll_at = math.inf
         self._unlisten: Callable[[], None] = store.listen(self._hear)
 
     @property
@@ -58,15 +62,17 @@ class Lookout(Generic[K, V]):
         """Look soon if a hint concerns somebody who waits."""
         raise NotImplementedError
 
-    async def _look(self) -> None:
-        """Ask the store, and resolve what has appeared."""
+    async def _look(self, keys: Sequence[K]) -> None:
+        """Ask the store for some of what is waited for, and resolve what has appeared."""
         raise NotImplementedError
 
     async def _await(self, key: K, seconds: float) -> V:
         """What is waited for, when it comes; the first look is within so many seconds."""
         waiter: asyncio.Future[V] = self._loop.create_future()
+        if not self._waiters:
+            self._poll_at = self._loop.time() + self.poll_seconds
         self._waiters.setdefault(key, set()).add(waiter)
-        self._look_in(seconds)
+        self._look_for([key], seconds)
         try:
             return await waiter
         finally:
@@ -81,25 +87,45 @@ class Lookout(Generic[K, V]):
             if not waiter.done():
                 waiter.set_result(value)
 
-    def _look_in(self, seconds: float) -> None:
-        """Look within so many seconds."""
-        when = self._loop.time() + seconds
-        if self._task is not None:
-            self._is_behind = True  # a look is under way that may have missed what we were told of
-        elif self._timer is None or self._timer.when() > when:
+    def _look_for(self, keys: Iterable[K], seconds: float) -> None:
+        """Look for some of what is waited for, within so many seconds."""
+        self._wanted.update(keys)
+        self._wanted_by = min(self._wanted_by, self._loop.time() + seconds)
+        self._set_timer()
+
+    def _look_for_all(self) -> None:
+        """Look now for everything that is waited for."""
+        self._poll_at = self._loop.time()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._task is not None or not self._waiters:
+            return  # whoever waits next, or the end of the look under way, sets it
+        when = min(self._wanted_by, self._poll_at)
+        if self._timer is None or self._timer.when() > when:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(when, self._look_now)
 
     def _look_now(self) -> None:
         self._timer = None
-        if self._waiters and self._task is None:
-            self._task = self._loop.create_task(self._look_once())
+        if self._task is not None:
+            return
+        is_poll = self._loop.time() >= self._poll_at
+        keys = list(self._waiters) if is_poll else [key for key in self._wanted if key in self._waiters]
+        self._wanted.clear()
+        self._wanted_by = math.inf
+        if is_poll:
+            self._poll_at = math.inf
+        if keys:
+            self._task = self._loop.create_task(self._look_once(keys))
             self._task.add_done_callback(self._looked)
+        else:
+            self._set_timer()
 
-    async def _look_once(self) -> None:
+    async def _look_once(self, keys: Sequence[K]) -> None:
         with suppress(StoreUnavailable):  # whoever waits has a time-out of their own; the next look may work
-            await self._look()
+            await self._look(keys)
 
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -111,6 +137,5 @@ class Lookout(Generic[K, V]):
                     if not waiter.done():
                         waiter.set_exception(error)
             return
-        if self._waiters:
-            is_behind, self._is_behind = self._is_behind, False
-            self._look_in(0 if is_behind else self.poll_seconds)
+        self._poll_at = min(self._poll_at, self._loop.time() + self.poll_seconds)
+        self._set_timer()

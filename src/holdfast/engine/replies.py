@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.core.hint import Hint
 from holdfast.engine.lookout import Lookout
 
@@ -14,18 +16,17 @@ class Replies(Lookout[tuple[str, str], str | None]):
         return await self._await((run_id, message_id), 0)
 
     def _hear(self, hint: Hint) -> None:
-        if not self._waiters:
-            return
         told = hint.replied | hint.ended
-        if hint.is_elsewhere or any(run_id in told for run_id, _ in self._waiters):
-            self._look_in(0)
+        if hint.is_elsewhere:
+            self._look_for_all()
+        elif pairs := [pair for pair in self._waiters if pair[0] in told]:
+            self._look_for(pairs, 0)
 
-    async def _look(self) -> None:
-        asked = list(self._waiters)
+    async def _look(self, keys: Sequence[tuple[str, str]]) -> None:
         # Ends first: a run that had ended by then has no reply but those the second question finds.
-        ended = {run.id for run in await self._store.ends(list({run_id for run_id, _ in asked}))}
-        replies = await self._store.replies(asked)
-        for pair in asked:
+        ended = {run.id for run in await self._store.ends(list({run_id for run_id, _ in keys}))}
+        replies = await self._store.replies(keys)
+        for pair in keys:
             if pair in replies:
                 self._resolve(pair, replies[pair])
             elif pair[0] in ended:

@@ -104,7 +104,7 @@ _AUDIT = """
 _ENDED = """
     select row_to_json(run)::text
     from {schema}.runs_read as run
-    where id = any(%s::text[])
+    where id = any(array(select json_array_elements_text(%s::json)))
       and state in ('succeeded', 'failed', 'cancelled')
 """  # by the primary key
 
@@ -240,7 +240,7 @@ def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tupl
 
 def few_ends(schema: str, run_ids: Sequence[str]) -> Talk[list[Run]]:
     """Which of a few runs have ended, and how."""
-    text: str | None = yield qualified(_FEW_ENDED, schema), (msgspec.json.encode(run_ids).decode(),)
+    text: str | None = yield qualified(_FEW_ENDED, schema), (_text_of(run_ids),)
     found = {run.id: run for run in _runs.decode(text)} if text is not None else {}
     return [found[run_id] for run_id in run_ids if run_id in found]
 
@@ -249,7 +249,7 @@ def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str
     """Likewise, of any number."""
     found: dict[str, Run] = {}
     for some in _in_parts(run_ids):
-        runs = (_run.decode(text) for (text,) in connection.execute(qualified(_ENDED, schema), (some,)))
+        runs = (_run.decode(text) for (text,) in connection.execute(qualified(_ENDED, schema), (_text_of(some),)))
         found |= {run.id: run for run in runs}
     return [found[run_id] for run_id in run_ids if run_id in found]
 
@@ -299,6 +299,11 @@ def slots(connection: psycopg.Connection[Any], schema: str, type: str | None) ->
 
 def orphans(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[str]:
     return [run_id for (run_id,) in connection.execute(qualified(_ORPHANS, schema), (limit,))]
+
+
+def _text_of(run_ids: Sequence[str]) -> str:
+    """Ids as JSON: the driver takes long over an array of thousands."""
+    return msgspec.json.encode(run_ids).decode()
 
 
 def _in_parts(values: Sequence[_T]) -> Iterator[list[_T]]:
