@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from holdfast.core.checkpoint import Cancel, Finish
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
+from holdfast.core.hint import Hint
 from holdfast.core.model import Intent, Run
 from holdfast.core.states import RunState
 from holdfast.engine.ends import Ends
@@ -24,10 +25,12 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
+        self.asked_for: list[set[str]] = []
         self.trouble: Exception | None = None
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
         self.asked += 1
+        self.asked_for.append(set(run_ids))
         if self.trouble is not None:
             raise self.trouble
         return await super().ends(run_ids)
@@ -81,10 +84,66 @@ async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
     assert not ends.is_awaited
 
 
-async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
-    ends: Ends, store: CountingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.engine.lookout.POLL_SECONDS", 0.001)
+async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Ends, store: CountingStore) -> None:
+    waiting = [asyncio.create_task(ends.wait(name)) for name in "abc"]
+    while not store.asked:
+        await asyncio.sleep(0.001)
+    ends._hear(Hint(ended=frozenset("bx"), is_foreign=True))
+    while store.asked < 2:
+        await asyncio.sleep(0.001)
+    ends._hear(Hint(ended=frozenset("y"), is_foreign=True))
+    ends._hear(Hint(is_elsewhere=True))
+    while store.asked < 3:
+        await asyncio.sleep(0.001)
+    assert store.asked_for == [set("abc"), {"b"}, set("abc")]
+    for one in waiting:
+        one.cancel()
+
+
+async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Ends, store: CountingStore) -> None:
+    first = asyncio.create_task(ends.wait("a", is_fresh=True))
+    second = asyncio.create_task(ends.wait("b", is_fresh=True))
+    await asyncio.sleep(0)
+    ends.note("a", DONE)
+    await first
+    while not store.asked:
+        await asyncio.sleep(0.001)
+    assert store.asked_for == [{"b"}]
+    second.cancel()
+
+
+async def test_without_hints_everything_is_looked_for_now_and_then(ends: Ends, store: CountingStore) -> None:
+    ends.poll_seconds = 0.001
+    waiting = [asyncio.create_task(ends.wait(name)) for name in "ab"]
+    while store.asked < 4:
+        await asyncio.sleep(0.001)
+    assert all(asked == set("ab") for asked in store.asked_for)
+    for one in waiting:
+        one.cancel()
+
+
+async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: CountingStore) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ask = store.ends
+
+    async def slow(run_ids: Sequence[str]) -> Sequence[Run]:
+        found = await ask(run_ids)  # what is there now; then something happens
+        begun.set()
+        await go_on.wait()
+        return found
+
+    store.ends = slow  # type: ignore[method-assign]
+    await store.create([Intent(id="a", type="t", payload="{}")])
+    waiting = asyncio.create_task(ends.wait("a"))
+    await begun.wait()
+    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
+    ends._hear(Hint(ended=frozenset("a"), is_foreign=True))
+    go_on.set()
+    assert (await asyncio.wait_for(waiting, 0.5)).state is RunState.CANCELLED
+
+
+async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: Ends, store: CountingStore) -> None:
+    ends.poll_seconds = 0.001
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
     waiting = asyncio.create_task(ends.wait("a"))
