@@ -19,8 +19,10 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/checkpoints.py",
-                "    verdict = rules.judge(run, checkpoint)\n",
-                '    verdict = "apply" if is_plain else rules.judge(run, checkpoint)\n',
+                '    if run is None or verdict != "apply":\n'
+                "        return _refused(desk, checkpoint, verdict)\n"
+                "    for entry in",
+                '    if run is None:\n        return _refused(desk, checkpoint, "lost")\n    for entry in',
             ),
         ),
         caught_by=(Catch("model on SQLite"),),

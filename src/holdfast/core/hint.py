@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+_NONE: frozenset[str] = frozenset()
+
 
 class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Types of which runs became ready; runs that got arrivals while held, ended, were taken from a holder, replied.
@@ -12,11 +14,11 @@ class Hint(msgspec.Struct, frozen=True, omit_defaults=True):
     `is_elsewhere`: something was written by another process; look for yourself.
     """
 
-    ready: frozenset[str] = frozenset()
-    arrived: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
-    taken: frozenset[str] = frozenset()
-    replied: frozenset[str] = frozenset()
+    ready: frozenset[str] = _NONE
+    arrived: frozenset[str] = _NONE
+    ended: frozenset[str] = _NONE
+    taken: frozenset[str] = _NONE
+    replied: frozenset[str] = _NONE
     is_rescheduled: bool = False
     is_foreign: bool = False
     is_elsewhere: bool = False
@@ -49,10 +51,11 @@ class News:
         if not (self.ready or self.arrived or self.ended or self.taken or self.replied or self.is_rescheduled):
             return None
         return Hint(
-            ready=frozenset(self.ready),
-            arrived=frozenset(self.arrived),
-            ended=frozenset(self.ended),
-            taken=frozenset(self.taken),
-            replied=frozenset(self.replied),
+            # The very default where there is nothing: only that is left out when a hint is posted to other processes.
+            ready=frozenset(self.ready) or _NONE,
+            arrived=frozenset(self.arrived) or _NONE,
+            ended=frozenset(self.ended) or _NONE,
+            taken=frozenset(self.taken) or _NONE,
+            replied=frozenset(self.replied) or _NONE,
             is_rescheduled=self.is_rescheduled,
         )

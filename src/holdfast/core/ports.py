@@ -397,7 +397,10 @@ class Store(Reader, Protocol):
     async def claim(self, request: ClaimRequest) -> Claimed: ...
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Awaitable[Verdicts]:
-        """Write what turns gained, one verdict each. The hot path: a future will do where a coroutine costs a task."""
+        """Write what turns gained, one verdict each. The hot path: a future will do where a coroutine costs a task.
+
+        At most one of each run, and in any order: what one does to another run of the batch may be before or after it.
+        """
         ...
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:

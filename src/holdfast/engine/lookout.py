@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from holdfast.core.errors import StoreUnavailable
@@ -34,6 +35,7 @@ class Lookout(Generic[K, V]):
         self._waiters: dict[K, set[asyncio.Future[V]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._wanted: set[K] = set()
         self._wanted_by = math.inf
         self._poll_at = math.inf
@@ -46,6 +48,7 @@ class Lookout(Generic[K, V]):
 
     async def close(self) -> None:
         """Stop watching; whoever still waits is cancelled."""
+        self._is_closed = True
         self._unlisten()
         if self._timer is not None:
             self._timer.cancel()
@@ -99,7 +102,7 @@ class Lookout(Generic[K, V]):
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if self._task is not None or not self._waiters:
+        if self._task is not None or not self._waiters or self._is_closed:
             return  # whoever waits next, or the end of the look under way, sets it
         when = min(self._wanted_by, self._poll_at)
         if self._timer is None or self._timer.when() > when:
@@ -109,8 +112,6 @@ class Lookout(Generic[K, V]):
 
     def _look_now(self) -> None:
         self._timer = None
-        if self._task is not None:
-            return
         is_poll = self._loop.time() >= self._poll_at
         keys = list(self._waiters) if is_poll else [key for key in self._wanted if key in self._waiters]
         self._wanted.clear()
@@ -119,7 +120,7 @@ class Lookout(Generic[K, V]):
             self._poll_at = math.inf
         if keys:
             self._task = self._loop.create_task(self._look_once(keys))
-            self._task.add_done_callback(self._looked)
+            self._task.add_done_callback(partial(self._looked, keys))
         else:
             self._set_timer()
 
@@ -127,15 +128,12 @@ class Lookout(Generic[K, V]):
         with suppress(StoreUnavailable):  # whoever waits has a time-out of their own; the next look may work
             await self._look(keys)
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
+    def _looked(self, keys: Sequence[K], task: asyncio.Task[None]) -> None:
         self._task = None
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:
-            for waiting in self._waiters.values():
-                for waiter in waiting:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            for waiter in [waiter for key in keys for waiter in self._waiters.get(key, ())]:
+                if not waiter.done():
+                    waiter.set_exception(error)
         self._poll_at = min(self._poll_at, self._loop.time() + self.poll_seconds)
         self._set_timer()

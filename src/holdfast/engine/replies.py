@@ -16,10 +16,9 @@ class Replies(Lookout[tuple[str, str], str | None]):
         return await self._await((run_id, message_id), 0)
 
     def _hear(self, hint: Hint) -> None:
-        told = hint.replied | hint.ended
         if hint.is_elsewhere:
             self._look_for_all()
-        elif pairs := [pair for pair in self._waiters if pair[0] in told]:
+        elif pairs := [pair for pair in self._waiters if pair[0] in hint.replied or pair[0] in hint.ended]:
             self._look_for(pairs, 0)
 
     async def _look(self, keys: Sequence[tuple[str, str]]) -> None:

@@ -29,11 +29,11 @@ class Body:
 
     __slots__ = ("began", "call", "context", "error", "info", "is_timed_out", "report", "task", "timer", "value")
 
-    def __init__(self, call: StepCall, info: StepInfo, report: Report) -> None:
+    def __init__(self, call: StepCall, info: StepInfo, report: Report, context: Context) -> None:
         self.call = call
         self.info = info
         self.report = report
-        self.context: Context = copy_context()
+        self.context = context
         self.value: Any = None
         self.error: BaseException | None = None
         self.is_timed_out = False
@@ -59,6 +59,9 @@ class Executor:
 
     def __init__(self, *, steps: int, threads: int) -> None:
         self._loop = asyncio.get_running_loop()
+        # Every body begins with the variables the worker was made with, and none hands its own on: whoever ends first
+        # in a round would give them to all whose results are taken in with its, and to what these lead to.
+        self._context = copy_context()
         self._steps = steps
         self._threads = Threads(threads, self._loop)
         self._running: set[Body] = set()
@@ -77,8 +80,9 @@ class Executor:
 
         `prepare` may change the context it is to be executed in.
         """
-        body = Body(call, info, report)
+        body = Body(call, info, report, self._context.copy())
         if prepare is not None:
+            body.context.run(current_step.set, info)
             prepare(body)
         if len(self._running) < self._steps:
             self._launch(body)
@@ -89,7 +93,7 @@ class Executor:
     def hand_over(self, callback: Callable[[StepInfo], None], info: StepInfo) -> None:
         """Call back on the loop; from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens any more
-            self._loop.call_soon_threadsafe(callback, info)
+            self._loop.call_soon_threadsafe(callback, info, context=self._context)
 
     def close(self) -> None:
         """Abandon what still runs."""
@@ -141,7 +145,7 @@ class Executor:
         body.task = asyncio.Task(coroutine, loop=self._loop, context=body.context)
         if len(self._running) == 1 and not self._is_to_take_in:
             self._is_to_take_in = True
-            self._loop.call_soon(self._take_in_alone)
+            self._loop.call_soon(self._take_in_alone, context=self._context)
 
     async def _see_through(self, body: Body) -> None:
         """The task of a body: call its function, or await what a call in a thread returned, and hand in the outcome."""
@@ -169,7 +173,7 @@ class Executor:
             self._is_to_take_in = True
             # Not one callback for each, which would cost more than all the rest of a short body; and not from here, as
             # runs are driven from plain callbacks, never from inside a task.
-            self._loop.call_soon(self._take_in)
+            self._loop.call_soon(self._take_in, context=self._context)
 
     def _take_in_alone(self) -> None:
         """If no other body is under way, and so none shares its commit, one that ended at once is not kept waiting."""

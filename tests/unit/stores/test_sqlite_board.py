@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.hint import Hint
+from holdfast.core.hint import Hint, News
+from holdfast.core.ids import new_id
 from holdfast.stores.sqlite.board import NOTE_BYTES, NOTES, Board, mark
 from holdfast.stores.sqlite.files import Files
 
@@ -71,6 +72,18 @@ def test_what_does_not_fit_has_to_be_looked_for(files: Files) -> None:
     one, two = board(files, "one"), board(files, "two")
     one.post(Hint(ended=frozenset(f"run {number}" for number in range(NOTE_BYTES))))
     assert two.news(0, 1) == LOOK
+
+
+def test_only_what_there_is_to_tell_takes_room(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    news = News()
+    news.ended = {new_id() for _ in range(11)}
+    hint = news.hint()
+    assert hint is not None
+    one.post(hint)
+    found = two.news(0, 1)
+    assert found is not None
+    assert found.ended == news.ended
 
 
 @pytest.mark.parametrize("place", [0, 8, 14, 40])

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -135,6 +136,48 @@ async def test_a_body_that_somebody_else_cancels_is_reported(bench: Bench, has_b
     (body,) = await bench.wait_for(1)
     assert isinstance(body.error, asyncio.CancelledError)
     assert bench.executor.is_idle
+
+
+TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody")
+
+
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("others", [0, 2])
+async def test_a_body_hands_its_variables_to_nobody(bench: Bench, pause: bool, others: int) -> None:
+    async def serve(tenant: str) -> str:
+        before = TENANT.get()
+        TENANT.set(tenant)
+        if pause:
+            await asyncio.sleep(0)
+        return before
+
+    report = bench._report
+
+    def report_and_go_on(body: Body) -> None:
+        assert TENANT.get() == "nobody"
+        report(body)
+        if len(bench.reported) <= others + 1:  # as a run does, whose next step follows from this one
+            bench.start(serve, "the next")
+
+    bench._report = report_and_go_on  # type: ignore[method-assign]
+    TENANT.set("who starts it")  # as a request that starts a run which a worker beside it executes
+    for number in range(others + 1):
+        bench.start(serve, f"tenant {number}")
+    reported = await bench.wait_for(2 * (others + 1))
+    assert {body.value for body in reported} == {"nobody"}
+
+
+async def test_what_is_told_of_a_start_knows_of_which_step(bench: Bench) -> None:
+    call = StepCall("s", an_async, (1,), Codec(Any), StepOptions())
+    told: list[str] = []
+    bench.executor.start(
+        call,
+        call.info("run", 1, lambda _: None),
+        bench._report,
+        lambda body: told.append(body.context.run(lambda: step_info().idempotency_key)),
+    )
+    (body,) = await bench.wait_for(1)
+    assert told == [body.info.idempotency_key]
 
 
 async def test_a_result_that_cannot_be_taken_in_does_not_keep_others_from_it(bench: Bench) -> None:

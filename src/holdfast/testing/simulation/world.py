@@ -195,6 +195,9 @@ class World:
     async def strike(self, blow: Blow) -> None:
         """Let a blow fall."""
         await asyncio.sleep(blow.at)
+        if blow.what == "step":
+            await self._set_clock(blow.seconds)
+            return
         member = self._members[blow.worker]
         self.note(member.process, f"{blow.what} {blow.seconds:g}")
         match blow.what:
@@ -205,13 +208,15 @@ class World:
             case "stop" if member.worker_here is not None and member.process.is_alive:
                 await self._done_in(member.process, member.worker_here.stop)
                 self.kill(member.process)
-            case "step":
-                # An event is for the runs that are older by the store's clock: none is to come between a run and its.
-                while blow.seconds < 0 and (publishing := {act for act in self._publishing if not act.done()}):
-                    await asyncio.wait(publishing)
-                self.clock.set(round(blow.seconds * SECOND))
             case _:
                 pass  # to be stopped before it has begun
+
+    async def _set_clock(self, seconds: float) -> None:
+        # An event is for the runs that are older by the store's clock: none is to come between a run and its events.
+        while seconds < 0 and (publishing := {act for act in self._publishing if not act.done()}):
+            await asyncio.wait(publishing)
+        self.note(None, f"the clock is set {seconds:+g}")
+        self.clock.set(round(seconds * SECOND))
 
     def _done_in(self, process: Process, work: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
         """Have something done by a process. None comes of it if that dies, as nobody there tells us any more."""

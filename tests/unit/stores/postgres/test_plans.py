@@ -166,7 +166,7 @@ READS: dict[str, tuple[str, Any, str]] = {
     "find": (reads._FIND, ("key 3",), "runs_key"),
     "history": (reads._HISTORY, ("a",), "entries_pkey"),
     "audit": (reads._AUDIT, {"run_id": "a", "routine": ["claimed"], "kept": 100}, "audits_run"),
-    "ends": (reads._ENDED, (["a", "b"],), "runs_pkey"),
+    "ends": (reads._ENDED, ('["a", "b"]',), "runs_pkey"),
     "few ends": (reads._FEW_ENDED, ('["a", "b"]',), "runs_pkey"),
     "replies": (reads._REPLIES, (["a"], ["b"]), "replies_pkey"),
     "letters": (reads._LETTERS, {"after": 5, "limit": 10}, "letters_pkey"),
