@@ -32,6 +32,7 @@ from holdfast.worker.worker import Worker
 T = TypeVar("T")
 
 _QUIET_ROUNDS = 8
+_STALL_SECONDS = 0.01
 _STUCK_SECONDS = 0.005
 
 
@@ -119,14 +120,16 @@ class Harness(Holdfast):
         for time to pass, or for something the test does next.
         """
         loop = asyncio.get_running_loop()
-        rounds, patient_until = 0, loop.time() + self._patience_seconds
+        rounds, patience, before = 0, self._patience_seconds, loop.time()
         while rounds < _QUIET_ROUNDS:
             await asyncio.sleep(0)
+            # When the whole process stood still, so did the body.
+            patience, before = patience - min(loop.time() - before, _STALL_SECONDS), loop.time()
             is_quiet = self._worker is None or self._worker.is_quiet
             if not is_quiet:
-                patient_until = loop.time() + self._patience_seconds
+                patience = self._patience_seconds
             elif not self._hooks.is_idle or (self._worker is not None and self._worker.is_executing):
-                is_quiet = loop.time() > patient_until
+                is_quiet = patience < 0
             rounds = rounds + 1 if is_quiet else 0
             if not is_quiet:
                 await asyncio.sleep(0.0002)
