@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout, step_info
-from holdfast.core.clock import SECOND
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
 from holdfast.core.rules import CRASH_LIMIT
@@ -127,7 +125,6 @@ def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterat
             taken.append(result)
     if len(set(taken)) < len(taken):
         yield f"I6: events of a queue were taken more than once: {sorted(taken)}"
-    yield from _overlaps([run for run in runs if run.tags.get("overlap") == "skip"])
     deadly = {run.id for run in runs if run.type == "deadly"}
     for (run_id, _, _), count in bodies.items():
         if run_id in deadly and count > CRASH_LIMIT:
@@ -156,12 +153,3 @@ def _mixed_up(run: Run, letters: list[list[int]]) -> Iterator[str]:
         numbers = [number for of, number in letters if of == sender]
         if numbers != list(range(len(letters) // SENDERS)):
             yield f"I6: {run.id} got the letters of sender {sender} as {numbers}"
-
-
-def _overlaps(ticks: list[Run]) -> Iterator[str]:
-    """The schedule says that a run begins only when the one before has ended."""
-    ticks.sort(key=lambda run: run.created_at)
-    for before, after in pairwise(ticks):
-        if before.finished_at is None or before.finished_at > after.created_at:
-            late = ((before.finished_at or 0) - after.created_at) / SECOND
-            yield f"I9: {after.id} was begun {late:.3f} s before the tick before had ended"

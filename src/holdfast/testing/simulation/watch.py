@@ -146,6 +146,15 @@ class Watch:
         if run.worker is not None:
             self._shadows[run.id].claimed_token = run.token
             self._begun.setdefault(run.type, []).append(self._now())
+        if run.tags.get("overlap") == "skip":
+            self._check_alone(run)
+
+    def _check_alone(self, run: Run) -> None:
+        """A run that its schedule starts only when the one before has ended."""
+        others = [record.run for record in self._state.records.values() if record.run.tags.get("overlap") == "skip"]
+        for other in others:
+            if other.id != run.id and not other.state.is_end:
+                raise Violation("I9", f"{run.id} was begun before {other.id} of the same schedule had ended")
 
     def _check_gone(self, run: Run, name: str) -> None:
         """A run may be removed when it has ended and was kept for as long as its type says."""
