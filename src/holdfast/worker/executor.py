@@ -34,6 +34,7 @@ class Body:
         self.info = info
         self.report = report
         self.context = context
+        context.run(current_step.set, info)
         self.value: Any = None
         self.error: BaseException | None = None
         self.is_timed_out = False
@@ -82,7 +83,6 @@ class Executor:
         """
         body = Body(call, info, report, self._context.copy())
         if prepare is not None:
-            body.context.run(current_step.set, info)
             prepare(body)
         if len(self._running) < self._steps:
             self._launch(body)
@@ -124,7 +124,6 @@ class Executor:
             # From here on, not from when it began to wait: an attempt that was not made has not taken too long.
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._set_timer, body)
-        body.context.run(current_step.set, body.info)
         outcome = body.context.run(attempt, body.call.function, body.call.arguments(body.info))
         return lambda: self._go_on(body, *outcome)
 
@@ -153,7 +152,6 @@ class Executor:
         error: BaseException | None = None
         try:
             await _begun()
-            current_step.set(body.info)
             # Called in here, not before: what the call itself raises (wrong arguments) is reported like all else.
             value = await (body.call.function(*body.call.arguments(body.info)) if body.value is None else body.value)
         except KeyboardInterrupt:

@@ -27,9 +27,17 @@ class CountingStore(MemoryStore):
         self.asked = 0
         self.asked_for: list[set[str]] = []
         self.trouble: Exception | None = None
+        self._was_asked = asyncio.Event()
+
+    async def until_asked(self, count: int) -> None:
+        """Wait until it was asked so many times."""
+        while self.asked < count:
+            self._was_asked.clear()
+            await self._was_asked.wait()
 
     async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
         self.asked += 1
+        self._was_asked.set()
         self.asked_for.append(set(run_ids))
         if self.trouble is not None:
             raise self.trouble
@@ -67,8 +75,7 @@ async def test_everybody_who_waits_is_told(ends: Ends) -> None:
 async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingStore) -> None:
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
-    while not store.asked:
-        await asyncio.sleep(0.001)
+    await store.until_asked(1)
     moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     store._tell()  # the hint that another process would have given
     end = await asyncio.wait_for(waiting, 5)
@@ -86,15 +93,12 @@ async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
 
 async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Ends, store: CountingStore) -> None:
     waiting = [asyncio.create_task(ends.wait(name)) for name in "abc"]
-    while not store.asked:
-        await asyncio.sleep(0.001)
+    await store.until_asked(1)
     ends._hear(Hint(ended=frozenset("bx"), is_foreign=True))
-    while store.asked < 2:
-        await asyncio.sleep(0.001)
+    await store.until_asked(2)
     ends._hear(Hint(ended=frozenset("y"), is_foreign=True))
     ends._hear(Hint(is_elsewhere=True))
-    while store.asked < 3:
-        await asyncio.sleep(0.001)
+    await store.until_asked(3)
     assert store.asked_for == [set("abc"), {"b"}, set("abc")]
     for one in waiting:
         one.cancel()
@@ -106,8 +110,7 @@ async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Ends, store:
     await asyncio.sleep(0)
     ends.note("a", DONE)
     await first
-    while not store.asked:
-        await asyncio.sleep(0.001)
+    await store.until_asked(1)
     assert store.asked_for == [{"b"}]
     second.cancel()
 
@@ -115,8 +118,7 @@ async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Ends, store:
 async def test_without_hints_everything_is_looked_for_now_and_then(ends: Ends, store: CountingStore) -> None:
     ends.poll_seconds = 0.001
     waiting = [asyncio.create_task(ends.wait(name)) for name in "ab"]
-    while store.asked < 4:
-        await asyncio.sleep(0.001)
+    await store.until_asked(4)
     assert all(asked == set("ab") for asked in store.asked_for)
     for one in waiting:
         one.cancel()
@@ -147,8 +149,7 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: E
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
     waiting = asyncio.create_task(ends.wait("a"))
-    while store.asked < 3:
-        await asyncio.sleep(0.001)
+    await store.until_asked(3)
     store.trouble = None
     moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     assert (await asyncio.wait_for(waiting, 5)).state is RunState.CANCELLED

@@ -32,11 +32,10 @@ def write(desk: Desk, checkpoints: Sequence[Checkpoint]) -> Verdicts:
     """Write each checkpoint that still has the right to be written."""
     now = desk.now()
     plain = {place: one for place, one in enumerate(checkpoints) if _is_plain(one)}
-    fences = desk.fences([one.run_id for one in plain.values()]) if plain else {}
+    fences = desk.fences([one.run_id for one in plain.values()])
     # Those first, as long as what was read of their runs is true.
     verdicts = {place: _write_plain(desk, one, fences.get(one.run_id), now) for place, one in plain.items()}
-    others = {place: _write(desk, one, now) for place, one in enumerate(checkpoints) if place not in verdicts}
-    verdicts |= others
+    verdicts |= {place: _write(desk, one, now) for place, one in enumerate(checkpoints) if place not in plain}
     return Verdicts(verdicts=tuple(verdicts[place] for place in range(len(checkpoints))), now=now)
 
 

@@ -232,6 +232,8 @@ class Desk:
 
     def fences(self, run_ids: Sequence[str]) -> dict[str, Fence]:
         """What of each run is enough for a plain checkpoint, by id. Only true until something else is written."""
+        if not run_ids:
+            return {}
         found = _decode_fences(self.connection.execute(_FENCES, (rows.json_of(run_ids),)).get)
         fences = {fence.id: fence for fence in found}
         for run_id in self._runs.keys() & fences.keys():
