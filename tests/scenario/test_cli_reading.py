@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ def test_an_empty_list_is_no_error(shop: Shop) -> None:
 def test_a_list_that_was_cut_says_so_unless_quiet(shop: Shop) -> None:
     assert "--limit shows more" in shop.type("ls", "--limit", "2").stderr
     assert shop.type("-q", "ls", "--limit", "2").stderr == ""
+
+
+def test_lists_go_on_after_a_run(shop: Shop) -> None:
+    told = shop.type("ls", "--limit", "3").stderr
+    last = re.search(r"--after (\S+)", told)
+    assert last is not None
+
+    assert [run["key"] for run in shop.read("ls", "--limit", "3", "--after", last[1])] == ["sum"]
+    assert [run["key"] for run in shop.read("ls", "--after", "key:order-17")] == ["broken", "sum"]
+    assert shop.type("ls", "--after", "key:nobody").exit_code == 3
+    assert "no meaning" in shop.type("ls", "--watch", "--after", "key:sum").stderr
 
 
 def test_children_are_found_by_their_parent(shop: Shop) -> None:

@@ -121,6 +121,26 @@ async def test_an_unknown_run_is_not_found_and_a_finished_one_takes_no_messages(
             await done.send("go")
 
 
+async def test_a_list_goes_on_after_a_run_whatever_was_started_meanwhile(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        started = [run.id for run in await h.start_many(order, [(number,) for number in range(5)])]
+        newest_first = await ids(h)
+        assert sorted(newest_first) == sorted(started)
+        page = [info async for info in h.list(limit=2)]
+        await h.advance(1)
+        await h.start(order, 6)
+        assert [info.id for info in page] + await ids(h, after=page[-1]) == newest_first
+        assert await ids(h, after=newest_first[2], limit=1) == newest_first[3:4]
+        assert await ids(h, after=newest_first[-1]) == []
+        gone = await h.run(newest_first[0]).info()
+        assert await h.run(gone.id).delete(force=True)
+        assert await ids(h, after=gone) == newest_first[1:]
+        assert await ids(h, after=gone.id, deleted=True) == []
+        for unknown in (gone.id, newest_first[1][:-4], "no such run"):
+            with pytest.raises(RunNotFound, match="after="):
+                await ids(h, after=unknown)
+
+
 async def test_info_tells_everything_about_a_run(stage: Stage) -> None:
     async with stage.harness(app) as h:
         begun = h.now

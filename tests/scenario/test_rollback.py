@@ -20,6 +20,7 @@ from holdfast import (
     RunCancelled,
     RunFailed,
     RunState,
+    StepFailed,
     step_info,
 )
 from tests.stage import Stage, facts
@@ -115,6 +116,64 @@ async def test_rollback_can_be_wished_for_with_a_reason(stage: Stage, world: Wor
             await run.result()
         assert world.undone == ["a"]
         assert (await run.info()).state is RunState.FAILED
+
+
+def gives_up() -> None:
+    raise Rollback("sold out")
+
+
+async def test_a_step_that_raises_rollback_is_not_tried_again_and_ends_the_run(stage: Stage, world: World) -> None:
+    app = Registry()
+
+    async def ordering(ctx: Context) -> None:
+        try:
+            await ctx.step("order", gives_up)
+        except StepFailed:
+            world.log.append("went on")
+
+    @app.workflow
+    async def saga(ctx: Context) -> None:
+        await world.step(ctx, "a")
+        await ctx.join("both", {"order": ordering, "other": lambda inner: inner.sleep(60)})
+
+    async with stage.harness(app) as h:
+        run = await h.start(saga)
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert failed.value.matches(Rollback)
+        assert failed.value.error.message == "sold out"
+        assert failed.value.error.locations == ("both/order/order",)
+        assert world.log == ["+a", "-a"]
+        (order,) = [entry for entry in await run.history() if entry.location == "both/order/order"]
+        assert order.attempts == 1
+
+
+async def test_a_task_that_raises_rollback_fails_at_once(stage: Stage) -> None:
+    app = Registry()
+    task = app.task("order")(gives_up)
+
+    async with stage.harness(app) as h:
+        run = await h.start(task)
+        with pytest.raises(RunFailed, match="Rollback: sold out") as failed:
+            await run.result()
+        assert failed.value.error.attempts == 1
+
+
+async def test_an_undo_that_raises_rollback_blocks_the_run(stage: Stage, world: World) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def saga(ctx: Context) -> None:
+        await ctx.step("a", world.do, "a", undo=lambda _: gives_up())
+        raise Rollback("no more")
+
+    async with stage.harness(app) as h:
+        run = await h.start(saga)
+        await h.settle()
+        info = await run.info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert info.error.type == "UndoFailed"
 
 
 async def test_an_error_that_is_caught_undoes_nothing(stage: Stage, world: World) -> None:

@@ -304,7 +304,7 @@ class Fatal(Exception):
 
 
 class Rollback(Exception):
-    """Raise it in a workflow to undo the finished steps and end the run as failed."""
+    """Raise it in a workflow, or in a step, to undo the finished steps and end the run as failed."""
 
 
 def _listed(errors: Mapping[Any, BaseException]) -> str:

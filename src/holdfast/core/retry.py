@@ -8,16 +8,19 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.core.clock import Micros, micros
-from holdfast.core.errors import ErrorRecord, Fatal, InvalidRequest, NotSerializable, PayloadTooLarge
+from holdfast.core.errors import ErrorRecord, Fatal, InvalidRequest, NotSerializable, PayloadTooLarge, Rollback
 
 _Kinds = type[BaseException] | tuple[type[BaseException], ...]
+
+_FINAL = (Fatal, Rollback, NotSerializable, PayloadTooLarge)
+"""Errors of which another attempt would make nothing better, whatever the policy."""
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """A policy: `max_attempts` tries in total; seconds `initial * factor**n`, at most `max_delay`, ± `jitter`.
 
     `retry_on` names the errors worth another attempt (default: every `Exception`), `give_up_on` those
-    that are not. `Fatal` is never retried. `delay`, a function of the attempt just made, replaces the
+    that are not. `Fatal` and `Rollback` are never retried. `delay`, a function of the attempt just made, replaces the
     growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier.
     """
 
@@ -41,7 +44,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return (
             attempts < self.max_attempts
             and isinstance(error, self.retry_on)
-            and not isinstance(error, (Fatal, NotSerializable, PayloadTooLarge))
+            and not isinstance(error, _FINAL)
             and not isinstance(error, self.give_up_on)
         )
 

@@ -35,7 +35,7 @@ from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
 from holdfast.engine.own import OwnTransactions, an_event
 from holdfast.engine.paging import run_pages
-from holdfast.engine.queries import Filter, query_of
+from holdfast.engine.queries import Filter, place_of, query_of
 from holdfast.engine.schedules import Schedules
 from holdfast.engine.transfers import Transfers
 from holdfast.engine.types import Types
@@ -383,10 +383,12 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
         until: datetime | None = None,
         deleted: bool = False,
         limit: int | None = None,
+        after: RunInfo | str | None = None,
     ) -> AsyncIterator[RunInfo]:
         """Runs, newest first. `type` may end in `.*`; `since` is a moment, or how long ago.
 
-        Runs that were deleted are listed only if `deleted` is set, and then no others.
+        Runs that were deleted are listed only if `deleted` is set, and then no others. `after` is the last run of the
+        page before, or its id: what follows does not shift, whatever was started meanwhile.
         """
         chosen = Filter(
             state=state,
@@ -399,7 +401,10 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
             deleted=deleted,
         )
         await self.opened()
-        async for page in run_pages(self.store, await query_of(self.store, chosen), limit):
+        query = await query_of(self.store, chosen)
+        if after is not None:
+            query = replace(query, before=await place_of(self.store, after, is_deleted=deleted))
+        async for page in run_pages(self.store, query, limit):
             for details in page:
                 yield RunInfo.of(details)
 

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import TypedDict
 
 from holdfast.core.clock import Micros, instant, micros
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
 
 
 class Filter(TypedDict, total=False):
@@ -42,6 +43,18 @@ async def query_of(store: Store, chosen: Filter) -> Query:
         created_until=None if until is None else instant(until),
         is_deleted=chosen.get("deleted", False),
     )
+
+
+async def place_of(store: Store, run: RunInfo | str, *, is_deleted: bool) -> tuple[Micros, str]:
+    """Where a run stands in a list of runs: what follows it is the next page."""
+    if isinstance(run, RunInfo):
+        return instant(run.created_at), run.id
+    found = await store.list(Query(id_prefix=run, is_deleted=is_deleted, limit=1))
+    if not found or found[0].run.id != run:
+        raise RunNotFound(
+            f"after={run!r}: no run of this id is listed here; it may be gone by now"
+        )
+    return found[0].run.created_at, run
 
 
 async def _since(store: Store, since: datetime | timedelta | None) -> Micros | None:

@@ -10,7 +10,15 @@ import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
-from holdfast.core.errors import ChildFailed, ErrorRecord, InvalidRequest, StepFailed, StepTimeout, WaitTimeout
+from holdfast.core.errors import (
+    ChildFailed,
+    ErrorRecord,
+    InvalidRequest,
+    Rollback,
+    StepFailed,
+    StepTimeout,
+    WaitTimeout,
+)
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
 from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry
@@ -109,7 +117,10 @@ class StepCall(Operation):
                 return self.value
             return self.codec.decode(entry.result or "null", f"result of step {self.location!r}")
         record = entry.error or ErrorRecord(type="Unknown", message="")
-        raise (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
+        failed = (StepTimeout if record.type == "StepTimeout" else StepFailed)(self.location, record)
+        if record.matches(Rollback) and self.kind is not EntryKind.UNDO:
+            raise Rollback(record.message) from failed  # no handler of failed steps is to go on from there
+        raise failed
 
     def resume(self, recorded: Entry) -> None:
         self.since = recorded.since

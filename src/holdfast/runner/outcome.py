@@ -31,7 +31,8 @@ def finish_of(definition: Definition, root: asyncio.Task[Any]) -> Finish:
             return Finish(state=RunState.SUCCEEDED, result=definition.result.store(root.result(), what)[0])
         except HoldfastError as refused:
             error = refused
-    if definition.is_task and isinstance(error, StepFailed):
+    failed = error if isinstance(error, StepFailed) else error.__cause__
+    if definition.is_task and isinstance(failed, StepFailed):
         # A task is its one step, so its error is that of the step.
-        return Finish(state=RunState.FAILED, error=replace(error.record, locations=(error.location,)))
+        return Finish(state=RunState.FAILED, error=replace(failed.record, locations=(failed.location,)))
     return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))

@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.exits import Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, shortened
@@ -40,20 +42,24 @@ _COLUMNS = (
     "holdfast ls",
     "holdfast ls state:failed type:billing.* since:2h",
     "holdfast ls --tag shop=x --watch",
+    "holdfast ls --limit 100 --after 01a1e4ff-c428",
     "holdfast ls state:suspended -o jsonl | jq -r .id",
 )
 @click.argument("words", metavar="[FILTER]...", nargs=-1)
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs.")
+@click.option("--after", metavar="RUN", shell_complete=completing.runs, help="The next page: what follows this run.")
 @click.option("--watch", is_flag=True, help="Keep looking; end with ^C.")
 @pass_output
-def command(out: Output, words: Sequence[str], limit: int, *, watch: bool, **options: Any) -> None:
+def command(out: Output, words: Sequence[str], limit: int, after: str | None, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.
 
     A FILTER is state:failed, type:billing.*, tag.shop:x, key:order-17, parent:ID, since:2h, until:2030-01-31 or
     deleted:true; the options say the same. All of them must hold; of several states one.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
+    if watch and after is not None:
+        raise Refusal("--watch shows the newest runs as they change, so --after has no meaning")
 
     async def work(hf: Holdfast) -> None:
         parent = None if chosen.parent_id is None else await find_run(hf, chosen.parent_id)
@@ -61,7 +67,9 @@ def command(out: Output, words: Sequence[str], limit: int, *, watch: bool, **opt
         if watch:
             await _watch(hf, out, wanted, limit)
         else:
-            _write(out, await _read(hf, wanted, limit), wanted, limit)
+            # Of deleted runs only the whole id is known.
+            last = after if after is None or chosen.deleted else await find_run(hf, after)
+            _write(out, await _read(hf, wanted, limit, last), wanted, limit)
 
     in_session(out.settings, work)
 
@@ -75,8 +83,8 @@ class _Listing:
         self.now = now
 
 
-async def _read(hf: Holdfast, chosen: RunFilter, limit: int) -> _Listing:
-    runs = [info async for info in hf.list(**chosen.options(), limit=limit)]
+async def _read(hf: Holdfast, chosen: RunFilter, limit: int, after: str | None = None) -> _Listing:
+    runs = [info async for info in hf.list(**chosen.options(), limit=limit, after=after)]
     workers = {worker.id: worker.name for worker in await hf.store.workers()}
     return _Listing(runs, workers, await store_now(hf))
 
@@ -89,7 +97,7 @@ def _write(out: Output, listing: _Listing, chosen: RunFilter, limit: int) -> Non
     if not listing.runs:
         out.talk("no runs yet" if chosen.is_empty else "no run matches")
     elif len(listing.runs) == limit:
-        out.talk(f"the newest {limit}; --limit shows more")
+        out.talk(f"there may be more: --limit shows more at once, --after {listing.runs[-1].id} the next {limit}")
 
 
 def _table(listing: _Listing, *, is_short: bool) -> Table:
