@@ -39,14 +39,15 @@ class Holdfast(Engine):
 
     The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database` or
     `memory://`; by default what is configured: `$HOLDFAST_URL`, else that of the file of settings, else
-    `sqlite:///holdfast.db`. Nothing is opened before the first use.
+    `sqlite:///holdfast.db`. Nothing is opened before the first use. `store` is one that no URL stands for: of your own
+    making, perhaps; the URL is then only what it is called.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
         super().__init__(Registry())
         self.configuration = Configuration()
-        self.url = url or self.configuration[settings.URL]
-        self._store = store or store_for(self.url)
+        self.url = url or (self.configuration[settings.URL] if store is None else type(store).__name__)
+        self._store = store_for(self.url) if store is None else store
         self._ends: Ends | None = None
         self._replies: Replies | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -154,6 +154,22 @@ def test_an_application_with_another_url_of_its_own_is_refused(shop: Shop) -> No
     assert not (shop.path.parent / "own.db").exists()
 
 
+def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: Shop) -> None:
+    made = "Holdfast(store=SqliteStore('own.db'))"
+    source = f"from holdfast.stores.sqlite import SqliteStore\n{APPLICATION.replace('Holdfast()', made)}"
+    (shop.path.parent / "own.py").write_text(source)
+
+    done = holdfast(shop, "worker", "own:hf", "--until-idle")
+    refused = [holdfast(shop, "--url", "sqlite:///other.db", word, "own:hf") for word in ("worker", "check")]
+
+    assert done.returncode == 0, done.stderr
+    assert "on SqliteStore executes" in done.stderr
+    assert (shop.path.parent / "own.db").exists()
+    for one in refused:
+        assert one.returncode == 2
+        assert "own:hf is made for SqliteStore, but --url says sqlite:///other.db" in one.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

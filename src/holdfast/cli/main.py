@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "types": "Limit types of runs, switch them off and on.",
         "check": "Replay all live runs against this code, before a deploy.",
         "doctor": "Check that everything is in order.",
+        "bench": "Measure how fast the store is.",
         "prune": "Remove what nobody needs any more.",
         "export": "Write runs as lines of JSON, for another store.",
         "import": "Take in the runs that were exported from another store.",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode, Refusal
@@ -26,6 +27,23 @@ def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, 
             return await work(hf)
 
     return asyncio.run(session())
+
+
+def run_tidily(work: Coroutine[Any, Any, T]) -> T:
+    """Do something that leaves nothing behind, also when somebody ends it from outside."""
+
+    async def performance() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(performance())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 @asynccontextmanager

@@ -51,9 +51,7 @@ async def place_of(store: Store, run: RunInfo | str, *, is_deleted: bool) -> tup
         return instant(run.created_at), run.id
     found = await store.list(Query(id_prefix=run, is_deleted=is_deleted, limit=1))
     if not found or found[0].run.id != run:
-        raise RunNotFound(
-            f"after={run!r}: no run of this id is listed here; it may be gone by now"
-        )
+        raise RunNotFound(f"after={run!r}: no run of this id is listed here; it may be gone by now")
     return found[0].run.created_at, run
 
 

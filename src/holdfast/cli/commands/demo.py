@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from contextlib import suppress
 from dataclasses import replace
 
 import click
@@ -14,7 +11,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.play import Play
-from holdfast.cli.session import opened
+from holdfast.cli.session import opened, run_tidily
 from holdfast.cli.stage import Stage
 
 _USUAL_SECONDS = 15.0
@@ -36,19 +33,10 @@ def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitC
         raise Refusal("the demo makes a database of its own, so --url has no meaning; --keep keeps it")
     if headless:
         out = Output(replace(out.settings, color="never"))
-    try:
-        return asyncio.run(_perform(out, pace=seconds / _USUAL_SECONDS, is_kept=keep))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None  # somebody ended it from outside
+    return run_tidily(_perform(out, pace=seconds / _USUAL_SECONDS, is_kept=keep))
 
 
 async def _perform(out: Output, *, pace: float, is_kept: bool) -> ExitCode:
-    performance = asyncio.current_task()
-    assert performance is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        with suppress(NotImplementedError):
-            # Leave nothing behind, also when somebody ends the demo from outside.
-            asyncio.get_running_loop().add_signal_handler(number, performance.cancel)
     with Stage(pace=pace, is_kept=is_kept) as stage:
         async with opened(replace(out.settings, url=stage.url), may_create=True) as hf, hf:
             return await Play(out, stage, hf, pace=pace, is_kept=is_kept).perform()

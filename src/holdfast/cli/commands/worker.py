@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-import gc
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.supervisor import Supervisor
+from holdfast.cli.tuning import tune_for_runs
 from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
@@ -33,8 +33,6 @@ from holdfast.telemetry.endpoint import Endpoint
 from holdfast.worker.orders import Orders
 from holdfast.worker.worker import Worker
 
-_SWITCH_SECONDS = 0.0005
-_GC_THRESHOLDS = (20_000, 20, 20)
 _TYPES_SHOWN = 8
 
 _log = logging.getLogger("holdfast.cli")
@@ -142,10 +140,7 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     log_to_stderr(out.settings.verbosity, configured[settings.LOG_FORMAT], process)
     if lifeline is not None:
         lifeline.hold(grace_seconds)
-    # Steps in threads would otherwise starve beside a busy event loop.
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    # Hundreds of runs at once make many short-lived objects; the default would look for garbage every 700 of them.
-    gc.set_threshold(*_GC_THRESHOLDS)
+    tune_for_runs()
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
     if lifeline is not None and _is_in_memory(hf):

@@ -1,0 +1,66 @@
+"""`holdfast bench`."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.aside import aside
+from holdfast.cli.command import command as holdfast_command
+from holdfast.cli.command import pass_output
+from holdfast.cli.output import Output
+from holdfast.cli.session import run_tidily
+from holdfast.cli.tuning import tune_for_runs
+from holdfast.cli.yardstick import MEASURES, Figure, measured, registry
+from holdfast.config.secret import scrubbed
+
+_AT_ONCE = 500
+
+
+@holdfast_command(
+    "bench",
+    "holdfast bench",
+    "holdfast --url postgresql://db/shop bench --seconds 30",
+    "holdfast bench -o json",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="About how long it takes."
+)
+@pass_output
+def command(out: Output, *, seconds: float) -> None:
+    """Measure how fast a store is, on this machine and its disk or server.
+
+    It works in a place of its own beside the store (for SQLite another file in the same directory, for Postgres another
+    schema), which is removed at the end; what is in the store is not touched. On a server that others use it takes its
+    share for as long as it lasts.
+    """
+    tune_for_runs()
+    figures = run_tidily(_measure(out, seconds / len(MEASURES)))
+    if out.is_json:
+        out.item({figure.measure.name: _json(figure) for figure in figures})
+
+
+async def _measure(out: Output, seconds: float) -> list[Figure]:
+    """Measure one thing after another, and tell of each as soon as it is known."""
+    figures: list[Figure] = []
+    width = max(len(measure.what) for measure in MEASURES)
+    async with aside(out.settings) as hf:
+        out.talk(f"measuring in {scrubbed(hf.url)}, which is removed afterwards")
+        hf.include(registry)
+        async with hf.worker(concurrency=_AT_ONCE):
+            for measure in MEASURES:
+                figure = await measured(hf, measure, seconds)
+                figures.append(figure)
+                if not out.is_json:
+                    said, unit = measure.said(figure.middle), measure.unit
+                    span = f"  ({measure.said(figure.worst)} to {measure.said(figure.best)})"
+                    out.line(f"{measure.what:<{width}}  ", (f"{said:>8} {unit:<8}", "title"), (span, "dim"))
+    return figures
+
+
+def _json(figure: Figure) -> dict[str, float | int]:
+    return {
+        "median": figure.middle,
+        "best": figure.best,
+        "worst": figure.worst,
+        "samples": len(figure.samples),
+    }

@@ -1,0 +1,88 @@
+"""`holdfast bench`: it measures beside the store, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from holdfast.cli.yardstick import MEASURES, Figure, Measure
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+QUICKLY = ("bench", "--seconds", "0.1")
+
+
+def test_all_is_measured_and_the_store_is_not_touched(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    told = shop.read(*QUICKLY)
+
+    assert list(told) == [measure.name for measure in MEASURES]
+    for figure in told.values():
+        assert figure["samples"] > 0
+        assert min(figure["median"], figure["best"], figure["worst"]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_people_get_a_line_for_each_figure(shop: Shop) -> None:
+    assert shop.type("start", "shop.add.v1", "a:=1", "b:=2").exit_code == 0
+    before = shop.read("ls")
+    result = shop.type(*QUICKLY)
+
+    assert result.exit_code == 0, result.output
+    assert [line.partition("  ")[0] for line in result.stdout.splitlines()] == [one.what for one in MEASURES]
+    assert "removed afterwards" in result.stderr
+    assert shop.read("ls") == before
+
+
+def test_on_postgres_it_has_a_schema_of_its_own_that_is_dropped(postgres_url: str, tmp_path: Path) -> None:
+    def schemas() -> list[str]:
+        with psycopg.connect(postgres_url) as connection:
+            return [name for (name,) in connection.execute("select nspname from pg_namespace order by 1")]
+
+    before = schemas()
+    result = Shop(tmp_path).type(*QUICKLY, "--json", HOLDFAST_URL=postgres_url)
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["steps_per_second"]["median"] > 0
+    assert schemas() == before
+
+
+def test_a_place_that_does_not_exist_is_not_made(shop: Shop, tmp_path: Path) -> None:
+    result = shop.type("bench", HOLDFAST_URL=f"sqlite:///{tmp_path}/nowhere/shop.db")
+
+    assert result.exit_code == 5
+    assert "there is no directory" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_from_outside_it_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "holdfast", "--url", f"sqlite:///{tmp_path}/shop.db", "bench", "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stderr is not None
+        assert "measuring in" in bench.stderr.readline()
+        bench.send_signal(number)
+        assert "interrupted" in bench.stderr.read()
+
+    assert bench.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_best_of_a_time_is_the_shortest_and_of_a_rate_the_highest() -> None:
+    async def nothing(_: object) -> list[float]:
+        return []
+
+    time = Figure(Measure("a", "a", nothing), [0.003, 0.001, 0.002])
+    rate = Figure(Measure("b", "b", nothing, is_rate=True), [10_000, 30_000, 20_000])
+
+    assert (time.best, time.middle, time.worst) == (0.001, 0.002, 0.003)
+    assert (rate.best, rate.middle, rate.worst) == (30_000, 20_000, 10_000)
+    assert [one.measure.said(one.middle) for one in (time, rate)] == ["2.00", "20,000"]
