@@ -271,7 +271,9 @@ class Stepping:
             gains.add(rules.turn_around_entry(next, self._next_position(), self.stamp))
         if gains.values:
             self._published |= gains.values
-        charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
+        # A release that writes nothing tells nothing of the crashes: the next worker has to count them, too.
+        is_telling = bool(gains.entries) or not isinstance(next, Release)
+        charged = self._crashes == 0 and self.run.crashes > 0 and is_telling
         if charged:
             self.run = replace(self.run, crashes=0)
         waits = self._registration.write(next, self._limits(now) if isinstance(next, Suspend) else ())
