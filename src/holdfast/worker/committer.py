@@ -208,12 +208,20 @@ class Committer:
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
             for writer, answer in zip(flush.writers, answers, strict=True):
-                if isinstance(answer, Verdict):
-                    writer.written(answer)
-                else:
-                    writer.refused(answer)
+                try:
+                    self._tell(writer, answer)
+                except Exception as error:  # noqa: BLE001 - the answers behind it are those of other runs
+                    message = "exception while a run was told that it is written"
+                    self._loop.call_exception_handler({"message": message, "exception": error})
         finally:
             self._flush()
+
+    @staticmethod
+    def _tell(writer: Writer, answer: Answer) -> None:
+        if isinstance(answer, Verdict):
+            writer.written(answer)
+        else:
+            writer.refused(answer)
 
     async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
         """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit."""

@@ -73,6 +73,8 @@ class Run:
 
     def written(self, verdict: Verdict) -> None:
         assert verdict.run_id == self.id
+        if self.id in self._rig.broken:
+            raise ValueError(f"{self.id} is broken")
         self.answers.append(verdict)
         if self.id in self._rig.again:
             self._rig.again.remove(self.id)
@@ -90,6 +92,7 @@ class Rig:
         self.is_alone = False
         self.times: list[Micros] = []
         self.again: list[str] = []
+        self.broken: list[str] = []
         self.committer = Committer(self.store, self.times.append, lambda: self.is_alone)
         self.runs: dict[str, Run] = {}
 
@@ -339,6 +342,19 @@ async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> No
     assert rig.runs["b"].answers == [error]
     assert rig.written() == ["a", "b", "c"]
     assert rig.committer.is_idle
+
+
+async def test_a_run_that_cannot_be_told_keeps_no_other_from_its_answer() -> None:
+    rig, told = Rig(1), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(str(about["exception"])))
+    rig.broken = ["b"]
+    await rig.add("a", "b", "c")
+    await rig.store.answer(0)
+    assert rig.written() == ["a", "c"]
+    assert told == ["b is broken"]
+    await rig.add("d")
+    await rig.store.answer(1)
+    assert rig.written() == ["a", "c", "d"]
 
 
 async def test_a_store_that_refuses_at_once_is_like_one_that_answers_with_an_error() -> None:
