@@ -96,8 +96,9 @@ class Worker:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
         if isinstance(types, str):  # which is a sequence of its characters
             raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
-        self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
+        self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
         self._log = logging.LoggerAdapter(_log, {"worker": self.name})
         self.herald = Herald(signals or Signals(), self.name, self.clock)

@@ -389,6 +389,16 @@ async def test_a_worker_registers_and_retires(h: Harness) -> None:
     assert list(await h.store.workers()) == []
 
 
+async def test_the_audit_tells_who_held_a_run_when_that_worker_is_gone(h: Harness) -> None:
+    run = await h.start("shopping.v1")
+    for _ in range(2):
+        async with hire(h, name="billing-1") as worker:
+            await run.result()
+    (claimed,) = [fact for fact in await run.audit() if fact.event == "claimed"]
+    assert str(claimed.data["worker"]).startswith("billing-1.")
+    assert claimed.data["worker"] != worker.id
+
+
 async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     app = Registry()
 
