@@ -16,7 +16,9 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
+from holdfast.core.clock import in_seconds
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import is_count
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
 from holdfast.engine.door import opened_elsewhere
@@ -172,8 +174,8 @@ class Holdfast(Engine):
         concurrency: int | None = None,
         threads: int | None = None,
         steps: int | None = None,
-        lease_seconds: float | None = None,
-        grace_seconds: float | None = None,
+        lease_seconds: float | timedelta | None = None,
+        grace_seconds: float | timedelta | None = None,
         name: str | None = None,
         retention: float | timedelta | None = None,
     ) -> Worker:
@@ -183,14 +185,19 @@ class Holdfast(Engine):
         leases of 30 seconds and a grace of 10. `retention` is how long it lets ended runs be kept of which neither they
         nor their type say so: 30 days.
         """
+        for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
+            if number is not None and not is_count(number):
+                raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
         configured = self.configuration
+        lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
+        grace = configured[settings.GRACE] if grace_seconds is None else grace_seconds
         return self._hire(
             types=configured[settings.TYPES] if types is None else types,
             concurrency=configured.chosen(settings.CONCURRENCY, concurrency),
             threads=configured.chosen(settings.THREADS, threads),
             steps=configured.chosen(settings.STEPS, steps),
-            lease_seconds=configured[settings.LEASE].total_seconds() if lease_seconds is None else lease_seconds,
-            grace_seconds=configured[settings.GRACE].total_seconds() if grace_seconds is None else grace_seconds,
+            lease_seconds=in_seconds(lease, "worker: lease_seconds"),
+            grace_seconds=in_seconds(grace, "worker: grace_seconds"),
             name=configured.chosen(settings.NAME, name),
             retention=configured[settings.RETENTION] if retention is None else retention,
         )
