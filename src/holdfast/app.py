@@ -21,7 +21,7 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import is_count
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
-from holdfast.engine.door import opened_elsewhere
+from holdfast.engine.door import opened_elsewhere, refuse_workflow_code
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
@@ -83,10 +83,12 @@ class Holdfast(Engine):
         if self._ends is not None and self._loop is loop:
             return
         self._check_process()
+        refuse_workflow_code()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise InvalidRequest(
-                    "this Holdfast is in use on another event loop that still runs; make one for each loop"
+                    "this Holdfast is in use on another event loop that still runs; make one for each loop, "
+                    "or use hf.sync in threads"
                 )
             # The loop it was used on is gone, as after asyncio.run(): begin anew on this one.
             self._loop, self._ends, self._replies, self._opening = loop, None, None, asyncio.Lock()
@@ -118,6 +120,7 @@ class Holdfast(Engine):
         """Stop the workers of this object and let go of the store. It may be used again afterwards."""
         if self._is_forked:
             return  # what is open is the parent's
+        refuse_workflow_code()
         for worker in list(self._workers):
             await worker.stop()
         if self._sync is not None:
