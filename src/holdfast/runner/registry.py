@@ -24,6 +24,7 @@ from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.signature import Signature, result_codec
 from holdfast.core.types import first_line
 from holdfast.runner.context import Context
+from holdfast.runner.context_parameter import check_context
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
 from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepCall, StepOptions, TaskCall, step_options
@@ -122,9 +123,9 @@ class Workflow(Definition, Generic[P, R]):
         crash_limit: int,
         strict: bool = False,
     ) -> None:
+        check_context(type, function, is_async=True)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
-        _check_context(type, function, SyncContext, "an `async def` function, whose context is a Context")
         update_wrapper(self, function)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -147,6 +148,7 @@ class SyncWorkflow(Definition, Generic[P, R]):
         strict: bool = False,
     ) -> None:
         _check_blocking(type, function)
+        check_context(type, function, is_async=False)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
         try:
@@ -190,16 +192,6 @@ def _check_blocking(type: str, function: Callable[..., Any]) -> None:
             raise InvalidRequest(
                 f"workflow {type!r}: {function!r} is a generator; a workflow returns, it does not yield"
             )
-
-
-def _check_context(type: str, function: Callable[..., Any], wrong: type, right: str) -> None:
-    """Refuse a function that expects the other context: its waits would not wait."""
-    first = next(iter(inspect.signature(function).parameters.values())).annotation
-    names = getattr(inspect.unwrap(function), "__globals__", {})
-    if first is wrong or (isinstance(first, str) and names.get(first) is wrong):
-        raise InvalidRequest(
-            f"workflow {type!r} takes a {wrong.__name__}, but is {right}; annotate that, or change the other"
-        )
 
 
 class Task(Definition, Generic[P, R]):
