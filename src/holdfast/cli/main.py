@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.option import global_options
+from holdfast.cli.streams import OutputLost, secure_streams
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
@@ -145,7 +146,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line, and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # an old terminal may lack a character; that is no error
-    return cli.main(arguments, prog_name="holdfast")
+    secure_streams()
+    try:
+        return cli.main(arguments, prog_name="holdfast")
+    except OutputLost as lost:  # the help, say
+        click.echo(f"Error: {lost}", err=True)
+        sys.exit(lost.code)
