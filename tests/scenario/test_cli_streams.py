@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told if possible."""
+"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told, if it can."""
 
 from __future__ import annotations
 
