@@ -263,7 +263,14 @@ class Holdfast(Engine):
 
 def store_for(url: str) -> Store:
     """The store a URL names. Its driver is loaded here and nowhere else."""
-    parts = urlsplit(url)
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{url!r} is no URL of a store: it is a text, such as sqlite:///file.db")
+    if url.partition(":")[0] in ("postgresql", "postgres"):
+        return _postgres(url)  # which reads it as its driver does, brackets and all
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidRequest(f"{scrubbed(url)!r} is no URL of a store: {error}") from None
     options = dict(parse_qsl(parts.query))
     if parts.scheme == "memory":
         from holdfast.stores.memory import MemoryStore
@@ -279,8 +286,6 @@ def store_for(url: str) -> Store:
 
         _refuse_options(url, options)
         return SqliteStore(unquote(parts.path[1:]))
-    if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url)
     raise InvalidRequest(
         f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
     )

@@ -1,4 +1,7 @@
-"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told, if it can."""
+"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told, if it can.
+
+And arguments that the locale cannot read.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,14 @@ def line(words: str) -> list[str]:
     return ["sh", "-c", f"exec {sys.executable} -m holdfast {words}"]
 
 
-def typed(shop: Shop, words: str) -> subprocess.CompletedProcess[str]:
+def typed(shop: Shop, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a shell makes of a line."""
-    return subprocess.run(line(words), **place(shop), capture_output=True, text=True, timeout=55, check=False)
+    where = place(shop, **environment)
+    return subprocess.run(line(words), **where, capture_output=True, text=True, timeout=55, check=False)
 
 
-def place(shop: Shop) -> dict[str, Any]:
-    return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": shop.url, "LC_ALL": "C.UTF-8"}}
+def place(shop: Shop, **environment: str) -> dict[str, Any]:
+    return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": shop.url, "LC_ALL": "C.UTF-8"} | environment}
 
 
 @pytest.mark.parametrize("stdout", [CLOSED, FULL])
@@ -119,3 +123,31 @@ def test_a_worker_works_and_ends_in_order_whatever_becomes_of_its_output(shop: S
             assert worker.wait(30) == 0
         finally:
             worker.kill()
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_arguments_are_utf8_also_where_the_locale_knows_only_ascii(shop: Shop) -> None:
+    run_id = shop.start("shop.add.v1", {"a": 1, "b": 2}, key="fail-ü", tags={"stadt": "Köln"})
+    for words in ("show key:fail-ü", "ls tag.stadt:Köln"):
+        done = typed(shop, words, **ASCII)
+        assert done.returncode == 0, done.stderr
+        assert run_id in done.stdout
+
+    assert typed(shop, "start größe.v1 wort=ß -q", **ASCII).returncode == 0
+    (run,) = shop.read("ls", "type:größe.v1")
+    assert run["payload"] == {"wort": "ß"}
+
+
+def test_a_file_with_letters_that_the_locale_does_not_know_is_found_by_its_name(shop: Shop) -> None:
+    (shop.path.parent / "käse.json").write_text('{"a": 1}')
+    assert typed(shop, "start cheese.v1 @käse.json -q", **ASCII).returncode == 0
+    (run,) = shop.read("ls")
+    assert run["payload"] == {"a": 1}
+
+
+def test_an_argument_that_is_no_text_is_a_mistake_of_usage(shop: Shop) -> None:
+    done = typed(shop, "show \"key:$(printf '\\377')\"")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: the argument 'key:\\udcff' is no text in UTF-8, nor in the encoding of the locale\n"
