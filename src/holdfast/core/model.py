@@ -473,6 +473,8 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     concurrency: int
     started_at: Micros = 0
     heartbeat_at: Micros = 0
+    is_dead: bool = False
+    """Whether the store sees that its process has ended, however lately it was heard of. Not every store can."""
 
 
 class Backlog(Value, frozen=True, kw_only=True):

@@ -125,6 +125,8 @@ _STATES = {
 
 def check_reason(reason: str) -> str:
     """Return a reason, if it is a text that every store can keep."""
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"reason={reason!r}: it is a text, for those who read the run's audit")
     if "\0" in reason:
         raise InvalidRequest(f"a reason has no NUL in it, as {reason[:80]!r} has")
     text: str = decode_any(encode_any(reason, "reason"))

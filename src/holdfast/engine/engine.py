@@ -336,6 +336,9 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
+        delay = check_delay(options.get("delay", 0))
+        if delay and ready_at is not None:
+            raise InvalidRequest("delay= and ready_at= both say when the run may start; give one of them")
         id = new_id() if run_id is None else check_id(run_id)
         lasting = run_options(
             max_run=options.get("max_run"),
@@ -351,9 +354,9 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
             key=None if key is None else check_key(key),
             reuse=_check_reuse(options.get("reuse", "never")),
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            start_at=None if ready_at is None else instant(ready_at),
-            delay=check_delay(options.get("delay", 0)),
-            tags=check_tags(dict(options.get("tags") or {})),
+            start_at=None if ready_at is None else instant(ready_at, "ready_at"),
+            delay=delay,
+            tags=check_tags(options.get("tags")),
             retention=check_length(options.get("retention"), "retention"),
             options=lasting,
         )

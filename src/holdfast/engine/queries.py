@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.intent import check_tags
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
@@ -37,10 +38,10 @@ async def query_of(store: Store, chosen: Filter) -> Query:
         states=_states(chosen.get("state")),
         type=chosen.get("type"),
         key=chosen.get("key"),
-        tags=dict(chosen.get("tags") or {}),
+        tags=check_tags(chosen.get("tags")),
         parent_id=chosen.get("parent_id"),
         created_from=await _since(store, chosen.get("since")),
-        created_until=None if until is None else instant(until),
+        created_until=None if until is None else instant(until, "until"),
         is_deleted=chosen.get("deleted", False),
     )
 
@@ -57,15 +58,19 @@ async def place_of(store: Store, run: RunInfo | str, *, is_deleted: bool) -> tup
 
 async def _since(store: Store, since: datetime | timedelta | None) -> Micros | None:
     if isinstance(since, timedelta):
-        return await store.now() - micros(since)
-    return None if since is None else instant(since)
+        return await store.now() - micros(since, "since")
+    if since is None:
+        return None
+    if not isinstance(since, datetime):
+        raise InvalidRequest(f"since={since!r}: it is a datetime, or a timedelta that says how long ago")
+    return instant(since)
 
 
 def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
     if state is None:
         return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
     try:
+        names = [state] if isinstance(state, str) else list(state)
         return frozenset(RunState(name) for name in names)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
