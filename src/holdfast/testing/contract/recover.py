@@ -165,6 +165,22 @@ class RecoverContract(Contract):
         assert await locations(store) == []
         assert (await claim_one(store)).arrivals == ()
 
+    async def test_a_child_that_was_cancelled_because_of_the_failure_is_started_anew(self, store: Store) -> None:
+        """What other branches did because of a failure goes with it, and what came of that."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="+1/call", type="child", on_close="cancel")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, "+1/call"),)))
+        cancel = a_step("+1/cancel:call", 2, None, kind=EntryKind.CANCEL, since=1, ref=an_id(2))
+        entries = (a_failure("+2/b", 1), cancel)
+        await write(store, checkpoint_for(lease, failed_at("+2/b"), entries=entries, cancels=(an_id(2),)))
+        assert (await the_run(store, 2)).state is RunState.CANCELLED
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert await locations(store) == []
+        assert (await claim_one(store)).arrivals == ()
+        assert (await the_run(store, 2)).parent_location is None
+
     async def test_a_child_that_was_reopened_tells_the_reopened_parent(self, store: Store) -> None:
         """It had told the first life of its parent; the second one waits for it anew."""
         lease = await held(store)
