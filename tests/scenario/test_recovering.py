@@ -226,3 +226,52 @@ async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage
         await answer_children(h)
         assert await run.result() == 7
         assert await states_of_children(h) == {RunState.CANCELLED: 1, RunState.SUCCEEDED: 1}
+
+
+# The time it has
+
+
+async def in_a_time_out(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.timeout(60):
+        return await pay(ctx)
+
+
+async def call_in_a_time_out(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.timeout(60):
+        return await ctx.call(child)
+
+
+async def before_a_timer(ctx: Context, child: Any, pay: Branch) -> Any:
+    _, value = await ctx.first_settled("first", {"pay": pay, "timer": lambda ctx: ctx.sleep(60)})
+    return value
+
+
+@pytest.mark.parametrize("shape", [in_a_time_out, call_in_a_time_out, before_a_timer])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_failed_under_a_time_out_is_tried_again_in_its_full_time(
+    stage: Stage, shape: Any, is_first: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    async def pay(ctx: Context) -> str:
+        return await ctx.step("pay", world.do, "pay")
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await pay(ctx)
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        if not is_first:
+            await ctx.step("pack", world.do, "pack")
+        return await shape(ctx, child, pay)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        await h.advance(3600)
+        world.broken.clear()
+        assert await run.recover()
+        assert await run.result() == "pay"
+        assert Counter(world.done) == {"pay": 2} | ({} if is_first else {"pack": 1})

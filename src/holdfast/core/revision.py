@@ -151,8 +151,9 @@ def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now
     again = {*undone, *(fault.location for fault in faults)}
     gone += [entry for entry in _marks_past(again, entries) if entry not in gone]
     revision = _revision(run, entries, gone, children)
-    timed_out = [fault.since for fault in faults if fault.state is EntryState.TIMED_OUT]
-    return _restamped(revision, entries, min(timed_out), now) if timed_out else revision
+    dropped = [by_location[at] for at in revision.dropped]
+    since = [entry.since for entry in dropped if entry.kind is not EntryKind.LOOP and not _is_undoing(entry)]
+    return _restamped(revision, entries, min(since), now) if since else revision
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:

@@ -368,6 +368,19 @@ def test_a_wait_that_timed_out_is_waited_for_again_from_now_on() -> None:
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
 
 
+def test_what_failed_is_tried_again_from_now_on_so_that_a_time_out_around_it_has_its_full_time() -> None:
+    revised = recover([step("a", 1), step("b", 2, 0), failed("c", 3, 1)], "c")
+    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+    assert not revised.is_from_start
+    assert recover([failed("a", 1, 0), step("b", 2, 0)], "a").is_from_start
+
+
+def test_a_child_that_is_started_anew_is_awaited_from_now_on() -> None:
+    closed = a_child(RunState.CANCELLED, rules.CLOSING.reason)
+    revised = recover(OPEN, children={"call": closed})
+    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+
+
 def test_a_recovery_drops_what_was_undone() -> None:
     entries = [step("a", 1, has_undo=True), step("b", 2), failed("c", 3), rollback(4), undo("a", 5)]
     assert set(recover(entries, "c").dropped) == {"a", "c", "~rollback", "~undo/a"}

@@ -121,6 +121,26 @@ class RecoverContract(Contract):
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
 
+    async def test_what_is_tried_again_has_its_full_time(self, store: Store, clock: SettableClock) -> None:
+        """A time-out that began with it begins anew."""
+        entries = (a_step("a", 1), a_failure("b", 2, since=1))
+        await write(store, checkpoint_for(await held(store), failed_at("b"), entries=entries))
+        clock.advance(SECOND)
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        (kept,) = await store.history(an_id(1))
+        assert (kept.location, kept.retry_at) == ("a", START + SECOND)
+
+    async def test_what_is_tried_again_from_the_start_begins_then(self, store: Store, clock: SettableClock) -> None:
+        """T6: the instant of the first claim is time zero."""
+        await write(store, checkpoint_for(await held(store), failed_at("b"), entries=(a_failure("b", 1),)))
+        clock.advance(SECOND)
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert (await claim_one(store)).run.first_claimed_at == START + SECOND
+
     # Children
 
     async def test_a_failed_child_is_started_anew(self, store: Store) -> None:
