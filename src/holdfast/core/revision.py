@@ -6,12 +6,13 @@ the beginning. What was forgotten did happen: messages it took become unread, ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit, received, rules
+from holdfast.core.aftermath import FACTS, aftermath, cancelled_children, is_beside
 from holdfast.core.checkpoint import Fork, Recover, Rewind
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
@@ -25,11 +26,6 @@ EVENTS_LOCATION = "~events"
 UNDO_PREFIX = "~undo/"
 PRUNED = "pruned"
 """The `ref` of a loop's mark before which iterations were pruned."""
-
-_FACTS = frozenset(
-    {EntryKind.STEP, EntryKind.TIMER, EntryKind.MESSAGE, EntryKind.EVENT, EntryKind.CHILD, EntryKind.LOOP}
-)
-"""What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
 
 _SHOWN = 20
 
@@ -133,7 +129,8 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
     cut = min((cut, *(by_location[at].position for at in _undone(entries) if at in by_location)))
     _check_pruned(target, cut, entries)
     gone = [entry for entry in entries if entry is target or _is_after(entry, cut) or _is_undoing(entry)]
-    return _restamped(_revision(run, entries, gone, children, cut=cut, target=target), entries, cut - 1, now)
+    revision = _revision(run, entries, gone, children, cut=cut, anew={location})
+    return _restamped(revision, entries, cut - 1, now)
 
 
 def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now: Micros) -> Revision:
@@ -149,18 +146,14 @@ def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now
     undone = set(_undone(entries))
     at_fault = [by_location[at] for at in _locations(run.error) if at in by_location]
     faults = [entry for entry in at_fault if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
-    gone = [
-        entry
-        for entry in entries
-        if _is_undoing(entry)
-        or entry.location in undone
-        or any(entry is fault or _follows(entry, fault) for fault in faults)
-    ]
+    anew = aftermath(faults, entries, children)
+    gone = [e for e in entries if _is_undoing(e) or e.location in undone or e.location in anew]
     again = {*undone, *(fault.location for fault in faults)}
     gone += [entry for entry in _marks_past(again, entries) if entry not in gone]
     revision = _revision(run, entries, gone, children)
-    timed_out = [fault.since for fault in faults if fault.state is EntryState.TIMED_OUT]
-    return _restamped(revision, entries, min(timed_out), now) if timed_out else revision
+    dropped = [by_location[at] for at in revision.dropped]
+    since = [entry.since for entry in dropped if entry.kind is not EntryKind.LOOP and not _is_undoing(entry)]
+    return _restamped(revision, entries, min(since), now) if since else revision
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
@@ -229,17 +222,23 @@ def _revision(
     children: Mapping[str, Run],
     *,
     cut: int = 0,
-    target: Entry | None = None,
+    anew: Container[str] = (),
 ) -> Revision:
-    """What it means that entries are gone; a child that was started before the cut has only its end forgotten."""
+    """What it means that entries are gone; those at `anew` wholly.
+
+    Of another child that was started before the cut only the end is forgotten, unless that came of what is gone.
+    """
     dropped: list[str] = []
     reset: list[Entry] = []
     unread: list[Arrival] = []
     cancelled: list[str] = []
     attached: dict[str, str] = {}
+    forgotten = {entry.location for entry in gone}
+    restarted = {entry.location for entry in cancelled_children(entries, forgotten, children)}
     for entry in sorted(gone, key=lambda one: one.position):
         is_child = entry.kind is EntryKind.CHILD
-        if is_child and entry.is_settled and entry.since < cut and entry is not target:
+        is_anew = entry.since >= cut or entry.location in anew or entry.location in restarted
+        if is_child and entry.is_settled and not is_anew:
             reset.append(_unsettled(entry))
             unread.append(_end_of(run, entry))
             continue
@@ -248,12 +247,11 @@ def _revision(
             cancelled.append(entry.ref or "")
         elif entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and _is_done(entry):
             unread += [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
-    forgotten = {entry.location for entry in gone}
     for entry in entries:
         if entry.kind is not EntryKind.CHILD or entry.is_settled or entry.location in forgotten:
             continue
         child = children.get(entry.ref or "")
-        if child is None or rules.is_closed_with_parent(child):
+        if child is None or entry.location in restarted or rules.is_cancelled_as(child, rules.CLOSING):
             dropped.append(entry.location)  # it is to be started anew
             cancelled.append(entry.ref or "")
         elif run.state.is_end and child.state.is_end:  # nobody was there to be told
@@ -280,7 +278,7 @@ def _restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Mic
 
 
 def _latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
-    facts = [entry for entry in entries if entry.kind in _FACTS and 0 < entry.position <= last]
+    facts = [entry for entry in entries if entry.kind in FACTS and 0 < entry.position <= last]
     return max(facts, key=lambda entry: entry.position, default=None)
 
 
@@ -332,25 +330,6 @@ def _is_after(entry: Entry, cut: int) -> bool:
     return entry.position >= cut if entry.is_settled else entry.since >= cut
 
 
-def _follows(entry: Entry, fault: Entry) -> bool:
-    """Whether an entry was asked for after a failure was known, by code that the failure may have reached."""
-    return entry.since >= fault.position and not _is_beside(entry.location, fault.location)
-
-
-def _is_beside(location: str, other: str) -> bool:
-    """Whether two locations are in different branches of one operation, or in different tasks.
-
-    Locations read `join/key/step`: an operation, a branch of it, an operation in that. A task is a branch of none.
-    """
-    is_branch = False
-    for part, other_part in zip(location.split("/"), other.split("/"), strict=False):
-        if part != other_part:
-            is_task = part.startswith("+") or other_part.startswith("+")
-            return is_task or (is_branch and not part.startswith("~"))
-        is_branch = not is_branch and not part.startswith("+")
-    return False
-
-
 def _enclosing_loop(entry: Entry) -> str | None:
     outermost, _ = next(iterations_around(entry.location), (None, 0))
     if outermost is not None:
@@ -373,7 +352,7 @@ def _check_pruned(target: Entry, cut: int, entries: Iterable[Entry]) -> None:
     """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
     for loop, marks in _loops(entries).items():
         is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
-        if is_pruned and (is_within(target.location, loop) or _is_beside(target.location, loop)):
+        if is_pruned and (is_within(target.location, loop) or is_beside(target.location, loop)):
             raise InvalidRequest(
                 f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; choose a later location, "
                 "or one before the loop"

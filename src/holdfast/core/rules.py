@@ -412,9 +412,10 @@ def is_cancellation(error: ErrorRecord) -> bool:
     return error.type == "Cancelled" and not error.types
 
 
-def is_closed_with_parent(child: Run) -> bool:
-    """Whether a child was cancelled because its parent ended, and for no other reason."""
-    return child.state is RunState.CANCELLED and child.error == cancellation(CLOSING.reason)
+def is_cancelled_as(child: Run, cancel: Cancel) -> bool:
+    """Whether a child was cancelled for this reason and for no other; it may still have to undo what it did."""
+    is_cancelled = child.state is RunState.CANCELLED or child.rollback is RunState.CANCELLED
+    return is_cancelled and child.error == cancellation(cancel.reason)
 
 
 def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, TurnAround]:

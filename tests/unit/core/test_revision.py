@@ -234,10 +234,116 @@ def test_a_recovery_keeps_the_branches_that_succeeded() -> None:
         step("join/y/one", 2, 0),
         step("join/y/two", 3, 2),
         step("join/x/handler", 4, 3),
-        step("+1/task", 5, 4),
-        step("after", 6, 5),
+        step("+1/task", 5, 0),
+        step("+1/next", 6, 5),
+        step("after", 7, 6),
     ]
     assert set(recover(entries, "join/x/one").dropped) == {"join/x/one", "join/x/handler", "after"}
+
+
+def cancel(location: str, position: int, since: int, ref: str | None = None) -> Entry:
+    return step(location, position, since, kind=EntryKind.CANCEL, result=None, ref=ref)
+
+
+def test_a_recovery_drops_what_other_branches_did_because_of_the_failure() -> None:
+    entries = [
+        failed("join/x/one", 1, 0),
+        step("join/y/cleanup", 2, 1),
+        step("join/y/shielded", 3, 0),
+        step("join/y/after_both", 4, 3),
+        step("+1/emit", 5, 1, kind=EntryKind.EMIT),
+        step("join/z/one", 6, 0),
+        step("join/z/two", 7, 6),
+        step("join/z/trying", 0, 2, state=EntryState.RETRYING),
+    ]
+    because = {"join/x/one", "join/y/cleanup", "join/y/after_both", "+1/emit", "join/z/trying"}
+    assert set(recover(entries, "join/x/one").dropped) == because
+
+
+def test_a_recovery_drops_what_a_join_caused_that_told_of_the_failure_late() -> None:
+    entries = [
+        failed("outer/x/inner/a/one", 1, 0),
+        step("outer/x/inner/b/one", 3, 0),
+        step("outer/y/kept", 2, 0),
+        step("outer/y/more", 4, 2),
+        step("outer/y/cleanup", 5, 3),
+    ]
+    dropped = set(recover(entries, "outer/x/inner/a/one").dropped)
+    assert dropped == {"outer/x/inner/a/one", "outer/y/cleanup"}
+
+
+CANCELLED = rules.cancellation(rules.BY_PARENT.reason)
+
+
+def test_a_child_that_was_cancelled_because_of_the_failure_is_started_anew() -> None:
+    entries = [
+        failed("join/x/one", 1, 0),
+        child("join/y/call", 0, 0, ref="call"),
+        cancel("join/y/cancel:call", 2, 1, ref="call"),
+    ]
+    for state in (RunState.CANCELLED, RunState.ROLLING_BACK):
+        run = replace(a_child(state, rules.BY_PARENT.reason), rollback=RunState.CANCELLED)
+        revised = recover(entries, "join/x/one", children={"call": run})
+        assert set(revised.dropped) == {entry.location for entry in entries}
+        assert (revised.cancelled, revised.unread, revised.attached) == (("call",), (), {})
+
+
+def test_a_child_that_had_ended_by_itself_before_the_cancel_keeps_its_end() -> None:
+    entries = [
+        failed("join/x/one", 1, 0),
+        child("join/y/call", 0, 0, ref="call"),
+        cancel("join/y/cancel:call", 2, 1, ref="call"),
+    ]
+    done = a_child(RunState.SUCCEEDED, result="7", finished_at=5)
+    revised = recover(entries, "join/x/one", children={"call": done})
+    assert (set(revised.dropped), revised.cancelled) == ({"join/x/one", "join/y/cancel:call"}, ())
+    assert [arrival.payload for arrival in revised.unread] == ["7"]
+
+
+def test_children_of_a_map_that_the_failure_had_cancelled_are_started_anew_and_no_others() -> None:
+    entries = [
+        child("+1/all#2/0", 1, 0, ref="done"),
+        child("+1/all#2/1", 0, 0, ref="cut off"),
+        child("+1/all/0", 0, 0, ref="cancelled before"),
+        cancel("+1/cancel:all", 2, 1),
+        failed("+2/one", 3, 0),
+        cancel("+1/cancel:all%232", 4, 3),
+    ]
+    cut_off = a_child(RunState.CANCELLED, rules.BY_PARENT.reason)
+    children = {"cut off": cut_off, "cancelled before": cut_off}
+    revised = recover(entries, "+2/one", children=children)
+    assert set(revised.dropped) == {"+1/all#2/1", "+2/one", "+1/cancel:all%232"}
+    assert revised.cancelled == ("cut off",)
+
+
+def test_what_came_of_the_end_of_a_child_that_the_failure_had_cancelled_goes_with_it() -> None:
+    entries = [
+        failed("+1/one", 1, 0),
+        cancel("+2/cancel:call", 2, 1, ref="call"),
+        child("+2/call", 3, 0, ref="call", state=EntryState.FAILED, error=CANCELLED, result=None),
+        step("+2/mourn", 4, 3),
+        step("+3/beside", 5, 0),
+    ]
+    revised = recover(entries, "+1/one")
+    assert set(revised.dropped) == {"+1/one", "+2/cancel:call", "+2/call", "+2/mourn"}
+    assert (revised.cancelled, revised.unread) == (("call",), ())
+
+
+def test_a_rewind_starts_anew_what_was_cancelled_after_it() -> None:
+    ended = {"state": EntryState.FAILED, "error": CANCELLED, "result": None}
+    entries = [
+        child("a", 0, 0),
+        child("b", 4, 0, **ended),
+        child("c", 5, 0, **ended),
+        cancel("cancel:c", 1, 0, ref="c"),
+        step("~timer", 2, 0, kind=EntryKind.TIMER),
+        cancel("cancel:a", 3, 2, ref="a"),
+        cancel("cancel:b", 3, 2, ref="b"),
+    ]
+    revised = rewind(entries, "~timer", a=a_child(RunState.CANCELLED, rules.BY_PARENT.reason))
+    assert set(revised.dropped) == {"~timer", "cancel:a", "cancel:b", "a", "b"}
+    assert set(revised.cancelled) == {"a", "b"}
+    assert [arrival.name for arrival in revised.unread] == ["c"]
 
 
 def test_a_failure_that_was_caught_and_did_no_harm_stays() -> None:
@@ -259,6 +365,19 @@ def test_a_wait_that_timed_out_is_waited_for_again_from_now_on() -> None:
     late = step("receive", 2, 1, kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, result=None)
     revised = recover([step("a", 1), late, step("beside", 3, 0)], "receive")
     assert revised.dropped == ("receive",)
+    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+
+
+def test_what_failed_is_tried_again_from_now_on_so_that_a_time_out_around_it_has_its_full_time() -> None:
+    revised = recover([step("a", 1), step("b", 2, 0), failed("c", 3, 1)], "c")
+    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+    assert not revised.is_from_start
+    assert recover([failed("a", 1, 0), step("b", 2, 0)], "a").is_from_start
+
+
+def test_a_child_that_is_started_anew_is_awaited_from_now_on() -> None:
+    closed = a_child(RunState.CANCELLED, rules.CLOSING.reason)
+    revised = recover(OPEN, children={"call": closed})
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
 
 

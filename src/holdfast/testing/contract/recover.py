@@ -121,6 +121,26 @@ class RecoverContract(Contract):
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
 
+    async def test_what_is_tried_again_has_its_full_time(self, store: Store, clock: SettableClock) -> None:
+        """A time-out that began with it begins anew."""
+        entries = (a_step("a", 1), a_failure("b", 2, since=1))
+        await write(store, checkpoint_for(await held(store), failed_at("b"), entries=entries))
+        clock.advance(SECOND)
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        (kept,) = await store.history(an_id(1))
+        assert (kept.location, kept.retry_at) == ("a", START + SECOND)
+
+    async def test_what_is_tried_again_from_the_start_begins_then(self, store: Store, clock: SettableClock) -> None:
+        """T6: the instant of the first claim is time zero."""
+        await write(store, checkpoint_for(await held(store), failed_at("b"), entries=(a_failure("b", 1),)))
+        clock.advance(SECOND)
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert (await claim_one(store)).run.first_claimed_at == START + SECOND
+
     # Children
 
     async def test_a_failed_child_is_started_anew(self, store: Store) -> None:
@@ -164,6 +184,22 @@ class RecoverContract(Contract):
 
         assert await locations(store) == []
         assert (await claim_one(store)).arrivals == ()
+
+    async def test_a_child_that_was_cancelled_because_of_the_failure_is_started_anew(self, store: Store) -> None:
+        """What other branches did because of a failure goes with it, and what came of that."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="+1/call", type="child", on_close="cancel")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, "+1/call"),)))
+        cancel = a_step("+1/cancel:call", 2, None, kind=EntryKind.CANCEL, since=1, ref=an_id(2))
+        entries = (a_failure("+2/b", 1), cancel)
+        await write(store, checkpoint_for(lease, failed_at("+2/b"), entries=entries, cancels=(an_id(2),)))
+        assert (await the_run(store, 2)).state is RunState.CANCELLED
+
+        await store.control(an_id(1), Recover(id="r"))
+
+        assert await locations(store) == []
+        assert (await claim_one(store)).arrivals == ()
+        assert (await the_run(store, 2)).parent_location is None
 
     async def test_a_child_that_was_reopened_tells_the_reopened_parent(self, store: Store) -> None:
         """It had told the first life of its parent; the second one waits for it anew."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Pause, Rewind, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest, RunBusy, RunNotFound
-from holdfast.core.model import Arrival, EntryState, Lease, WaitKind
+from holdfast.core.model import Arrival, EntryKind, EntryState, Lease, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -208,6 +208,19 @@ class RewindContract(Contract):
             RunState.SUCCEEDED,
         )
         assert (await the_run(store, 2)).state is RunState.SUCCEEDED
+
+    async def test_a_child_that_was_cancelled_after_that_is_started_anew(self, store: Store) -> None:
+        """Its end came of what is forgotten."""
+        lease = await held(store)
+        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
+        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
+        cancel = a_step("cancel:call", 2, None, kind=EntryKind.CANCEL, since=1, ref=an_id(2))
+        await write(store, checkpoint_for(lease, succeed(), entries=(a_step("a", 1), cancel), cancels=(an_id(2),)))
+
+        await store.control(an_id(1), Rewind(id="r", location="a"))
+
+        assert await locations(store) == []
+        assert await unread(store) == []
 
     async def test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice(self, store: Store) -> None:
         """S5: its first end was the one its parent heard of."""

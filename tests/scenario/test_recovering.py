@@ -1,0 +1,277 @@
+"""Recovering: a run that failed beside others of its own branches goes on, with those that the failure took along."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from holdfast import ChildFailed, Context, Fatal, Registry, RunFailed, RunState
+from holdfast.testing.harness import Harness
+from tests.stage import Stage
+
+Branch = Callable[[Context], Coroutine[Any, Any, str]]
+
+
+class World:
+    """What steps do, and whether it works."""
+
+    def __init__(self, *broken: str) -> None:
+        self.done: list[str] = []
+        self.broken = set(broken)
+
+    def do(self, name: str) -> str:
+        self.done.append(name)
+        if name in self.broken:
+            raise Fatal(f"{name} is broken")
+        return name
+
+
+async def answer_children(h: Harness) -> None:
+    """Send every child that waits for it the message it waits for."""
+    await h.settle()
+    for info in [info async for info in h.list(type="child", state="suspended")]:
+        await h.run(info.id).send("go", 7)
+
+
+async def states_of_children(h: Harness) -> Counter[RunState]:
+    return Counter([info.state async for info in h.list(type="child")])
+
+
+# What the failure took along
+
+
+async def join_with_call(ctx: Context, child: Any, pay: Branch) -> Any:
+    return await ctx.join("both", {"call": lambda ctx: ctx.call(child), "pay": pay}, fail_fast=True)
+
+
+async def join_with_map(ctx: Context, child: Any, pay: Branch) -> Any:
+    return await ctx.join("both", {"call": lambda ctx: ctx.map(child, [(), ()]), "pay": pay}, fail_fast=True)
+
+
+async def join_that_fails_late(ctx: Context, child: Any, pay: Branch) -> Any:
+    async def inner(ctx: Context) -> Any:
+        return await ctx.join("inner", {"pay": pay, "later": lambda ctx: ctx.sleep(5)})
+
+    return await ctx.join("both", {"call": lambda ctx: ctx.call(child), "pay": inner}, fail_fast=True)
+
+
+async def group_with_call(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.TaskGroup() as tasks:
+        called = tasks.create_task(ctx.call(child))
+        tasks.create_task(pay(ctx))
+    return {"call": called.result()}
+
+
+async def group_with_map(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.TaskGroup() as tasks:
+        called = tasks.create_task(ctx.map(child, [(), ()]))
+        tasks.create_task(pay(ctx))
+    return {"call": called.result()}
+
+
+async def group_that_sees_the_end(ctx: Context, child: Any, pay: Branch) -> Any:
+    async def until_the_end() -> Any:
+        started = await ctx.start(child)
+        try:
+            return await started
+        except asyncio.CancelledError:
+            started.cancel()
+            with suppress(ChildFailed):
+                await started
+            await ctx.step("mourn", lambda: None)
+            raise
+
+    async with asyncio.TaskGroup() as tasks:
+        called = tasks.create_task(until_the_end())
+        tasks.create_task(pay(ctx))
+    return {"call": called.result()}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        join_with_call,
+        join_with_map,
+        join_that_fails_late,
+        group_with_call,
+        group_with_map,
+        group_that_sees_the_end,
+    ],
+)
+async def test_children_that_a_failure_had_cancelled_are_started_anew(stage: Stage, shape: Any) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def child(ctx: Context) -> Any:
+        return await ctx.receive("go")
+
+    async def pay(ctx: Context) -> str:
+        await ctx.sleep(1)
+        return await ctx.step("pay", world.do, "pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await shape(ctx, child, pay)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        cancelled = await states_of_children(h)
+        assert set(cancelled) == {RunState.CANCELLED}
+
+        world.broken.clear()
+        assert await run.recover()
+        await answer_children(h)
+
+        assert (await run.result())["call"] in (7, [7, 7])
+        assert await states_of_children(h) == cancelled + Counter({RunState.SUCCEEDED: cancelled.total()})
+        assert world.done == ["pay", "pay"]
+
+
+async def test_what_a_branch_did_because_it_was_cancelled_is_forgotten(stage: Stage) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        async def wait() -> Any:
+            try:
+                return await ctx.receive("go")
+            except asyncio.CancelledError:
+                await ctx.step("cleanup", world.do, "cleanup")
+                await ctx.step("report", world.do, "report")
+                raise
+            finally:
+                ctx.emit("over", 1)
+
+        async def pay() -> str:
+            await ctx.sleep(1)
+            return await ctx.step("pay", world.do, "pay")
+
+        async with asyncio.TaskGroup() as tasks:
+            waited, paid = tasks.create_task(wait()), tasks.create_task(pay())
+        return [waited.result(), paid.result()]
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        world.broken.clear()
+        assert await run.recover()
+        await run.send("go", 1)
+        assert await run.result() == [1, "pay"]
+        assert world.done == ["pay", "cleanup", "report", "pay"]
+
+
+async def test_a_branch_keeps_what_it_did_by_itself_after_another_failed(stage: Stage) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def child(ctx: Context) -> int:
+        await ctx.sleep(5)
+        return 7
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        started = await ctx.start(child)
+
+        async def wait(ctx: Context) -> Any:
+            got = await started
+            await ctx.step("note", world.do, "note")
+            loser = {"slow": lambda ctx: ctx.call(child), "fast": lambda ctx: ctx.step("fast", world.do, "fast")}
+            return [got, await ctx.race("race", loser)]
+
+        async def pay(ctx: Context) -> str:
+            return await ctx.step("pay", world.do, "pay")
+
+        return await ctx.join("both", {"wait": wait, "pay": pay})
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed, match="pay is broken"):
+            await run.result()
+        children = await states_of_children(h)
+        assert children == {RunState.SUCCEEDED: 1, RunState.CANCELLED: 1}
+        world.broken.clear()
+        assert await run.recover()
+        assert await run.result() == {"wait": [7, ["fast", "fast"]], "pay": "pay"}
+        assert Counter(world.done) == {"pay": 2, "note": 1, "fast": 1}
+        assert await states_of_children(h) == children
+
+
+async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> Any:
+        return await ctx.receive("go")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        try:
+            async with asyncio.timeout(60):
+                return await ctx.call(child)
+        except TimeoutError:
+            return "too late"
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        assert await run.result() == "too late"
+        assert await run.rewind("~timer")
+        await answer_children(h)
+        assert await run.result() == 7
+        assert await states_of_children(h) == {RunState.CANCELLED: 1, RunState.SUCCEEDED: 1}
+
+
+# The time it has
+
+
+async def in_a_time_out(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.timeout(60):
+        return await pay(ctx)
+
+
+async def call_in_a_time_out(ctx: Context, child: Any, pay: Branch) -> Any:
+    async with asyncio.timeout(60):
+        return await ctx.call(child)
+
+
+async def before_a_timer(ctx: Context, child: Any, pay: Branch) -> Any:
+    _, value = await ctx.first_settled("first", {"pay": pay, "timer": lambda ctx: ctx.sleep(60)})
+    return value
+
+
+@pytest.mark.parametrize("shape", [in_a_time_out, call_in_a_time_out, before_a_timer])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_what_failed_under_a_time_out_is_tried_again_in_its_full_time(
+    stage: Stage, shape: Any, is_first: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    async def pay(ctx: Context) -> str:
+        return await ctx.step("pay", world.do, "pay")
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return await pay(ctx)
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        if not is_first:
+            await ctx.step("pack", world.do, "pack")
+        return await shape(ctx, child, pay)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        await h.advance(3600)
+        world.broken.clear()
+        assert await run.recover()
+        assert await run.result() == "pay"
+        assert Counter(world.done) == {"pay": 2} | ({} if is_first else {"pack": 1})
