@@ -271,7 +271,7 @@ def store_for(url: str) -> Store:
         parts = urlsplit(url)
     except ValueError as error:
         raise InvalidRequest(f"{scrubbed(url)!r} is no URL of a store: {error}") from None
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
         from holdfast.stores.memory import MemoryStore
 
@@ -282,10 +282,12 @@ def store_for(url: str) -> Store:
             raise InvalidRequest(
                 f"{url!r}: a SQLite URL is sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
             )
-        from holdfast.stores.sqlite import SqliteStore
+        from holdfast.stores.sqlite import SqliteStore, in_namespace
 
+        namespace = options.pop("namespace", None)
         _refuse_options(url, options)
-        return SqliteStore(unquote(parts.path[1:]))
+        path = unquote(parts.path[1:])
+        return SqliteStore(path if namespace is None else in_namespace(path, namespace))
     raise InvalidRequest(
         f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
     )
