@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -62,6 +63,11 @@ LISTS = [
     ({"until": "now"}, "until='now': it is a datetime"),
     ({"tags": ["a"]}, r"tags=\['a'\]"),
     ({"state": 5}, "the states are pending"),
+    ({"type": 5}, "type=5: it is a text, not of type int"),
+    ({"key": 17}, "key=17: it is a text"),
+    ({"parent_id": [1]}, r"parent_id=\[1\]: it is a text"),
+    ({"limit": "5"}, "limit='5': it is a whole number of runs"),
+    ({"after": 5}, "after=5: it is a text"),
 ]
 
 
@@ -70,6 +76,28 @@ async def test_a_list_with_a_wrong_value_is_refused(stage: Stage, conditions: di
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=message):
             await listed(h, **conditions)
+
+
+async def test_a_run_is_looked_for_by_texts(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(wait, key="17")
+        number: Any = 17
+        uuid: Any = UUID(run.id)
+        pairs: Any = ["x"]
+        with pytest.raises(InvalidRequest, match=r"id=UUID\('.*'\): it is a text, not of type uuid.UUID"):
+            h.run(uuid)
+        with pytest.raises(InvalidRequest, match="key=17: it is a text"):
+            h.run(key=number)
+        with pytest.raises(InvalidRequest, match=r"run_id=UUID\("):
+            await h.cancel(uuid)
+        for refused in (run.rewind(number), run.fork(number)):
+            with pytest.raises(InvalidRequest, match="location=17: it is a text"):
+                await refused
+        with pytest.raises(InvalidRequest, match=r"patch=\['x'\]: it is a dict"):
+            await run.fork("x", patch=pairs)
+        for wrong in (h.start_many(order, number), h.start_many(order, [(1,)], keys=number)):
+            with pytest.raises(InvalidRequest, match="start_many takes a list of arguments"):
+                await wrong
 
 
 async def test_a_reason_is_a_text(stage: Stage) -> None:
@@ -106,6 +134,9 @@ async def test_a_result_is_waited_for_as_long_as_a_timedelta_says() -> None:
         ({"lease_seconds": "30"}, "worker: lease_seconds='30': it is seconds or a timedelta"),
         ({"grace_seconds": [1]}, "worker: grace_seconds="),
         ({"retention": "30d"}, "worker: retention='30d'"),
+        ({"types": 5}, r"worker\(types=5\): it is a list of names"),
+        ({"types": [5]}, r"worker\(types=\[5\]\): it is a list of names"),
+        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): it is a list of names"),
     ],
 )
 def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message: str) -> None:

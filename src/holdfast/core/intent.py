@@ -116,6 +116,13 @@ def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
     return text
 
 
+def check_string(value: Any, what: str) -> str:
+    """Return what is looked for, if it is a text; whether there is such a thing is another question."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what}={value!r}: it is a text, not of type {name_of(type(value))}")
+    return value
+
+
 def check_topic(topic: str) -> str:
     """Return a topic if it is one."""
     return check_text(topic, "topic")

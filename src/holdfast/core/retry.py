@@ -68,7 +68,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def pause(self, attempts: int) -> Micros:
         """How long to wait after attempt number `attempts`. The jitter need not replay: what is drawn is stored."""
         if self.delay is not None:
-            seconds = in_seconds(self.delay(attempts), "what delay= of a Retry gave")
+            seconds = in_seconds(self.delay(attempts), f"Retry: delay({attempts})")
             return micros(seconds * (1 + random.uniform(0, self.jitter)))
         # In seconds since it was made; and the exponent is capped: factor ** 2000 is an OverflowError, and far beyond
         # any max_delay.

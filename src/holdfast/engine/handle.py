@@ -12,7 +12,7 @@ from holdfast.core.clock import in_seconds
 from holdfast.core.codec import Codec, decode_any, encode_any
 from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_text
+from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import Message
 from holdfast.core.ports import Details, Sent
@@ -201,7 +201,7 @@ class RunHandle(Generic[R]):
 
     async def value(self, name: str, default: Any = None) -> Any:
         """A value the run has published with `ctx.set_value`, or `default`."""
-        text = (await self._details()).values.get(name)
+        text = (await self._details()).values.get(check_string(name, "name"))
         return default if text is None else decode_any(text, f"value {name!r}")
 
     async def _details(self) -> Details:
