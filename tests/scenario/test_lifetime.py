@@ -186,10 +186,6 @@ async def test_namespaces_of_one_file_do_not_see_each_other(tmp_path: Path) -> N
     names = ["", "?namespace=blue", "?namespace=b-2"]
     whole, blue, two = [Holdfast(f"{url}{name}") for name in names]
     async with whole, blue, two:
-        Holdfast(url) as whole,
-        Holdfast(f"{url}?namespace=blue") as blue,
-        Holdfast(f"{url}?namespace=b-2") as two,
-    ):
         started = await blue.start("shop.v1", {"number": 1})
 
         assert [[info.id async for info in hf.list()] for hf in (whole, blue, two)] == [[], [started.id], []]
