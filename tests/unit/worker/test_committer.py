@@ -359,6 +359,16 @@ async def test_who_is_held_up_keeps_nobody_else_waiting() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_one_that_is_held_up_alone_keeps_nobody_else_waiting() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a")
+    await rig.store.answer(0, held_up())
+    await rig.store.called(2)
+    await rig.add("b")
+    assert rig.store.batches == [["a"], ["a"], ["b"]]
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_batch_that_is_held_up_after_an_outage_is_scattered_too() -> None:
     rig = Rig(flushes=1)
     await rig.add("a", "b")

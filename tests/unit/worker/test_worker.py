@@ -323,6 +323,8 @@ async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: 
     app.workflow(endless)
     h.include(app)
     async with hire(h, concurrency=2, grace_seconds=0) as worker:
+        while not worker.is_idle:
+            await asyncio.sleep(0)
         await asyncio.gather(*(h.start("endless") for _ in range(20)))
         while held(worker) < 2:
             await asyncio.sleep(0)
