@@ -33,6 +33,11 @@ class Script:
             starts.write(f"{number}\n")
         return [sys.executable, "-S", "-c", self.lines[number]]
 
+    def dying(self, number: int, *, code: int, times: int) -> str:
+        """Fail so many times, then live on: what is ordered to stop then is not about to fail by itself."""
+        starts = f"open({str(self._starts)!r}).read().split().count('{number}')"
+        return f"import os, time; time.sleep(600) if {starts} > {times} else os._exit({code})"
+
     def starts(self, number: int) -> int:
         return self._starts.read_text().split().count(str(number)) if self._starts.exists() else 0
 
@@ -94,10 +99,11 @@ pathlib.Path({str(mark)!r}).touch()
 
 
 async def test_it_goes_on_trying_as_long_as_one_can_work(script: Script) -> None:
-    script.lines = {1: f"{SAY_READY}; time.sleep(600)", 2: "raise SystemExit(2)"}
+    times = HASTY.starts + 2
+    script.lines = {1: f"{SAY_READY}; time.sleep(600)", 2: script.dying(2, code=2, times=times)}
     running = asyncio.create_task(supervisor(script).run())
 
-    await until_started(script, 2, times=HASTY.starts + 3)
+    await until_started(script, 2, times + 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert await running is ExitCode.OK
@@ -105,10 +111,11 @@ async def test_it_goes_on_trying_as_long_as_one_can_work(script: Script) -> None
 
 
 async def test_one_that_works_and_dies_again_and_again_is_always_replaced(script: Script) -> None:
-    script.lines = {1: f"{SAY_READY}; raise SystemExit(1)"}
+    times = HASTY.starts + 2
+    script.lines = {1: f"{SAY_READY}; {script.dying(1, code=1, times=times)}"}
     running = asyncio.create_task(supervisor(script).run())
 
-    await until_started(script, 1, times=HASTY.starts + 3)
+    await until_started(script, 1, times + 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert await running is ExitCode.OK

@@ -141,7 +141,7 @@ async def test_a_listener_from_before_the_opening_hears_too(tmp_path: Path, othe
 
     await start(other, an_intent(1))
 
-    assert await ear.next() == STARTED
+    assert await ear.next() in (STARTED, ELSEWHERE)  # whichever is first: the touch, or a look after the opening
     stop()
     await early.close()
 
