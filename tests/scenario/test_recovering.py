@@ -30,6 +30,9 @@ class World:
             raise Fatal(f"{name} is broken")
         return name
 
+    def undo(self, name: str) -> None:
+        self.done.append(f"undo {name}")
+
 
 async def answer_children(h: Harness) -> None:
     """Send every child that waits for it the message it waits for."""
@@ -226,6 +229,76 @@ async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage
         await answer_children(h)
         assert await run.result() == 7
         assert await states_of_children(h) == {RunState.CANCELLED: 1, RunState.SUCCEEDED: 1}
+
+
+# What was undone
+
+
+async def until_a_time_out(ctx: Context, world: World) -> str:
+    try:
+        async with asyncio.timeout(60):
+            await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+            await ctx.receive("name")
+            await ctx.receive("payment")
+    except TimeoutError:
+        return "too late"
+    return "in time"
+
+
+async def beside_a_winner(ctx: Context, world: World) -> str:
+    async def fast(ctx: Context) -> None:
+        await ctx.receive("name")
+        await ctx.sleep(5)
+
+    async def slow(ctx: Context) -> None:
+        await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+        await ctx.sleep(1)
+        await ctx.sleep(60)
+
+    winner, _ = await ctx.race("race", {"fast": fast, "slow": slow})
+    return winner
+
+
+async def before_a_sleep(ctx: Context, world: World) -> str:
+    async with asyncio.timeout(10):
+        await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+    await ctx.sleep(60)
+    return "slept"
+
+
+@pytest.mark.parametrize("shape", [until_a_time_out, beside_a_winner, before_a_sleep])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_was_undone_is_done_again_before_whatever_came_after_it(
+    stage: Stage, shape: Any, is_cancelled: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        ended = await shape(ctx, world)
+        if is_cancelled:
+            await ctx.receive("go")
+        return [ended, await ctx.step("pay", world.do, "pay")]
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await run.send("name", "ann")
+        await h.advance(70)
+        if is_cancelled:
+            await run.cancel("by mistake")
+        await h.settle()
+        assert (await run.info()).state.is_end
+        first = list(world.done)
+        assert "undo reserve" in first
+
+        await h.advance(7200)
+        world.broken.clear()
+        assert await run.recover()
+        await run.send("go")
+
+        results = {until_a_time_out: "too late", beside_a_winner: "fast", before_a_sleep: "slept"}
+        assert await run.result() == [results[shape], "pay"]
+        assert world.done == [*first, "reserve", "pay"]
 
 
 # The time it has
