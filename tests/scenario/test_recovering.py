@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -348,3 +349,79 @@ async def test_what_failed_under_a_time_out_is_tried_again_in_its_full_time(
         assert await run.recover()
         assert await run.result() == "pay"
         assert Counter(world.done) == {"pay": 2} | ({} if is_first else {"pack": 1})
+
+
+async def around_several(ctx: Context, world: World) -> str:
+    async with asyncio.timeout(60):
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+
+async def against_a_sleep(ctx: Context, world: World) -> str:
+    async def work(ctx: Context) -> str:
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+    return str((await ctx.first_settled("first", {"work": work, "timer": lambda ctx: ctx.sleep(60)}))[1])
+
+
+async def against_a_wait(ctx: Context, world: World) -> str:
+    async def work(ctx: Context) -> str:
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+    async def wait(ctx: Context) -> Any:
+        return await ctx.receive("never", timeout=60)
+
+    return str((await ctx.first_settled("first", {"work": work, "wait": wait}))[1])
+
+
+@pytest.mark.parametrize("shape", [around_several, against_a_sleep, against_a_wait])
+@pytest.mark.parametrize("is_rewound", [False, True])
+async def test_a_time_out_that_had_begun_before_has_the_time_that_was_left(
+    stage: Stage, shape: Any, is_rewound: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await shape(ctx, world)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        await h.advance(3600)
+        world.broken.clear()
+        assert await (run.rewind((await run.history())[-1].location) if is_rewound else run.recover())
+        assert await run.result() == "pay"
+        assert world.done == ["pack", "pay", "pay"]
+
+
+async def test_time_goes_on_where_it_was_but_not_for_a_moment_that_was_named(stage: Stage) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        moment = ctx.now() + timedelta(seconds=100)
+
+        async def work(ctx: Context) -> None:
+            await ctx.sleep(10)
+            await ctx.step("pay", world.do, "pay")
+
+        branches = {"work": work, "lie": lambda ctx: ctx.sleep(100), "lie_until": lambda ctx: ctx.sleep_until(moment)}
+        await ctx.join("all", branches, fail_fast=True)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await h.advance(10)
+        assert (await run.info()).state is RunState.FAILED
+        await h.advance(50)
+        world.broken.clear()
+        assert await run.recover()
+        await h.advance(40)  # the hundred seconds that were named are over
+        assert [entry.location for entry in await run.history()][-1] == "all/lie_until/sleep"
+        await h.advance(49)
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(1)
+        assert (await run.info()).state is RunState.SUCCEEDED
