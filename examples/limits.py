@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 
-from holdfast import Holdfast, RunState
+from holdfast import Holdfast
 
 AT_ONCE = 3
 PER_CUSTOMER = 2
@@ -44,11 +44,10 @@ async def main() -> None:
         async with hf.worker(name="one"), hf.worker(name="two"):
             small = await asyncio.gather(*(run.result() for run in runs[-4:]))
             print(f"{small[-1]} was not kept waiting by all the others")
-            await asyncio.gather(*(run.result() for run in runs))
+            sent = await asyncio.gather(*(run.result() for run in runs))
         seconds = (datetime.now(UTC) - began).total_seconds()
-        (known,) = [one for one in await hf.types() if one.name == send.type]
 
-    assert known.counts == {RunState.SUCCEEDED: MAILS}
+    assert len(set(sent)) == MAILS, "each of these, whatever an earlier call has left in the store"
     assert most["provider"] <= AT_ONCE
     assert most["big"] <= PER_CUSTOMER
     assert seconds >= (MAILS - 1) // A_SECOND, "a rate is kept"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,10 +16,12 @@ from holdfast.config import settings
 from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
+from holdfast.core.clock import in_seconds
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import is_count
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
-from holdfast.engine.door import opened_elsewhere
+from holdfast.engine.door import opened_elsewhere, refuse_workflow_code
 from holdfast.engine.ends import Ends
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
@@ -81,10 +83,12 @@ class Holdfast(Engine):
         if self._ends is not None and self._loop is loop:
             return
         self._check_process()
+        refuse_workflow_code()
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 raise InvalidRequest(
-                    "this Holdfast is in use on another event loop that still runs; make one for each loop"
+                    "this Holdfast is in use on another event loop that still runs; make one for each loop, "
+                    "or use hf.sync in threads"
                 )
             # The loop it was used on is gone, as after asyncio.run(): begin anew on this one.
             self._loop, self._ends, self._replies, self._opening = loop, None, None, asyncio.Lock()
@@ -116,6 +120,7 @@ class Holdfast(Engine):
         """Stop the workers of this object and let go of the store. It may be used again afterwards."""
         if self._is_forked:
             return  # what is open is the parent's
+        refuse_workflow_code()
         for worker in list(self._workers):
             await worker.stop()
         if self._sync is not None:
@@ -172,8 +177,8 @@ class Holdfast(Engine):
         concurrency: int | None = None,
         threads: int | None = None,
         steps: int | None = None,
-        lease_seconds: float | None = None,
-        grace_seconds: float | None = None,
+        lease_seconds: float | timedelta | None = None,
+        grace_seconds: float | timedelta | None = None,
         name: str | None = None,
         retention: float | timedelta | None = None,
     ) -> Worker:
@@ -183,14 +188,20 @@ class Holdfast(Engine):
         leases of 30 seconds and a grace of 10. `retention` is how long it lets ended runs be kept of which neither they
         nor their type say so: 30 days.
         """
+        for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
+            if number is not None and not is_count(number):
+                raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
+        _check_types(types)
         configured = self.configuration
+        lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
+        grace = configured[settings.GRACE] if grace_seconds is None else grace_seconds
         return self._hire(
             types=configured[settings.TYPES] if types is None else types,
             concurrency=configured.chosen(settings.CONCURRENCY, concurrency),
             threads=configured.chosen(settings.THREADS, threads),
             steps=configured.chosen(settings.STEPS, steps),
-            lease_seconds=configured[settings.LEASE].total_seconds() if lease_seconds is None else lease_seconds,
-            grace_seconds=configured[settings.GRACE].total_seconds() if grace_seconds is None else grace_seconds,
+            lease_seconds=in_seconds(lease, "worker: lease_seconds"),
+            grace_seconds=in_seconds(grace, "worker: grace_seconds"),
             name=configured.chosen(settings.NAME, name),
             retention=configured[settings.RETENTION] if retention is None else retention,
         )
@@ -251,10 +262,26 @@ class Holdfast(Engine):
         return f"<Holdfast {scrubbed(self.url)}>"
 
 
+def _check_types(types: object) -> None:
+    # A text is one, too: of its characters.
+    is_list = (
+        isinstance(types, Collection) and not isinstance(types, str) and all(isinstance(one, str) for one in types)
+    )
+    if types is not None and not is_list:
+        raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
+
+
 def store_for(url: str) -> Store:
     """The store a URL names. Its driver is loaded here and nowhere else."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
+    if not isinstance(url, str):
+        raise InvalidRequest(f"{url!r} is no URL of a store: it is a text, such as sqlite:///file.db")
+    if url.partition(":")[0] in ("postgresql", "postgres"):
+        return _postgres(url)  # which reads it as its driver does, brackets and all
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidRequest(f"{scrubbed(url)!r} is no URL of a store: {error}") from None
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "memory":
         from holdfast.stores.memory import MemoryStore
 
@@ -265,12 +292,12 @@ def store_for(url: str) -> Store:
             raise InvalidRequest(
                 f"{url!r}: a SQLite URL is sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
             )
-        from holdfast.stores.sqlite import SqliteStore
+        from holdfast.stores.sqlite import SqliteStore, in_namespace
 
+        namespace = options.pop("namespace", None)
         _refuse_options(url, options)
-        return SqliteStore(unquote(parts.path[1:]))
-    if parts.scheme in ("postgresql", "postgres"):
-        return _postgres(url)
+        path = unquote(parts.path[1:])
+        return SqliteStore(path if namespace is None else in_namespace(path, namespace))
     raise InvalidRequest(
         f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
     )

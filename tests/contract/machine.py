@@ -200,6 +200,7 @@ CHECKPOINTS = st.fixed_dictionaries(
                 {"child": (number, {"parent_location": f"fan/{number}", "is_parked": True})}
                 for number in range(1, RUNS)
             ),
+            *({"child": (number, {"parent_location": f"fan/{number}", "limit": 1})} for number in range(1, RUNS)),
             {"pruned": ("a",)},
             {"pruned": ("b",)},
             *({"message": (number, None, "go")} for number in range(RUNS)),
@@ -544,7 +545,8 @@ class StoreMachine(SideBySide):
         if (parent := fields.pop("parent", number)) < number:
             fields = {"parent_location": "call", **fields, "parent_id": an_id(parent)}
         else:
-            fields = {name: value for name, value in fields.items() if name not in ("parent_location", "is_parked")}
+            alone = ("parent_location", "is_parked", "limit")
+            fields = {name: value for name, value in fields.items() if name not in alone}
         return Intent(**fields)
 
     def _message(self, number: int, key: str | None, name: str) -> Message:

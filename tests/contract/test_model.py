@@ -24,8 +24,8 @@ from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, c
 from holdfast.stores.memory.state import Record, State
 from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import Operation
-from holdfast.stores.postgres.talks import Talk, Trip
+from holdfast.stores.postgres.deciding import Bounds, Operation
+from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
 from holdfast.testing.postgres import Databases
@@ -57,7 +57,13 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
     last = 0
 
     def without_gaps(
-        calls: Calls, wishes: Wishes, operation: Operation[Any], at: Micros | None, commit: Trip | None = None
+        calls: Calls,
+        wishes: Wishes,
+        operation: Operation[Any],
+        at: Micros | None,
+        bounds: Bounds,
+        *,
+        is_committing: bool = False,
     ) -> Talk[Any]:
         seen: list[WorkingSet] = []
 
@@ -68,11 +74,11 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
         nonlocal last
         number = b"select setval('holdfast.events_number_seq', %s, %s)"
         yield number, (max(1, last), last > 0)
-        told = yield from attempt(calls, wishes, watched, at)
+        told = yield from attempt(calls, wishes, watched, at, bounds)
         last = max([last, *(working.event_count for working in seen)])
         yield number, (max(1, last), last > 0)  # for whoever asks how far it is
-        if commit is not None:
-            yield commit
+        if is_committing:
+            yield bounds.commit
         return told
 
     def raised(_schema: str, number: int) -> Talk[None]:

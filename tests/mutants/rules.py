@@ -360,6 +360,12 @@ LIMITS = (
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
+        name="siblings-not-counted",
+        breaks="of a map with a limit no more children run than it says, also if some are made anew",
+        edits=(Edit(_RULES, "        is_parked = used >= intent.limit\n", "        is_parked = False\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),

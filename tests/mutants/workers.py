@@ -112,6 +112,36 @@ MUTANTS = (
         caught_by=(_RUNS,),
     ),
     Mutant(
+        name="crash-charged-at-each-release",
+        breaks="a shutdown is not charged, also if there was a crash before",
+        edits=(
+            Edit(
+                _STEPPING,
+                "is_telling = bool(gains.entries) or not isinstance(next, Release)",
+                "is_telling = not isinstance(next, Release)",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="starts-beyond-the-slots",
+        breaks="a worker holds no more runs than it may",
+        edits=(
+            Edit(
+                "worker/worker.py",
+                "has_place = len(self._held) + self._offers < self._concurrency",
+                "has_place = len(self._held) < self._concurrency",
+            ),
+        ),
+        caught_by=(_WORKERS,),
+    ),
+    Mutant(
+        name="held-up-together",
+        breaks="a run whose row somebody has locked keeps no other waiting",
+        edits=(Edit(_COMMITTER, "        elif _is_held_up(error):\n            self._scatter(flush, error)\n", ""),),
+        caught_by=(_WORKERS,),
+    ),
+    Mutant(
         name="crash-loop-goes-on",
         breaks="a run that kills its workers is blocked after three",
         edits=(

@@ -264,8 +264,15 @@ def test_watching_what_has_ended_tells_its_story_and_ends(shop: Shop, key: str, 
     assert ("■ succeeded" if code == 0 else "■ failed") in result.stdout
 
 
-def test_watching_in_json_gives_entries_then_the_run(shop: Shop) -> None:
-    result = shop.type("watch", "key:sum", "-o", "jsonl")
+@pytest.mark.parametrize("command", ["watch", "ls"])
+def test_what_is_watched_comes_in_lines_of_json_and_the_help_says_so(shop: Shop, command: str) -> None:
+    told = " ".join(shop.type(command, "--help").stdout.split())
+    assert "with --json one line of JSON" in told or "As JSON, one line for each change" in told
+
+
+@pytest.mark.parametrize("form", ["--json", "-ojsonl"])
+def test_watching_in_json_gives_entries_then_the_run(shop: Shop, form: str) -> None:
+    result = shop.type("watch", "key:sum", form)
 
     assert [json.loads(line)["kind"] for line in result.stdout.splitlines()] == ["entry", "run"]
 

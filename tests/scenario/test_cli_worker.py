@@ -136,6 +136,31 @@ def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
     assert table.splitlines()[0].split() == ["NAME", "STATE", "HOST", "PID", "SLOTS", "HELD", "UP", "HEARD", "TYPES"]
 
 
+def test_of_a_worker_that_was_killed_all_say_so_at_once(shop: Shop) -> None:
+    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
+    held = shop.start("shop.slow.v1")
+    with running(shop, "worker", "stuck:hf", "--name", "wally") as worker:
+        while not (shop.path.parent / "begun").exists():
+            assert worker.poll() is None
+        while not shop.read("workers"):
+            assert worker.poll() is None
+        worker.kill()
+        worker.wait(30)
+        ready = shop.start("shop.add.v1", {"a": 1, "b": 2})
+
+        (found,) = shop.read("workers")
+        started = shop.type("start", "shop.add.v1", "a:=1", "b:=2").stderr
+        said = [shop.type("explain", run).stdout for run in (held, ready)]
+        checkup = shop.type("doctor").stdout
+
+    assert (found["name"], found["is_alive"]) == ("wally", False)
+    assert "no worker for shop.add.v1 is running yet" in started
+    assert "Running on worker wally; that was killed, and no worker is running that could take over" in said[0]
+    assert "but no worker is running (worker wally, which does, was last heard of at" in said[1]
+    assert "was killed; another worker takes its runs over" in checkup
+    assert "no worker handles shop.add.v1" in checkup
+
+
 def test_the_url_of_the_command_line_is_that_of_an_application_without_one(shop: Shop) -> None:
     done = holdfast(shop, "--url", "sqlite:///other.db", "worker", "app:hf", "--until-idle")
 
@@ -230,10 +255,11 @@ def test_an_interrupt_ends_watching(shop: Shop) -> None:
     assert (watching.returncode, talk) == (130, "interrupted\n")
 
 
-def test_a_list_can_be_watched(shop: Shop) -> None:
+@pytest.mark.parametrize("form", ["--json", "-ojsonl"])
+def test_a_list_can_be_watched(shop: Shop, form: str) -> None:
     shop.start("shop.add.v1", {"a": 1, "b": 2}, key="sum")
 
-    with running(shop, "ls", "--watch", "-o", "jsonl") as watching:
+    with running(shop, "ls", "--watch", form) as watching:
         assert watching.stdout is not None
         assert '"state": "pending"' in watching.stdout.readline()
         shop.type("cancel", "key:sum", "--yes")

@@ -179,3 +179,20 @@ async def test_a_start_that_its_caller_gives_up_waiting_for_is_executed_all_the_
         if found:
             assert await hf.run(key="k").result(timeout=5) == 4
             assert [fact.event for fact in await hf.run(key="k").audit()].count("claimed") == 1
+
+
+async def test_namespaces_of_one_file_do_not_see_each_other(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    names = ["", "?namespace=blue", "?namespace=b-2"]
+    whole, blue, two = [Holdfast(f"{url}{name}") for name in names]
+    async with whole, blue, two:
+        started = await blue.start("shop.v1", {"number": 1})
+
+        assert [[info.id async for info in hf.list()] for hf in (whole, blue, two)] == [[], [started.id], []]
+    assert sorted(path.name for path in tmp_path.glob("*.db")) == ["runs.b-2.db", "runs.blue.db", "runs.db"]
+
+
+@pytest.mark.parametrize("namespace", ["", "../up", "a/b", "a.b", "x" * 41])
+def test_a_namespace_that_is_no_name_is_refused(namespace: str) -> None:
+    with pytest.raises(InvalidRequest, match="1 to 40 letters"):
+        Holdfast(f"sqlite:///runs.db?namespace={namespace}")

@@ -140,6 +140,19 @@ async def test_a_rate_spreads_what_begins_over_time(stage: Stage) -> None:
         assert begun == [f"{number}" for number in range(8)]
 
 
+@pytest.mark.parametrize("others", [{"concurrency": 3}, {"concurrency": 2}, {"per_key": {"tenant": 2}}], ids=repr)
+async def test_whoever_waits_for_a_rate_and_more_begins_as_soon_as_both_allow_it(
+    stage: Stage, others: dict[str, Any]
+) -> None:
+    async with stage.harness(app) as h:
+        began = h.now
+        await h.type("job.v1", rate=(3, 60), **others)
+        runs = [await h.start(job, f"{number}", tags={"tenant": "a"}) for number in range(9)]
+
+        assert [await run.result() for run in runs] == [f"{number}" for number in range(9)]
+        assert h.now - began == timedelta(minutes=2)
+
+
 async def test_a_run_that_waits_leaves_its_slot_to_others(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.type("chat.v1", concurrency=1)

@@ -483,6 +483,24 @@ async def test_a_suspension_longer_than_max_suspend_cancels_and_a_shorter_one_do
         assert info.error.message == "it was suspended longer than its max_suspend of 60 s"
 
 
+async def test_waking_a_run_for_nothing_does_not_begin_its_suspension_anew(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def waits(ctx: Context) -> None:
+        await ctx.receive("go")
+
+    async with stage.harness(app) as h:
+        run = await h.start(waits, max_suspend=60)
+        for _ in range(2):
+            await h.advance(29)
+            await run.wake()
+            await h.settle()
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(3)
+        assert (await run.info()).state is RunState.CANCELLED
+
+
 async def test_a_child_has_limits_of_its_own(stage: Stage) -> None:
     app = Registry()
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, InvalidRequest, JoinFailed, Registry, RunState
+from holdfast import Context, InvalidRequest, JoinFailed, Registry, RunHandle, RunState
 from holdfast.testing.faults import FaultyStore
+from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -227,6 +228,62 @@ async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(st
         await h.start_worker()
         await h.advance(3600)
         assert (await run.info()).state is RunState.SUCCEEDED
+
+
+async def open_children(h: Harness, run: RunHandle[Any]) -> dict[int, bool]:
+    """The children that have not ended, and whether each has its slot."""
+    infos = [info async for info in h.list(parent_id=run.id) if not info.state.is_end]
+    return {info.payload["n"]: not any(wait.kind == "slot" for wait in info.waits) for info in infos}
+
+
+async def tell(h: Harness, run: RunHandle[Any], *numbers: int) -> None:
+    """Let children end."""
+    async for info in h.list(parent_id=run.id):
+        if not info.state.is_end and info.payload["n"] in numbers:
+            await h.run(info.id).send("go", "on")
+    await h.settle()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "too long"])
+async def test_a_map_with_a_limit_goes_on_after_its_run_was_recovered(stage: Stage, how: str) -> None:
+    async with stage.harness(parent_of(limit=2)) as h:
+        limits: dict[str, Any] = {"max_run": 3600} if how == "too long" else {}
+        run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(5)]}, **limits)
+        await h.settle()
+        await tell(h, run, 0)
+        await tell(h, run, 1, 2)
+        if how == "cancelled":
+            await run.cancel()
+        else:
+            await h.advance(3700)
+        assert (await run.info()).state is RunState.CANCELLED
+
+        await run.recover()
+        await h.settle()
+
+        assert await open_children(h, run) == {3: True, 4: True}
+        await tell(h, run, 3, 4)
+        assert await run.result() == [[n, "on"] for n in range(5)]
+
+
+@pytest.mark.parametrize(("limit", "location"), [(1, "map.wait.v1/0"), (2, "map.wait.v1/1"), (2, "map.wait.v1/0")])
+async def test_a_map_keeps_its_limit_after_its_run_was_taken_back(stage: Stage, limit: int, location: str) -> None:
+    async with stage.harness(parent_of(limit=limit)) as h:
+        run = await h.start("parent", {"type": "map.wait.v1", "payloads": [{"n": n} for n in range(4)]})
+        await h.settle()
+        for number in range(limit):
+            await tell(h, run, number)
+        await run.wake()
+        await h.settle()
+
+        await run.rewind(location)
+        await h.settle()
+
+        assert sum((await open_children(h, run)).values()) == limit
+        while children := await open_children(h, run):
+            await tell(h, run, *(number for number, has_slot in children.items() if has_slot))
+            assert sum((await open_children(h, run)).values()) <= limit
+        assert await run.result() == [[n, "on"] for n in range(4)]
 
 
 async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None:

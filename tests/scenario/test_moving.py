@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Fatal, Holdfast, InvalidRequest, Registry, Retry, RunHandle, RunState, step_info
+from holdfast import (
+    Break,
+    Context,
+    Continue,
+    Fatal,
+    Holdfast,
+    InvalidRequest,
+    Registry,
+    Retry,
+    RunHandle,
+    RunState,
+    step_info,
+)
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Schedule
@@ -137,6 +149,21 @@ async def looper(ctx: Context, count: int = 0) -> int:
     return count if count == 5 else await ctx.continue_as_new(count + 1)
 
 
+@app_of_shop.workflow("follower")
+async def follower(ctx: Context) -> list[Any]:
+    async def heard(inner: Context, so_far: list[Any]) -> Continue[list[Any]] | Break[list[Any]]:
+        so_far = [*so_far, await inner.wait_event("news")]
+        return Break(so_far) if len(so_far) == 4 else Continue(so_far)
+
+    return await ctx.loop("news", heard, list[Any](), keep=1, every=1)
+
+
+@app_of_shop.workflow("reader")
+async def reader(ctx: Context, so_far: list[Any] | None = None) -> list[Any]:
+    so_far = [*(so_far or []), await ctx.wait_event("news")]
+    return so_far if len(so_far) == 4 else await ctx.continue_as_new(so_far)
+
+
 @app_of_shop.workflow("ended")
 async def ended(ctx: Context) -> dict[str, Any]:
     ctx.set_value("stage", "done")
@@ -158,7 +185,19 @@ def _refuse() -> None:
     raise Fatal("refused")
 
 
-SHOP = ("sleeper", "listener", "subscriber", "taker", "parent", "stubborn", "looper", "ended", "failed")
+SHOP = (
+    "sleeper",
+    "listener",
+    "subscriber",
+    "taker",
+    "parent",
+    "stubborn",
+    "looper",
+    "follower",
+    "reader",
+    "ended",
+    "failed",
+)
 
 
 async def open_shop(h: Harness) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -151,6 +152,32 @@ async def test_transactions_beside_steps_and_timers_replay_in_their_order(bank: 
         assert all(one == order for one in seen)
         positions = [entry.position for entry in await h.store.history(run.id)]
         assert positions == list(range(1, 21))
+
+
+async def test_a_transaction_begins_also_after_what_ended_meanwhile_and_nobody_waits_for(bank: Bank) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def body() -> None:
+        await asyncio.to_thread(begun.wait, 10)
+        asyncio.get_running_loop().call_later(0.01, ended.set)  # by then its result is there, and waits
+
+    def slow(connection: Any, cents: int) -> int:
+        begun.set()
+        ended.wait(10)
+        return deposit(connection, cents)
+
+    async def deposits(ctx: Context) -> int:
+        return await ctx.tx("slow", slow, 5)
+
+    @bank.app.workflow
+    async def racing(ctx: Context) -> int:
+        await ctx.race("who", {"deposit": deposits, "body": lambda inner: inner.step("body", body)})
+        return await ctx.tx("more", deposit, 7)
+
+    async with bank.open() as h:
+        prepare(h)
+        async with asyncio.timeout(20):
+            assert await h.execute(racing) == 12
 
 
 async def test_what_led_to_a_transaction_is_committed_with_it(bank: Bank) -> None:

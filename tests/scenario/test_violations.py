@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Registry, RunFailed, RunState
+from holdfast import Context, Holdfast, Registry, RunFailed, RunState
 from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
 
@@ -106,6 +106,102 @@ async def test_a_violation_blocks_the_run_names_call_and_line_and_commits_nothin
         assert line_of(code, text) in info.error.message
         assert "Move it into one: await ctx.step" in info.error.message
         assert await facts(run) == ["first step done"]
+
+
+CALLS: dict[str, tuple[Callable[[Holdfast], Any], str, str]] = {
+    "start": (lambda hf: hf.start("x"), "hf.start()", "ctx.start"),
+    "start_many": (lambda hf: hf.start_many("x", [{}]), "hf.start_many()", "ctx.map"),
+    "execute": (lambda hf: hf.execute("x"), "hf.execute()", "ctx.call"),
+    "emit": (lambda hf: hf.emit("x"), "hf.emit()", "ctx.emit"),
+    "send": (lambda hf: hf.run("x").send("m"), "run.send()", "ctx.send"),
+    "result": (lambda hf: hf.run(key="x").result(timeout=5), "run.result()", "ctx.call"),
+    "info": (lambda hf: hf.run("x").info(), "run.info()", "ctx.step"),
+    "cancel": (lambda hf: hf.run("x").cancel(), "run.cancel()", "ctx.step"),
+    "types": (lambda hf: hf.type("x", concurrency=1), "hf.type()", "ctx.step"),
+    "open": (lambda hf: hf.__aenter__(), "`async with` on hf", "ctx.step"),
+    "close": (lambda hf: hf.close(), "hf.close()", "ctx.step"),
+    "work": (lambda hf: hf.worker().run_until_idle(), "worker.run_until_idle()", "ctx.step"),
+    "list": (lambda hf: anext(hf.list()), "hf.list()", "ctx.step"),
+}
+
+
+@pytest.mark.parametrize("use", CALLS)
+@pytest.mark.parametrize("whose", ["its own", "another", "a new"])
+async def test_what_a_holdfast_does_is_refused_in_workflow_code_and_says_what_to_use(
+    stage: Stage, use: str, whose: str
+) -> None:
+    call, name, instead = CALLS[use]
+    another = stage.harness()
+
+    async def trespass(ctx: Context) -> None:
+        hf = {"its own": h, "another": another, "a new": Holdfast("memory://")}[whose]
+        await call(hf)  # here
+
+    async with stage.harness(shop(trespass)) as h, another:
+        run = await h.start("shop.v1")
+        await h.settle()
+        info = await run.info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert info.error.type == "WorkflowViolation"
+        assert f"workflow code called {name} at {line_of(trespass, '# here')} in trespass" in info.error.message
+        assert instead in info.error.message
+        assert await facts(run) == ["first step done"]
+        assert [info.id async for info in h.list()] == [run.id]
+
+
+async def trespass_caught(hf: Holdfast) -> str:
+    with contextlib.suppress(Exception):
+        await hf.start("x")  # here
+    return "as if nothing had happened"
+
+
+async def trespass_gathered(hf: Holdfast) -> str:
+    await asyncio.gather(hf.start("x"), hf.start("x"), return_exceptions=True)  # here
+    return "as if nothing had happened"
+
+
+async def trespass_blocking(hf: Holdfast) -> None:
+    hf.sync.start("x")  # here
+
+
+async def trespass_in_a_transaction(hf: Holdfast) -> None:
+    with hf.connection():  # here
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "instead"),
+    [
+        (trespass_caught, "ctx.start"),
+        (trespass_gathered, "ctx.start"),
+        (trespass_blocking, "ctx.start"),
+        (trespass_in_a_transaction, "ctx.tx"),
+    ],
+)
+async def test_a_refused_call_of_holdfast_sticks_and_names_the_line(stage: Stage, code: Any, instead: str) -> None:
+    async with stage.harness(shop(lambda ctx: code(h))) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+        info = await run.info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert f"{line_of(code, '# here')} in {code.__name__}" in info.error.message
+        assert f"or use {instead}" in info.error.message
+
+
+async def test_a_call_of_holdfast_in_a_task_that_is_left_alone_is_refused_too(stage: Stage) -> None:
+    async def trespass(ctx: Context) -> int:
+        asyncio.create_task(h.start("x"))  # noqa: RUF006 - it is what this is about
+        return 5
+
+    async with stage.harness(shop(trespass)) as h:
+        run = await h.start("shop.v1")
+        await h.settle()
+        info = await run.info()
+        assert info.state is RunState.BLOCKED
+        assert info.error is not None
+        assert "workflow code called hf.start() at an unknown line" in info.error.message
 
 
 async def test_a_violation_is_healed_by_fixed_code(stage: Stage) -> None:

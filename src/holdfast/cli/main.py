@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import keyword
+import os
 import sys
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.cli.exits import ExitCode
 from holdfast.cli.option import global_options
+from holdfast.cli.streams import OutputLost, secure_streams
 
 SECTIONS: dict[str, dict[str, str]] = {
     "First steps": {
@@ -143,9 +146,23 @@ def cli() -> None:
     """Durable workflows: a run continues from where it stood, whatever happens to the process."""
 
 
+def _readable(word: str) -> str:
+    """An argument; as UTF-8 if it is none in the encoding of the locale, such as C, unless it is the name of a file."""
+    if not any("\ud800" <= character <= "\udfff" for character in word) or os.path.lexists(word.removeprefix("@")):
+        return word
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeError:
+        click.echo(f"Error: the argument {word!r} is no text in UTF-8, nor in the encoding of the locale", err=True)
+        sys.exit(ExitCode.USAGE)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line, and exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # an old terminal may lack a character; that is no error
-    return cli.main(arguments, prog_name="holdfast")
+    secure_streams()
+    words = [_readable(word) for word in (sys.argv[1:] if arguments is None else arguments)]
+    try:
+        return cli.main(words, prog_name="holdfast")
+    except OutputLost as lost:  # the help, say
+        click.echo(f"Error: {lost}", err=True)
+        sys.exit(lost.code)

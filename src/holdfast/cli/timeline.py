@@ -136,10 +136,15 @@ def is_takeover(fact: AuditInfo) -> bool:
 
 def claim_words(fact: AuditInfo, workers: Mapping[str, str]) -> str:
     """Who took a run, and from whom."""
-    taker = workers.get(str(fact.data.get("worker")), "a worker")
+    taker = _called(str(fact.data.get("worker")), workers) or "a worker"
     if not is_takeover(fact):
         return f"taken by {taker}"
-    return f"{workers.get(str(fact.data['lost']), 'its worker')} died; taken over by {taker}"
+    return f"{_called(str(fact.data['lost']), workers) or 'its worker'} died; taken over by {taker}"
+
+
+def _called(worker_id: str, workers: Mapping[str, str]) -> str:
+    """The name of a worker; of one that is gone its id tells it."""
+    return workers.get(worker_id) or worker_id.rpartition(".")[0]
 
 
 def _stretches(

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from typing import Protocol
 
 from holdfast.core.errors import InvalidRequest
@@ -26,18 +27,31 @@ LENGTH_LIMIT_SECONDS = 1_000 * 365.25 * 86_400
 """Longer than any wait; beyond it a date could no longer be told, nor an instant be kept in 64 bits."""
 
 
-def micros(length: float | timedelta) -> Micros:
-    """A length given by a user, in seconds or as a timedelta, in microseconds."""
+def micros(length: float | timedelta, what: str = "") -> Micros:
+    """A length given by a user as `what`, in seconds or as a timedelta, in microseconds."""
+    return round(in_seconds(length, what) * SECOND)
+
+
+def in_seconds(length: float | timedelta, what: str = "") -> float:
+    """A length given by a user as `what`, in seconds or as a timedelta, in seconds."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float, Real)):
+        raise InvalidRequest(f"{_given(length, what)}: it is seconds or a timedelta")
     if not abs(seconds) <= LENGTH_LIMIT_SECONDS:  # so written, NaN is refused too
-        raise InvalidRequest(f"{length!r} is no length of time in seconds; the limit is 1,000 years")
-    return round(seconds * SECOND)
+        raise InvalidRequest(f"{_given(length, what)} is no length of time in seconds; the limit is 1,000 years")
+    return seconds
 
 
-def instant(when: datetime) -> Micros:
-    """A moment given by a user; one without a zone is taken as UTC."""
+def instant(when: datetime, what: str = "") -> Micros:
+    """A moment given by a user as `what`; one without a zone is taken as UTC."""
+    if not isinstance(when, datetime):
+        raise InvalidRequest(f"{_given(when, what)}: it is a datetime; one without a zone is taken as UTC")
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
     return round((aware - _EPOCH) / timedelta(microseconds=1))
+
+
+def _given(value: object, what: str) -> str:
+    return f"{what}={value!r}" if what else repr(value)
 
 
 def moment(at: Micros) -> datetime:

@@ -66,7 +66,7 @@ class Codec(Generic[T]):
         except Exception as error:  # validators and `__post_init__` of users may raise anything
             if type(error) is msgspec.DecodeError:
                 raise InvalidRequest(f"{what} is not JSON: {error}") from error
-            raise InvalidRequest(f"{what} does not fit {self._name}: {_reason(error)}") from error
+            raise self._unfit(what, error) from error
 
     def store(self, value: T, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> tuple[str, T]:
         """The JSON text of `value`, and the value that each reading of that text gives."""
@@ -91,15 +91,28 @@ class Codec(Generic[T]):
                 raise _refusal(what, change)
         return text, back
 
-    def _misfit(self, value: T, what: str, error: Exception) -> NotSerializable:
+    def _misfit(self, value: T, what: str, error: Exception) -> InvalidRequest:
         # NaN in a float field arrives here as "expected float, got null"; say what it really was.
         change = _change(value, value)
-        if change:
-            return _refusal(what, change)
+        return _refusal(what, change) if change else self._undeclared(value, what, error)
+
+    def _undeclared(self, value: T, what: str, error: Exception) -> InvalidRequest:
         return NotSerializable(
             f"{what} is declared as {self._name}, which does not fit this {name_of(type(value))}: {_reason(error)}; "
             f"correct the value or the type hint"
         )
+
+    def _unfit(self, what: str, error: Exception) -> InvalidRequest:
+        return InvalidRequest(f"{what} does not fit {self._name}: {_reason(error)}")
+
+
+class ArgumentsCodec(Codec[T]):
+    """Of arguments: those that do not fit are told like a payload that does not, by the function they are for."""
+
+    __slots__ = ()
+
+    def _undeclared(self, value: T, what: str, error: Exception) -> InvalidRequest:
+        return self._unfit(what, error)
 
 
 def encode_any(value: Any, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> str:

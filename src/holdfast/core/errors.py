@@ -172,10 +172,12 @@ class LeaseLost(HoldfastError):
 class StoreUnavailable(HoldfastError):
     """The store cannot be reached or written right now. Repeating the call is safe.
 
-    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to.
+    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to. `is_held_up`:
+    somebody holds what this call needs, or it is too much at once; the store is well, and others need not wait.
     """
 
     is_noted: bool = False
+    is_held_up: bool = False
 
 
 class SchemaOutOfDate(HoldfastError):

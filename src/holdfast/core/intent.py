@@ -71,7 +71,7 @@ def check_priority(priority: object) -> int:
 
 def check_delay(delay: float | timedelta) -> Micros:
     """Return a delay, in microseconds, if it is one."""
-    length = micros(delay)
+    length = micros(delay, "delay")
     if length < 0:
         raise InvalidRequest(f"delay={delay!r}: a run cannot start in the past")
     return length
@@ -79,7 +79,7 @@ def check_delay(delay: float | timedelta) -> Micros:
 
 def check_length(length: float | timedelta | None, what: str) -> Micros | None:
     """Return a length of time, in microseconds, if it is a positive one or none at all."""
-    found = None if length is None else micros(length)
+    found = None if length is None else micros(length, what)
     if found is not None and found <= 0:
         raise InvalidRequest(f"{what}={length!r}: it is a time greater than zero, or None")
     return found
@@ -116,6 +116,13 @@ def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
     return text
 
 
+def check_string(value: Any, what: str) -> str:
+    """Return what is looked for, if it is a text; whether there is such a thing is another question."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what}={value!r}: it is a text, not of type {name_of(type(value))}")
+    return value
+
+
 def check_topic(topic: str) -> str:
     """Return a topic if it is one."""
     return check_text(topic, "topic")
@@ -131,6 +138,10 @@ def check_id(run_id: str) -> str:
     return check_text(run_id, "run id")
 
 
-def check_tags(tags: dict[str, str]) -> dict[str, str]:
-    """Return tags if they map short strings to short strings."""
+def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    """Return tags, none by default, if they map short strings to short strings."""
+    if tags is None:
+        return {}
+    if not isinstance(tags, Mapping):
+        raise InvalidRequest(f"tags={tags!r}: they are a dict of names and texts, such as {{'shop': 'berlin'}}")
     return {check_text(name, "tag's name"): check_text(value, f"value of tag {name!r}") for name, value in tags.items()}

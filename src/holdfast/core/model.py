@@ -54,7 +54,8 @@ DEFAULT_OPTIONS = RunOptions()
 class Intent(Value, frozen=True, kw_only=True):
     """The wish that a run exist. A start, a child and a schedule all make one.
 
-    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready. `retention` is how
+    A parked one waits for a slot of its siblings: whichever of them ends makes the next one ready. Of a child with
+    a `limit` that is decided when it is made: it is parked if so many of its siblings have a slot. `retention` is how
     long the run is kept after its end, if not as long as others of its type.
     """
 
@@ -71,8 +72,14 @@ class Intent(Value, frozen=True, kw_only=True):
     parent_location: str | None = None
     on_close: OnClose = "abandon"
     is_parked: bool = False
+    limit: int | None = None
     retention: Micros | None = None
     options: RunOptions = DEFAULT_OPTIONS
+
+    @property
+    def group(self) -> str | None:
+        """What the run will have in common with siblings that share a limit."""
+        return group_of(self.parent_id, self.parent_location)
 
 
 class Fence(Value, frozen=True, array_like=True):
@@ -158,8 +165,13 @@ class Run(Value, frozen=True, kw_only=True):
     @property
     def group(self) -> str | None:
         """What siblings that share a limit have in common: the operation of their parent that made them."""
-        scope = (self.parent_location or "").rpartition("/")[0]
-        return f"{self.parent_id}/{scope}" if scope else None
+        return group_of(self.parent_id, self.parent_location)
+
+
+def group_of(parent_id: str | None, location: str | None) -> str | None:
+    """What the children have in common that one operation of their parent made, at locations below its own."""
+    scope = (location or "").rpartition("/")[0]
+    return f"{parent_id}/{scope}" if scope else None
 
 
 class EntryKind(StrEnum):
@@ -461,6 +473,8 @@ class WorkerInfo(Value, frozen=True, kw_only=True):
     concurrency: int
     started_at: Micros = 0
     heartbeat_at: Micros = 0
+    is_dead: bool = False
+    """Whether the store sees that its process has ended, however lately it was heard of. Not every store can."""
 
 
 class Backlog(Value, frozen=True, kw_only=True):

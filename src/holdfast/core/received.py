@@ -57,7 +57,9 @@ def record_of(arrivals: Iterable[Arrival]) -> str:
 
 
 def received_in(entry: Entry) -> list[Received]:
-    """What an entry says was received."""
+    """What an entry says was received. One that is not settled has received nothing: it is a table of events had."""
+    if not entry.is_settled:
+        return []
     return [
         Received(
             name=record.name,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from holdfast.core.clock import Micros, micros
+from holdfast.core.clock import Micros, in_seconds, micros
 from holdfast.core.errors import ErrorRecord, Fatal, InvalidRequest, NotSerializable, PayloadTooLarge, Rollback
+from holdfast.core.intent import is_count
 
 _Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -21,40 +26,72 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     `retry_on` names the errors worth another attempt (default: every `Exception`), `give_up_on` those
     that are not. `Fatal` and `Rollback` are never retried. `delay`, a function of the attempt just made, replaces the
-    growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier.
+    growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier. A length of time
+    may be a `timedelta`, too, and errors a class, or a tuple or list of them.
     """
 
     max_attempts: int = 4
-    initial: float = 0.1
+    initial: float | timedelta = 0.1
     factor: float = 2.0
-    max_delay: float = 30.0
+    max_delay: float | timedelta = 30.0
     jitter: float = 0.1
-    retry_on: _Kinds = Exception
-    give_up_on: _Kinds = ()
-    delay: Callable[[int], float] | None = None
+    retry_on: _Kinds | list[type[BaseException]] = Exception
+    give_up_on: _Kinds | list[type[BaseException]] = ()
+    delay: Callable[[int], float | timedelta] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise InvalidRequest(f"Retry(max_attempts={self.max_attempts}): a step has at least one attempt")
-        if min(self.initial, self.factor, self.max_delay, self.jitter) < 0:
-            raise InvalidRequest("Retry: initial, factor, max_delay and jitter are not negative")
+        if not is_count(self.max_attempts):
+            raise InvalidRequest(
+                f"Retry(max_attempts={self.max_attempts!r}): it is a whole number; a step has at least one attempt"
+            )
+        for name in ("initial", "max_delay"):
+            force_setattr(self, name, _checked_number(name, in_seconds(getattr(self, name), f"Retry: {name}")))
+        for name in ("factor", "jitter"):
+            _checked_number(name, getattr(self, name))
+        for name in ("retry_on", "give_up_on"):
+            force_setattr(self, name, _checked_kinds(name, getattr(self, name)))
+        if self.delay is not None and not callable(self.delay):
+            raise InvalidRequest(
+                f"Retry(delay={self.delay!r}): it is a function that takes the number of the attempt just made and "
+                "gives seconds; a delay that begins with so many seconds is initial="
+            )
 
     def allows(self, error: BaseException, attempts: int) -> bool:
         """Whether the error of attempt number `attempts` is worth another one."""
         return (
             attempts < self.max_attempts
-            and isinstance(error, self.retry_on)
+            and isinstance(error, cast("_Kinds", self.retry_on))
             and not isinstance(error, _FINAL)
-            and not isinstance(error, self.give_up_on)
+            and not isinstance(error, cast("_Kinds", self.give_up_on))
         )
 
     def pause(self, attempts: int) -> Micros:
         """How long to wait after attempt number `attempts`. The jitter need not replay: what is drawn is stored."""
         if self.delay is not None:
-            return micros(self.delay(attempts) * (1 + random.uniform(0, self.jitter)))
-        # The exponent is capped: factor ** 2000 is an OverflowError, and far beyond any max_delay.
-        seconds = min(self.max_delay, self.initial * self.factor ** min(attempts - 1, 64))
+            seconds = in_seconds(self.delay(attempts), f"Retry: delay({attempts})")
+            return micros(seconds * (1 + random.uniform(0, self.jitter)))
+        # In seconds since it was made; and the exponent is capped: factor ** 2000 is an OverflowError, and far beyond
+        # any max_delay.
+        initial, max_delay = cast("float", self.initial), cast("float", self.max_delay)
+        seconds = min(max_delay, initial * self.factor ** min(attempts - 1, 64))
         return micros(seconds * (1 + random.uniform(-self.jitter, self.jitter)))
+
+
+def _checked_number(name: str, number: object) -> float:
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < math.inf:
+        return number
+    raise InvalidRequest(f"Retry({name}={number!r}): it is a number that is not negative")
+
+
+def _checked_kinds(name: str, given: object) -> Any:
+    """Classes of errors as `isinstance` takes them: one, or a tuple, in which there may be others."""
+    if isinstance(given, (list, tuple, set, frozenset)):
+        return tuple(_checked_kinds(name, each) for each in given)
+    if isinstance(given, type) and issubclass(given, BaseException):
+        return given
+    raise InvalidRequest(
+        f"Retry({name}=…): {given!r} is no class of exceptions; give one, such as ConnectionError, or a tuple of them"
+    )
 
 
 NO_RETRY = Retry(max_attempts=1)

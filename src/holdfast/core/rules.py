@@ -6,7 +6,7 @@ does I/O or reads a clock; `now` always comes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, assert_never
 
 from msgspec.structs import replace
@@ -72,6 +72,22 @@ def new_run(intent: Intent, now: Micros) -> Run:
         retention=intent.retention,
         options=intent.options,
     )
+
+
+def seated(intents: Iterable[Intent], taken: Callable[[Intent], int]) -> Iterator[Intent]:
+    """Intents as they are to be made: one with a limit is parked if so many of its siblings have a slot.
+
+    `taken` tells how many of the siblings that exist have one.
+    """
+    seats: dict[str | None, int] = {}
+    for intent in intents:
+        if intent.limit is None:
+            yield intent
+            continue
+        used = seats[intent.group] if intent.group in seats else taken(intent)
+        is_parked = used >= intent.limit
+        seats[intent.group] = used + (not is_parked)
+        yield replace(intent, is_parked=is_parked, limit=None)
 
 
 def parking(run: Run) -> Wait:

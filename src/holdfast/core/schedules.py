@@ -271,7 +271,7 @@ def checked_schedule(
         overlap=_checked_choice("overlap", options.get("overlap", "allow"), get_args(Overlap)),
         jitter=_checked_jitter(options.get("jitter", 0)),
         priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-        tags=_checked_tags(dict(options.get("tags") or {})),
+        tags=_checked_tags(options.get("tags")),
         options=run_options(
             max_run=options.get("max_run"),
             max_suspend=options.get("max_suspend"),
@@ -288,25 +288,22 @@ def _checked_choice(what: str, value: T, choices: tuple[str, ...]) -> T:
 
 
 def _checked_every(every: float | timedelta) -> Micros:
-    if isinstance(every, bool) or not isinstance(every, (int, float, timedelta)):
-        raise InvalidRequest(f"every={every!r}: it is seconds or a timedelta")
-    length = micros(every)
+    length = micros(every, "every")
     if length < EVERY_LEAST:
         raise InvalidRequest(f"every={every!r}: an interval is at least {EVERY_LEAST // SECOND} second")
     return length
 
 
 def _checked_jitter(jitter: float | timedelta) -> Micros:
-    if isinstance(jitter, bool) or not isinstance(jitter, (int, float, timedelta)):
-        raise InvalidRequest(f"jitter={jitter!r}: it is seconds or a timedelta")
-    length = micros(jitter)
+    length = micros(jitter, "jitter")
     if length < 0:
         raise InvalidRequest(f"jitter={jitter!r}: no run starts earlier than its slot")
     return length
 
 
-def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
+def _checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    checked = check_tags(tags)
     for name in (NAME_TAG, SLOT_TAG):
-        if name in tags:
+        if name in checked:
             raise InvalidRequest(f"tag {name!r} is set by the schedule itself on each of its runs; choose another name")
-    return check_tags(tags)
+    return checked

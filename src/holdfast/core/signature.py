@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.codec import VALUE_LIMIT_BYTES, Codec, name_of
+from holdfast.core.codec import VALUE_LIMIT_BYTES, ArgumentsCodec, Codec, name_of
 from holdfast.core.errors import InvalidRequest
 
 
@@ -37,7 +37,7 @@ class Signature:
         fields: list[Any] = [(each.name, self._hint(each, hints), UNSET) for each in parameters]
         fields[: self._required] = [(name, hint) for name, hint, _ in fields[: self._required]]
         self._arguments = msgspec.defstruct(self.name, fields, forbid_unknown_fields=True)
-        self._codec: Codec[Any] = Codec(self._arguments, f"{self.name}({', '.join(self.names)})")
+        self._codec: Codec[Any] = ArgumentsCodec(self._arguments, f"{self.name}({', '.join(self.names)})")
 
     def encode(self, args: tuple[Any, ...], what: str = "payload", limit: int = VALUE_LIMIT_BYTES) -> str:
         """The JSON object of positional arguments; those left to their defaults are left out."""

@@ -60,9 +60,7 @@ def checked_topic(
 
 
 def _checked_retention(retention: float | timedelta) -> Micros:
-    if isinstance(retention, bool) or not isinstance(retention, (int, float, timedelta)):
-        raise InvalidRequest(f"retention={retention!r}: it is seconds or a timedelta")
-    length = micros(retention)
+    length = micros(retention, "retention")
     if length <= 0:
         raise InvalidRequest(f"retention={retention!r}: an event is kept for some time; give more than 0 seconds")
     return length

@@ -79,9 +79,7 @@ def _rate(rate: object) -> Rate:
     if not isinstance(rate, tuple) or len(rate) != 2:
         raise InvalidRequest(f"rate={rate!r}: it is how many in how many seconds, such as (100, 60), or None")
     count, period = rate
-    if isinstance(period, bool) or not isinstance(period, (int, float, timedelta)):
-        raise InvalidRequest(f"rate={rate!r}: the period is seconds or a timedelta, not {period!r}")
-    length: Micros = micros(period)
+    length: Micros = micros(period, "rate: the period")
     if length <= 0:
         raise InvalidRequest(f"rate={rate!r}: the period is longer than 0 seconds")
     return Rate(count=_count(count, "rate: the count"), period=length)

@@ -11,7 +11,7 @@ from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_id
+from holdfast.core.intent import check_id, check_string
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.door import Door
@@ -48,6 +48,7 @@ class Controls(Door):
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
         """
+        check_string(location, "location")
         return await self._reopen(run_id, Rewind(id=new_id(), location=location, force=force))
 
     async def recover(self, run_id: str, *, force: bool = False) -> bool:
@@ -65,7 +66,10 @@ class Controls(Door):
     ) -> RunHandle[Any]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
         made = new_id() if id is None else check_id(id)
+        if patch is not None and not isinstance(patch, Mapping):
+            raise InvalidRequest(f"patch={patch!r}: it is a dict of other results by their locations")
         patched = {at: encode_any(value, f"patch of {at!r}") for at, value in (patch or {}).items()}
+        check_string(location, "location")
         request = Fork(id=new_id(), run_id=made, location=location, patch=patched, force=force)
         is_created = await self._control(run_id, request)
         handle = self.run(made)
@@ -87,6 +91,7 @@ class Controls(Door):
             self.ends.forget(run_id)  # whatever the answer: it may be lost, and the run reopened
 
     async def _control(self, run_id: str, request: Control) -> bool:
+        check_string(run_id, "run_id")
         await self.opened()
         is_changed = await self.store.control(run_id, request)
         if is_changed and self.signals.is_used:
@@ -125,6 +130,8 @@ _STATES = {
 
 def check_reason(reason: str) -> str:
     """Return a reason, if it is a text that every store can keep."""
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"reason={reason!r}: it is a text, for those who read the run's audit")
     if "\0" in reason:
         raise InvalidRequest(f"a reason has no NUL in it, as {reason[:80]!r} has")
     text: str = decode_any(encode_any(reason, "reason"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from asyncio.events import _get_running_loop
+
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signals
 from holdfast.engine.ends import Ends
 from holdfast.engine.replies import Replies
+from holdfast.runner.loop import RunLoop
+from holdfast.runner.violation import holdfast_call
 
 
 class Door:
@@ -36,6 +40,31 @@ class Door:
     async def close(self) -> None:
         """Let go of the store. It may be used again afterwards."""
         raise NotImplementedError
+
+
+INSTEAD = {
+    "start": "ctx.start",
+    "start_many": "ctx.map",
+    "execute": "ctx.call",
+    "result": "ctx.call, or await what ctx.start gave",
+    "send": "ctx.send",
+    "emit": "ctx.emit",
+    "connection": "ctx.tx",
+}
+"""What workflow code has in place of methods of an engine or a handle."""
+
+
+def refuse_workflow_code() -> None:
+    """Refuse a call on the loop of a run: what it finds or does would not be recorded, and its store lives elsewhere.
+
+    It is a violation, whatever the code makes of the error.
+    """
+    loop = _get_running_loop()
+    if isinstance(loop, RunLoop):
+        owner, _, name = holdfast_call().rpartition(".")
+        word = {"RunHandle": "run", "Worker": "worker"}.get(owner, "hf")
+        call = f"`async with` on {word}" if name == "__aenter__" else f"{word}.{name}()"
+        raise loop.refuse(call, INSTEAD.get(name, ""))
 
 
 def opened_elsewhere(what: str, pid: int) -> StoreUnavailable:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from types import NoneType
 from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from holdfast.core.intent import (
     check_key,
     check_length,
     check_priority,
+    check_string,
     check_tags,
     described,
     run_options,
@@ -308,6 +310,7 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
         """Start many runs in one round trip, all or none; a `KeyConflict` tells the `index` of the culprit."""
         if options.get("key") is not None or options.get("id") is not None:
             raise InvalidRequest("start_many takes keys=[…], one for each run, instead of key= or id=")
+        _check_many(arguments, keys)
         many = [one if isinstance(one, tuple) else (one,) for one in arguments]
         if keys is not None and len(keys) != len(many):
             raise InvalidRequest(f"start_many got {len(many)} sets of arguments and {len(keys)} keys")
@@ -336,6 +339,9 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
                 codec = known.result
             known.signature.decode(payload, f"payload of {type!r}")  # what does not fit is refused now, not later
         key, ready_at, run_id = options.get("key"), options.get("ready_at"), options.get("id")
+        delay = check_delay(options.get("delay", 0))
+        if delay and ready_at is not None:
+            raise InvalidRequest("delay= and ready_at= both say when the run may start; give one of them")
         id = new_id() if run_id is None else check_id(run_id)
         lasting = run_options(
             max_run=options.get("max_run"),
@@ -351,9 +357,9 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
             key=None if key is None else check_key(key),
             reuse=_check_reuse(options.get("reuse", "never")),
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            start_at=None if ready_at is None else instant(ready_at),
-            delay=check_delay(options.get("delay", 0)),
-            tags=check_tags(dict(options.get("tags") or {})),
+            start_at=None if ready_at is None else instant(ready_at, "ready_at"),
+            delay=delay,
+            tags=check_tags(options.get("tags")),
             retention=check_length(options.get("retention"), "retention"),
             options=lasting,
         )
@@ -369,6 +375,7 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
         """A handle on a run by its id or its key. Whether the run exists shows when the handle is used."""
         if (run_id is None) == (key is None):
             raise InvalidRequest("hf.run() takes an id, or key=…, and not both")
+        check_string(run_id if key is None else key, "id" if key is None else "key")
         return RunHandle(self, run_id, _ANY, key=key)
 
     async def list(
@@ -400,6 +407,8 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
             until=until,
             deleted=deleted,
         )
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise InvalidRequest(f"limit={limit!r}: it is a whole number of runs, or None for all")
         await self.opened()
         query = await query_of(self.store, chosen)
         if after is not None:
@@ -431,6 +440,11 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
 
 
 _ANY: Codec[Any] = Codec(Any)
+
+
+def _check_many(arguments: object, keys: object) -> None:
+    if not isinstance(arguments, Iterable) or not isinstance(keys, (Sequence, NoneType)):
+        raise InvalidRequest("start_many takes a list of arguments, a tuple for each run, and keys=[…] of as many")
 
 
 def _check_reuse(reuse: Reuse) -> Reuse:

@@ -65,15 +65,17 @@ def _end(run: Run) -> str:
 
 
 def _held(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
-    name = next((worker.name for worker in workers if worker.id == run.worker), run.worker)
+    holder = next((worker for worker in workers if worker.id == run.worker), None)
+    name = run.worker if holder is None else holder.name
+    is_killed = holder is not None and holder.is_dead
     late = ""
-    if (run.ready_at or now) < now:
+    if is_killed or (run.ready_at or now) < now:
         can = (
             "so another worker takes over"
             if is_handled(run.type, alive(workers, now))
             else ("and no worker is running that could take over; start one with `holdfast worker`")
         )
-        late = f"; its lease has run out, {can}"
+        late = f"; {'that was killed' if is_killed else 'its lease has run out'}, {can}"
     pausing = f"; it pauses as soon as no step of it executes{_reason(facts)}" if run.is_pausing else ""
     return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
 

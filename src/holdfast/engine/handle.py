@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.core.clock import in_seconds
 from holdfast.core.codec import Codec, decode_any, encode_any
 from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_text
+from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import Message
 from holdfast.core.ports import Details, Sent
@@ -50,15 +53,16 @@ class RunHandle(Generic[R]):
             raise RunNotFound(f"the run with key {self._key!r} has not been looked up yet; await run.info() first")
         return self._id
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
 
         After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
         """
+        patience = _patience(timeout)
         run_id = await self._resolve()
         ends = self._engine.ends
         is_fresh, self._is_fresh = self._is_fresh, False
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(patience):
             if not is_fresh:
                 # An unknown run never ends: say so at once. And one that ended may have been reopened since.
                 run = (await self._details()).run
@@ -175,7 +179,7 @@ class RunHandle(Generic[R]):
             raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
 
     async def request(
-        self, name: str, payload: Any = None, *, timeout: float | None = None, id: str | None = None
+        self, name: str, payload: Any = None, *, timeout: float | timedelta | None = None, id: str | None = None
     ) -> Any:
         """Send the run a message and wait for its reply. `RunFinished` if the run ends without one.
 
@@ -183,7 +187,7 @@ class RunHandle(Generic[R]):
         the same request and gets the same reply, for a day.
         """
         message_id = new_id() if id is None else check_text(id, "message id")
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(_patience(timeout)):
             run_id = await self._resolve()
             try:
                 await self.send(name, payload, id=message_id)
@@ -197,7 +201,7 @@ class RunHandle(Generic[R]):
 
     async def value(self, name: str, default: Any = None) -> Any:
         """A value the run has published with `ctx.set_value`, or `default`."""
-        text = (await self._details()).values.get(name)
+        text = (await self._details()).values.get(check_string(name, "name"))
         return default if text is None else decode_any(text, f"value {name!r}")
 
     async def _details(self) -> Details:
@@ -220,3 +224,8 @@ class RunHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self._id or f'with key {self._key!r}'}>"
+
+
+def _patience(timeout: float | timedelta | None) -> float | None:
+    """How many seconds somebody waits, or None for ever."""
+    return None if timeout is None or timeout == math.inf else in_seconds(timeout, "timeout")

@@ -48,7 +48,11 @@ class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stood when it was read."""
+    """A run as it stood when it was read.
+
+    `attempt` counts how often it was taken up anew: 1, and one more after each crash, block or reopening. How often a
+    step was tried is told by `attempts` of its `EntryInfo`.
+    """
 
     id: str
     type: str

@@ -11,7 +11,7 @@ from holdfast.core.ids import new_id
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Event
 from holdfast.core.ports import Database
-from holdfast.engine.door import Door
+from holdfast.engine.door import Door, refuse_workflow_code
 
 if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
@@ -30,6 +30,7 @@ class OwnTransactions(Door):
         It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
         keep it short; one that is `readonly` keeps nobody waiting. Needs an open store: `async with hf`.
         """
+        refuse_workflow_code()
         return self.database_for("connection").connection(readonly=readonly)
 
     async def send_in(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
-from holdfast.engine.door import opened_elsewhere
+from holdfast.engine.door import INSTEAD, opened_elsewhere
 from holdfast.runner.loop import RunLoop
 
 AWAKE_SECONDS = 0.5
@@ -42,7 +42,7 @@ class PrivateLoop:
             raise opened_elsewhere("hf.sync", life.pid)
         running = _get_running_loop()
         if isinstance(running, RunLoop):
-            raise running.refuse(f"the blocking {call}()")
+            raise running.refuse(f"the blocking {call}()", INSTEAD.get(call.rpartition(".")[2], ""))
         if running is not None:
             raise InvalidRequest(
                 f"the blocking {call}() would stop the event loop that runs in this thread; there, use a Holdfast "

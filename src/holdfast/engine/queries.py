@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.intent import check_string, check_tags
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
@@ -35,12 +36,12 @@ async def query_of(store: Store, chosen: Filter) -> Query:
     until = chosen.get("until")
     return Query(
         states=_states(chosen.get("state")),
-        type=chosen.get("type"),
-        key=chosen.get("key"),
-        tags=dict(chosen.get("tags") or {}),
-        parent_id=chosen.get("parent_id"),
+        type=_text(chosen.get("type"), "type"),
+        key=_text(chosen.get("key"), "key"),
+        tags=check_tags(chosen.get("tags")),
+        parent_id=_text(chosen.get("parent_id"), "parent_id"),
         created_from=await _since(store, chosen.get("since")),
-        created_until=None if until is None else instant(until),
+        created_until=None if until is None else instant(until, "until"),
         is_deleted=chosen.get("deleted", False),
     )
 
@@ -49,23 +50,32 @@ async def place_of(store: Store, run: RunInfo | str, *, is_deleted: bool) -> tup
     """Where a run stands in a list of runs: what follows it is the next page."""
     if isinstance(run, RunInfo):
         return instant(run.created_at), run.id
+    check_string(run, "after")
     found = await store.list(Query(id_prefix=run, is_deleted=is_deleted, limit=1))
     if not found or found[0].run.id != run:
         raise RunNotFound(f"after={run!r}: no run of this id is listed here; it may be gone by now")
     return found[0].run.created_at, run
 
 
+def _text(value: str | None, what: str) -> str | None:
+    return None if value is None else check_string(value, what)
+
+
 async def _since(store: Store, since: datetime | timedelta | None) -> Micros | None:
     if isinstance(since, timedelta):
-        return await store.now() - micros(since)
-    return None if since is None else instant(since)
+        return await store.now() - micros(since, "since")
+    if since is None:
+        return None
+    if not isinstance(since, datetime):
+        raise InvalidRequest(f"since={since!r}: it is a datetime, or a timedelta that says how long ago")
+    return instant(since)
 
 
 def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
     if state is None:
         return frozenset()
-    names = [state] if isinstance(state, str) else list(state)
     try:
+        names = [state] if isinstance(state, str) else list(state)
         return frozenset(RunState(name) for name in names)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None

@@ -16,8 +16,8 @@ DEAD_AFTER: Micros = 60 * SECOND
 
 
 def is_alive(worker: WorkerInfo, now: Micros) -> bool:
-    """Whether a worker was heard of lately."""
-    return worker.heartbeat_at > now - DEAD_AFTER
+    """Whether a worker was heard of lately, and is not known to have died since."""
+    return not worker.is_dead and worker.heartbeat_at > now - DEAD_AFTER
 
 
 def alive(workers: Iterable[WorkerInfo], now: Micros) -> list[WorkerInfo]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
@@ -99,7 +100,7 @@ class SyncRunHandle(_Facade, Generic[R]):
     def created(self) -> bool:
         return self._target.created
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
 
         After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.

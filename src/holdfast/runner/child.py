@@ -84,9 +84,9 @@ class Child(Generic[R]):
         self.intent = intent
         self.id = intent.id
 
-    def create(self, *, is_parked: bool = False) -> None:
+    def create(self, *, is_parked: bool = False, limit: int | None = None) -> None:
         """Have the child created by the next checkpoint, unless it was in an earlier turn."""
-        intent = replace(self.intent, is_parked=True) if is_parked else self.intent
+        intent = replace(self.intent, is_parked=is_parked, limit=limit) if is_parked or limit else self.intent
         recorded = self._turn.command(EntryKind.CHILD, self.location, ref=self.id, child=intent)
         if recorded is not None and recorded.ref is not None:
             self.id = recorded.ref

@@ -13,8 +13,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Never, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
-from msgspec.structs import replace
-
 from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
@@ -37,7 +35,7 @@ from holdfast.runner.child import (
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
-from holdfast.runner.operation import Operation, Pause, StepCall, StepOptions, checked_undo
+from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Pause, StepCall, StepOptions, step_options
 from holdfast.runner.receiving import Receiving
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.transaction import TxCall, check_function, declared_options
@@ -58,7 +56,7 @@ class StepKeywords(TypedDict, total=False):
     """How a step is executed: see `Context.step`."""
 
     retry: Retry
-    timeout: float | None
+    timeout: float | timedelta | None
     retry_timeout: bool
     ephemeral: bool
     undo: Callable[[Any], Any] | None
@@ -118,16 +116,14 @@ class Context(Receiving):
     ) -> Coroutine[Any, Any, Any]:
         """Execute a function at least once, record its result exactly once, and give it back ever after.
 
-        An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
-        attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
+        An async function runs on the worker's loop, a sync one in a thread. `timeout` (seconds, or a timedelta) applies
+        to each attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
         `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
         self._turn.loop.check_inside()
         check_name(name, "step name")
-        if "undo" in options:
-            options["undo"] = checked_undo(options["undo"])
-        declared: StepOptions = getattr(function, "options", None) or StepOptions()
-        chosen = replace(declared, **options) if options else declared
+        declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
+        chosen = step_options(declared, **options) if options else declared
         plain = getattr(function, "function", function)
         if not callable(plain):
             raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
@@ -162,7 +158,8 @@ class Context(Receiving):
                 "or postgresql://…, or a step with an idempotency key"
             )
         plain, declared = check_function(name, function), declared_options(name, function)
-        options = StepOptions(retry=retry or declared.retry, undo=checked_undo(undo) or declared.undo)
+        given = {name: value for name, value in (("retry", retry), ("undo", undo)) if value is not None}
+        options = step_options(declared, **given) if given else declared
         codec = self._turn.definition.codec_of(plain)
         return self._perform(TxCall(self._turn.loop.scope.locate(name), plain, args, codec, options))
 
@@ -263,7 +260,7 @@ class Context(Receiving):
             payload=payload,
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
             delay=check_delay(options.get("delay", 0)),
-            tags=check_tags(dict(options.get("tags") or {})),
+            tags=check_tags(options.get("tags")),
             parent_id=self._turn.run.id,
             parent_location=location,
             on_close=check_on_close(options.get("on_close", "abandon")),

@@ -328,11 +328,11 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     # Violations.
 
-    def refuse(self, call: str) -> WorkflowViolation:
-        """Remember that workflow code made this call; returns the error to raise."""
+    def refuse(self, call: str, instead: str = "") -> WorkflowViolation:
+        """Remember that workflow code made this call, for which there may be another; returns the error to raise."""
         return self._violate(
             f"workflow code called {call} at {place_of_caller()}: only a step may do that. "
-            f"Move it into one: await ctx.step('name', function)"
+            f"Move it into one: await ctx.step('name', function){instead and f'; or use {instead}'}"
         )
 
     def _violate(self, text: str) -> WorkflowViolation:

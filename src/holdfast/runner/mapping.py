@@ -44,17 +44,19 @@ class ChildMap:
 
     def _create(self) -> list[tuple[str, str]]:
         """Have all children created that are not recorded; give each one's id and location."""
-        running = [child for child in self._children if not self._has_ended(child)]
-        parked = set(running[self._limit :]) if self._limit is not None else set()
-        # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
-        # between can hand its slot on only to one that is there.
-        for child in sorted(self._children, key=lambda child: child not in parked):
-            child.create(is_parked=child in parked)
+        has_begun = any(self._turn.recorded(child.location) is not None for child in self._children)
+        if self._limit is not None and not has_begun:
+            # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
+            # between can hand its slot on only to one that is there.
+            for child in self._children[self._limit :]:
+                child.create(is_parked=True)
+            for child in self._children[: self._limit]:
+                child.create()
+        else:
+            # Of children that a rewind has dropped, or a crash left out, only the store knows who has a slot by now.
+            for child in self._children:
+                child.create(limit=self._limit)
         return [(child.id, child.location) for child in self._children]
-
-    def _has_ended(self, child: Child[Any]) -> bool:
-        recorded = self._turn.recorded(child.location)
-        return recorded is not None and recorded.is_settled
 
     def _collect(self, ends: dict[str, Entry]) -> list[Any]:
         results: dict[int, Any] = {}

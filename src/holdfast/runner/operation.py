@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.clock import Micros
+from holdfast.core.clock import Micros, in_seconds
 from holdfast.core.codec import Codec
 from holdfast.core.errors import (
     ChildFailed,
@@ -19,6 +22,7 @@ from holdfast.core.errors import (
     StepTimeout,
     WaitTimeout,
 )
+from holdfast.core.intent import check_length
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, WaitKind
 from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry
@@ -67,7 +71,7 @@ class Operation:
 
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a step is executed."""
+    """How a step is executed. Made by `step_options`, which finds the mistakes of users."""
 
     retry: Retry = Retry()
     timeout: float | None = None
@@ -76,12 +80,53 @@ class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     undo: Callable[[Any], Any] | None = None
 
 
+DEFAULT_STEP_OPTIONS = StepOptions()
+
+
+def step_options(declared: StepOptions, **given: Any) -> StepOptions:
+    """What was declared, and instead of it what was given: one of the options of `Context.step`, if it can be so."""
+    if unknown := given.keys() - _CHECKS.keys():
+        raise InvalidRequest(
+            f"unknown option {', '.join(sorted(unknown))}; arguments of the function are positional, and keywords are "
+            f"options of the step: {', '.join(_CHECKS)}"
+        )
+    return replace(declared, **{name: _CHECKS[name](value) for name, value in given.items()})
+
+
+def _checked_retry(retry: object) -> Retry:
+    if not isinstance(retry, Retry):
+        raise InvalidRequest(f"retry={retry!r}: it is a Retry, such as Retry(max_attempts=3)")
+    return retry
+
+
+def _checked_timeout(timeout: float | timedelta | None) -> float | None:
+    if timeout is None:
+        return None
+    check_length(timeout, "timeout")
+    return in_seconds(timeout)
+
+
+def _checked_flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{name}={value!r}: it is True or False")
+    return value
+
+
 def checked_undo(undo: Any) -> Callable[[Any], Any] | None:
     """The function that undoes a step; of a decorated step the plain one, as it is not workflow code that calls it."""
     plain = getattr(undo, "function", undo)
     if plain is not None and not callable(plain):
         raise InvalidRequest(f"undo={undo!r}: it is a function that takes the step's result")
     return plain  # type: ignore[no-any-return]  # it is what the caller gave, whatever it claims to be
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "retry": _checked_retry,
+    "timeout": _checked_timeout,
+    "retry_timeout": partial(_checked_flag, "retry_timeout"),
+    "ephemeral": partial(_checked_flag, "ephemeral"),
+    "undo": checked_undo,
+}
 
 
 class StepCall(Operation):

@@ -145,7 +145,7 @@ class Receiving:
         return self._turn.loop.scope.locate(name)
 
     def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
-        return None if timeout is None else self._turn.stamp + max(0, micros(timeout))
+        return None if timeout is None else self._turn.stamp + max(0, micros(timeout, "timeout"))
 
 
 def _names(name: str | Sequence[str] | None, what: str) -> tuple[str, ...]:

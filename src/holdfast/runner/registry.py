@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
 from functools import partial, update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -16,16 +17,17 @@ from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
 from holdfast.core.errors import ErrorRecord, InvalidRequest, UnknownWorkflow
-from holdfast.core.intent import check_type
+from holdfast.core.intent import check_type, is_count
 from holdfast.core.location import check_name
 from holdfast.core.retry import TASK_RETRY, Retry
 from holdfast.core.rules import CRASH_LIMIT
 from holdfast.core.signature import Signature, result_codec
 from holdfast.core.types import first_line
 from holdfast.runner.context import Context
+from holdfast.runner.context_parameter import check_context
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
-from holdfast.runner.operation import StepCall, StepOptions, TaskCall, checked_undo
+from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepCall, StepOptions, TaskCall, step_options
 from holdfast.runner.outcome import finish_of
 from holdfast.runner.sync_context import SyncContext
 from holdfast.runner.task_context import TaskContext, takes_context
@@ -47,6 +49,8 @@ class Definition:
         self.function = function
         self.skip = skip
         self.signature = Signature(function, skip=skip)
+        if not is_count(crash_limit):
+            raise InvalidRequest(f"crash_limit={crash_limit!r}: it is a whole number of at least 1")
         self.crash_limit = crash_limit
 
         self._codecs: dict[object, Codec[Any]] = {}
@@ -119,9 +123,9 @@ class Workflow(Definition, Generic[P, R]):
         crash_limit: int,
         strict: bool = False,
     ) -> None:
+        check_context(type, function, is_async=True)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
-        _check_context(type, function, SyncContext, "an `async def` function, whose context is a Context")
         update_wrapper(self, function)
 
     def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -144,6 +148,7 @@ class SyncWorkflow(Definition, Generic[P, R]):
         strict: bool = False,
     ) -> None:
         _check_blocking(type, function)
+        check_context(type, function, is_async=False)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
         self.is_strict = strict
         try:
@@ -187,16 +192,6 @@ def _check_blocking(type: str, function: Callable[..., Any]) -> None:
             raise InvalidRequest(
                 f"workflow {type!r}: {function!r} is a generator; a workflow returns, it does not yield"
             )
-
-
-def _check_context(type: str, function: Callable[..., Any], wrong: type, right: str) -> None:
-    """Refuse a function that expects the other context: its waits would not wait."""
-    first = next(iter(inspect.signature(function).parameters.values())).annotation
-    names = getattr(inspect.unwrap(function), "__globals__", {})
-    if first is wrong or (isinstance(first, str) and names.get(first) is wrong):
-        raise InvalidRequest(
-            f"workflow {type!r} takes a {wrong.__name__}, but is {right}; annotate that, or change the other"
-        )
 
 
 class Task(Definition, Generic[P, R]):
@@ -321,7 +316,7 @@ class Registry(Timetable):
         /,
         *,
         retry: Retry = TASK_RETRY,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         retry_timeout: bool = False,
         crash_limit: int = CRASH_LIMIT,
     ) -> TaskDecorator: ...
@@ -331,7 +326,7 @@ class Registry(Timetable):
         /,
         *,
         retry: Retry = TASK_RETRY,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         retry_timeout: bool = False,
         crash_limit: int = CRASH_LIMIT,
     ) -> Any:
@@ -339,7 +334,7 @@ class Registry(Timetable):
 
         A first parameter called `ctx` gets a `TaskContext`, and is no part of the payload.
         """
-        options = StepOptions(retry=retry, timeout=timeout, retry_timeout=retry_timeout)
+        options = step_options(DEFAULT_STEP_OPTIONS, retry=retry, timeout=timeout, retry_timeout=retry_timeout)
         decorator = TaskDecorator(self._add, None if callable(type) else type, options, crash_limit)
         return decorator(type) if callable(type) else decorator
 
@@ -354,7 +349,7 @@ class Registry(Timetable):
         /,
         *,
         retry: Retry = ...,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         retry_timeout: bool = False,
         ephemeral: bool = False,
         undo: Callable[[Any], Any] | None = None,
@@ -365,7 +360,7 @@ class Registry(Timetable):
         /,
         *,
         retry: Retry = Retry(),  # noqa: B008 - frozen
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         retry_timeout: bool = False,
         ephemeral: bool = False,
         undo: Callable[[Any], Any] | None = None,
@@ -374,8 +369,13 @@ class Registry(Timetable):
 
         `undo` is called with the step's result if the run rolls back.
         """
-        options = StepOptions(
-            retry=retry, timeout=timeout, retry_timeout=retry_timeout, ephemeral=ephemeral, undo=checked_undo(undo)
+        options = step_options(
+            DEFAULT_STEP_OPTIONS,
+            retry=retry,
+            timeout=timeout,
+            retry_timeout=retry_timeout,
+            ephemeral=ephemeral,
+            undo=undo,
         )
         decorator = StepDecorator(None if callable(name) else name, options)
         return decorator(name) if callable(name) else decorator

@@ -193,13 +193,17 @@ class Stepping:
             return f"it ran longer than its max_run of {(self.run.options.max_run or 0) / SECOND:g} s"
         if self._max_suspend is None:
             return None
-        since = self.run.suspended_at
+        since = self._suspended_since()
         if since is None or now < since + self._max_suspend:
             return None
-        is_same = self._fed == 0 and self.stamp <= since
-        if is_same and not self.inbox.has_due(now) and self._asked.is_waiting(now):
+        if not self.inbox.has_due(now) and self._asked.is_waiting(now):
             return f"it was suspended longer than its max_suspend of {self._max_suspend / SECOND:g} s"
         return None
+
+    def _suspended_since(self) -> Micros | None:
+        """When the suspension began that the run is still in: as long as nothing has come, waking it ends none."""
+        since = self.run.suspended_at
+        return since if since is not None and self._fed == 0 and self.stamp <= since else None
 
     def _cancelled(self, why: str) -> Outcome:
         return self._finished(Finish(state=RunState.CANCELLED, error=rules.cancellation(why)))
@@ -271,7 +275,9 @@ class Stepping:
             gains.add(rules.turn_around_entry(next, self._next_position(), self.stamp))
         if gains.values:
             self._published |= gains.values
-        charged = self._crashes == 0 and self.run.crashes > 0 and not isinstance(next, Release)
+        # A release that writes nothing tells nothing of the crashes: the next worker has to count them, too.
+        is_telling = bool(gains.entries) or not isinstance(next, Release)
+        charged = self._crashes == 0 and self.run.crashes > 0 and is_telling
         if charged:
             self.run = replace(self.run, crashes=0)
         waits = self._registration.write(next, self._limits(now) if isinstance(next, Suspend) else ())
@@ -281,10 +287,10 @@ class Stepping:
 
     def _limits(self, now: Micros) -> tuple[Wait, ...]:
         """What ends a suspension, or the run, though nothing comes."""
-        length = self._max_suspend
+        length, since = self._max_suspend, self._suspended_since() or now
         limits = (
             (rules.MAX_RUN_LOCATION, self.run.start_at, self._end_by),
-            (rules.MAX_SUSPEND_LOCATION, now, None if length is None else now + length),
+            (rules.MAX_SUSPEND_LOCATION, since, None if length is None else since + length),
         )
         return tuple(
             Wait(location=location, kind=WaitKind.TIME, since=since, deadline=deadline)

@@ -67,8 +67,8 @@ class SyncContext:
     ) -> Any:
         """Execute a function at least once, record its result exactly once, and give it back ever after.
 
-        An async function runs on the worker's loop, a sync one in a thread. `timeout` seconds apply to each
-        attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
+        An async function runs on the worker's loop, a sync one in a thread. `timeout` (seconds, or a timedelta) applies
+        to each attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
         `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
         return self._wait(self._context.step(name, function, *args, **options))

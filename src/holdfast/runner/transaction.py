@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.core.clock import Micros
 from holdfast.core.errors import Fatal, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, EntryState
-from holdfast.runner.operation import StepCall, StepOptions
+from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepCall, StepOptions
 from holdfast.runner.step_info import StepInfo, current_step
 
 
@@ -75,7 +75,7 @@ def _is_async(function: object) -> bool:
 
 def declared_options(name: str, function: object) -> StepOptions:
     """How a function was declared to be executed, if a transaction can be executed like that."""
-    declared: StepOptions = getattr(function, "options", None) or StepOptions()
+    declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
     if declared.timeout is not None or declared.ephemeral:
         raise InvalidRequest(
             f"transaction {name!r}: its function is declared with timeout= or ephemeral=, which are for steps; "

@@ -55,20 +55,45 @@ def place_of(frame: FrameType) -> str:
 
 
 def place_of_caller() -> str:
-    """The innermost line on this thread's stack that is neither holdfast's nor the standard library's."""
+    """The innermost line on this thread's stack that is neither holdfast's nor the standard library's.
+
+    In a task that has no such line, as one made of a coroutine of a library, that at which its run waits for it.
+    """
     frame: FrameType | None = _getframe(1)
     while frame is not None:
         if _is_users(frame):
             return place_of(frame)
+        if _is_driver(frame):
+            tasks = frame.f_locals["self"].unfinished
+            users = (place_of(own[-1]) for task in tasks if (own := _users_frames(_frames_of(task.get_coro()))))
+            return next(users, "an unknown line")
         frame = frame.f_back
     return "an unknown line"
 
 
+def holdfast_call() -> str:
+    """Which function of holdfast the user's code has called that led here, such as `Engine.start`."""
+    frame: FrameType | None = _getframe(1)
+    name = ""
+    while frame is not None and not _is_users(frame) and not _is_driver(frame):
+        if frame.f_code.co_filename.startswith(_HOLDFAST):
+            name = frame.f_code.co_qualname
+        frame = frame.f_back
+    return name
+
+
 def place_of_coroutine(coroutine: object) -> str:
     """The line at which a suspended coroutine waits: its innermost frame of the user's own code."""
-    frames = [frame for link in await_chain(coroutine) if (frame := frame_of(link)) is not None]
-    users = [frame for frame in frames if _is_users(frame)]
-    return place_of((users or frames)[-1]) if frames else "an unknown line"
+    frames = _frames_of(coroutine)
+    return place_of((_users_frames(frames) or frames)[-1]) if frames else "an unknown line"
+
+
+def _frames_of(coroutine: object) -> list[FrameType]:
+    return [frame for link in await_chain(coroutine) if (frame := frame_of(link)) is not None]
+
+
+def _users_frames(frames: list[FrameType]) -> list[FrameType]:
+    return [frame for frame in frames if _is_users(frame)]
 
 
 def _place_of_error(error: BaseException) -> str:
@@ -89,6 +114,11 @@ def _is_users(frame: FrameType) -> bool:
     if filename.startswith((_HOLDFAST, "<frozen ")):
         return False
     return not filename.startswith(_STDLIB) or any(part in filename for part in _INSTALLED)
+
+
+def _is_driver(frame: FrameType) -> bool:
+    """Whether it is that of a loop that runs what is ready; beyond it is whoever drives the run."""
+    return frame.f_code.co_qualname == "RunLoop._drain" and frame.f_code.co_filename.startswith(_HOLDFAST)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:

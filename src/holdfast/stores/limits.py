@@ -271,6 +271,8 @@ def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:
         at = None  # whoever gives one back sees to it
     if first.ready_at != at:
         book.put(replace(first, ready_at=at))
+        if at is not None:
+            book.tell_ready(rule.name)  # whoever sleeps until the next is ready must not sleep longer than that
 
 
 def _claim_order(run: Run) -> tuple[int, Micros, str]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
 from holdfast.core.clock import Micros
@@ -86,6 +86,7 @@ class Committer:
         self._flushes: set[Flush] = set()
         self._busy: set[Writer] = set()
         self._troubled: set[Flush] = set()
+        self._held_up: set[Flush] = set()
         self._is_out = False
         self._loudness = logging.WARNING
         self._is_scheduled = False
@@ -111,14 +112,16 @@ class Committer:
     def _is_time(self) -> bool:
         """Whether what has gathered is to be written now.
 
-        With nothing in flight it always is. Else it waits for the answer, and grows meanwhile; unless the store can
+        With nothing in flight it always is, but for what somebody outside holds up, which may take long. Else it waits
+        for the answer, and grows meanwhile; unless the store can
         use another batch, and this one is worth a commit of its own: it is large, or nothing else is about to come,
         and it is no mere crumb of what is in flight. Runs that commit together come back together, so crumbs would
         stay crumbs, and commits of a few would for ever slow down those of many.
         """
-        if not self._flushes:
+        in_flight = len(self._flushes) - len(self._held_up)
+        if not in_flight:
             return True
-        if len(self._flushes) >= self._limit or self._troubled:
+        if in_flight >= self._limit or self._troubled:
             return False
         gathered = len(self._dirty)
         is_share = gathered * WORTH_SHARE >= len(self._busy)
@@ -185,20 +188,39 @@ class Committer:
             self._deliver(flush, sent.result().verdicts)
         elif self._is_closed:
             self._landed(flush)
+        elif _is_held_up(error):
+            self._scatter(flush, error)
         else:
             self._troubled.add(flush)
-            flush.task = self._loop.create_task(self._insist(flush.batch, error))
-            flush.task.add_done_callback(partial(self._written, flush))
+            self._have_insisted(flush, error)
+
+    def _have_insisted(self, flush: Flush, error: BaseException) -> None:
+        flush.task = self._loop.create_task(self._insist(flush.batch, error))
+        flush.task.add_done_callback(partial(self._written, flush))
+
+    def _scatter(self, flush: Flush, error: BaseException) -> None:
+        """Let each checkpoint of a batch go alone, as one of them is held up; the others need not wait for it."""
+        self._landed(flush)
+        for writer, checkpoint in zip(flush.writers, flush.batch, strict=True):
+            alone = Flush([checkpoint], [writer], flush.task)
+            self._flushes.add(alone)
+            self._held_up.add(alone)
+            self._busy.add(writer)
+            self._have_insisted(alone, error)
+        self._flush()
 
     def _written(self, flush: Flush, task: asyncio.Future[list[Answer]]) -> None:
         if task.cancelled():
             self._landed(flush)
+        elif (error := task.exception()) is not None:
+            self._scatter(flush, error)
         else:
             self._deliver(flush, task.result())
 
     def _landed(self, flush: Flush) -> None:
         self._flushes.discard(flush)
         self._troubled.discard(flush)
+        self._held_up.discard(flush)
         self._busy.difference_update(flush.writers)
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
@@ -208,17 +230,30 @@ class Committer:
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
             for writer, answer in zip(flush.writers, answers, strict=True):
-                if isinstance(answer, Verdict):
-                    writer.written(answer)
-                else:
-                    writer.refused(answer)
+                try:
+                    self._tell(writer, answer)
+                except Exception as error:  # noqa: BLE001 - the answers behind it are those of other runs
+                    message = "exception while a run was told that it is written"
+                    self._loop.call_exception_handler({"message": message, "exception": error})
         finally:
             self._flush()
 
+    @staticmethod
+    def _tell(writer: Writer, answer: Answer) -> None:
+        if isinstance(answer, Verdict):
+            writer.written(answer)
+        else:
+            writer.refused(answer)
+
     async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
-        """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit."""
+        """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit.
+
+        Raises only if a batch of several is held up.
+        """
         pause = 0.0
         while True:
+            if _is_held_up(error) and len(batch) > 1:
+                raise error
             if isinstance(error, StoreUnavailable):
                 self._note_outage(error)
                 pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
@@ -247,3 +282,7 @@ class Committer:
         if self._is_out:
             self._is_out = False
             _log.log(self._loudness, "writing works again")
+
+
+def _is_held_up(error: BaseException | None) -> TypeGuard[StoreUnavailable]:
+    return isinstance(error, StoreUnavailable) and error.is_held_up

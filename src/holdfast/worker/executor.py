@@ -104,12 +104,15 @@ class Executor:
     def _launch(self, body: Body) -> None:
         self._running.add(body)
         body.began = perf_counter()
-        if _is_async(body.call.function):
-            if body.call.options.timeout is not None:
-                self._set_timer(body)
-            self._spawn(body)
-        else:
-            self._threads.submit(lambda: self._run_in_thread(body))
+        try:
+            if _is_async(body.call.function):
+                if body.call.options.timeout is not None:
+                    self._set_timer(body)
+                self._spawn(body)
+            else:
+                self._threads.submit(lambda: self._run_in_thread(body))
+        except Exception as error:  # noqa: BLE001 - no thread could be started, say: that is an attempt that failed
+            self._hand_in(body, None, error)
 
     def _set_timer(self, body: Body) -> None:
         timeout = body.call.options.timeout
@@ -166,11 +169,17 @@ class Executor:
                 raise  # this coroutine is thrown away with its task
             error = raised
         body.task = None
+        self._hand_in(body, value, error)
+
+    def _hand_in(self, body: Body, value: Any, error: BaseException | None) -> None:
+        """Have an outcome taken in with all others that are there by then.
+
+        Not one callback for each, which would cost more than all the rest of a short body; and not from here, as runs
+        are driven from plain callbacks, never from inside a task.
+        """
         self._ended.append((body, value, error))
         if not self._is_to_take_in:
             self._is_to_take_in = True
-            # Not one callback for each, which would cost more than all the rest of a short body; and not from here, as
-            # runs are driven from plain callbacks, never from inside a task.
             self._loop.call_soon(self._take_in, context=self._context)
 
     def _take_in_alone(self) -> None:

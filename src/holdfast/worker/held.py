@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Future
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ from holdfast.core.checkpoint import (
     TurnAround,
     Verdict,
 )
-from holdfast.core.clock import SECOND, Clock, Micros, Timer
+from holdfast.core.clock import SECOND, Micros, Timer
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, Holding, Lease
 from holdfast.core.ports import Transacted
@@ -36,12 +36,10 @@ from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
-from holdfast.worker.committer import Committer
-from holdfast.worker.executor import Body, Executor
-from holdfast.worker.herald import Herald
+from holdfast.worker.executor import Body
+from holdfast.worker.holder import Holder
 from holdfast.worker.journal import Journal
 from holdfast.worker.reports import Reports
-from holdfast.worker.transactor import Transactor
 
 LINGER: Micros = SECOND
 """A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
@@ -49,37 +47,6 @@ LINGER: Micros = SECOND
 SLOW_SECONDS = 0.1
 
 _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
-
-
-class Holder(Protocol):
-    """What a held run needs of its worker."""
-
-    name: str
-    leased_until: Micros
-    """When the leases end that the last heartbeat has prolonged, by the store's clock."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    committer: Committer
-    executor: Executor
-    herald: Herald
-    transactor: Transactor | None
-    is_draining: bool
-    always_replay: bool
-    body_of: Callable[[StepCall], Callable[..., Any]] | None
-
-    def is_crowded(self) -> bool:
-        """Whether somebody else needs the place of a run that only waits."""
-        ...
-
-    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
-        """A held run begins, or ceases, to wait for something near; it makes place for others if they need it."""
-        ...
-
-    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
-        """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
-        ...
 
 
 class HeldRun:
@@ -157,11 +124,10 @@ class HeldRun:
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
         if self._may_begin(now):
-            for call in self._turn.startable(now):
-                if isinstance(call, TxCall):
-                    self._transact(call, now)
-                else:
-                    self._execute(call, now)
+            try:
+                self._begin_steps(now)
+            except Exception as error:  # noqa: BLE001 - as when it is driven
+                self._be_in_trouble(error)
         if self._sent is None:
             self._wanted = self._next(now)
         self._arm(now)
@@ -171,6 +137,13 @@ class HeldRun:
             self._linger(is_lingering=is_lingering)
         if self._sent is None and self._wanted is not None:
             self._holder.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
+
+    def _begin_steps(self, now: Micros) -> None:
+        for call in self._turn.startable(now):
+            if isinstance(call, TxCall):
+                self._transact(call, now)
+            else:
+                self._execute(call, now)
 
     def _may_begin(self, now: Micros) -> bool:
         """Whether steps may be begun: the run is to go on, and to go on here."""
@@ -310,6 +283,8 @@ class HeldRun:
         ended, self._ended = self._ended, ()
         for body in ended:
             self._step_done(body)
+        if ended:
+            self.advance()  # a transaction that had to wait for them may begin, also if nobody else waits for them
 
     def _with_entry(self, entry: Entry) -> tuple[Checkpoint, int] | None:
         """What was sent, with what the store has added to it."""
@@ -452,10 +427,8 @@ class HeldRun:
         started = time.perf_counter()
         try:
             action(*facts, self._holder.clock.now())
-        except Exception as error:  # noqa: BLE001 - see below
-            # Not the workflow's error, which is its outcome, but one of driving it: it must not take others along.
-            self._journal.trouble("run %s cannot be driven; it is blocked", error)
-            self._give_up(error)
+        except Exception as error:  # noqa: BLE001 - see there
+            self._be_in_trouble(error)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
             self._journal.warning(
@@ -464,6 +437,11 @@ class HeldRun:
                 self._lease.run.type,
                 took * 1000,
             )
+
+    def _be_in_trouble(self, error: Exception) -> None:
+        """Not the workflow's error, which is its outcome, but one of driving it: it must not take others along."""
+        self._journal.trouble("run %s cannot be driven; it is blocked", error)
+        self._give_up(error)
 
     def _leave_by(self, checkpoint: Checkpoint) -> None:
         """The store has let go of the run as this checkpoint asked."""

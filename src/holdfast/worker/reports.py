@@ -35,6 +35,8 @@ class Reports:
 
     def hear(self, info: StepInfo, scribe: Scribe, again: Callable[[StepInfo], None]) -> None:
         """A body has rung: write down what it says. Only after a rest it can ring `again`."""
+        if info in self._rests:
+            return  # it rang just as it was asked whether it had: it is listened to again after the rest
         now = self._clock.now()
         self._rests[info] = self._clock.call_at(now + LISTEN_EVERY, lambda: self._rested(info, again))
         self.take(info, scribe)

@@ -34,14 +34,26 @@ class Threads:
         self._lock = threading.Lock()
 
     def submit(self, job: Job) -> None:
-        """Run a job as soon as a thread is free; there is one for each job that is not finished, up to the limit."""
+        """Run a job as soon as a thread is free; there is one for each job that is not finished, up to the limit.
+
+        Raises `RuntimeError` if there is none at all, because the system gives no more.
+        """
         with self._lock:
             self._jobs.put(job)
             self._unfinished += 1
             if self._count >= min(self._unfinished, self._limit):
                 return
             self._count += 1
-        threading.Thread(target=self._work, name="holdfast-step", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name="holdfast-step", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._count -= 1
+                if self._count > 0:
+                    return  # those that are there see to it, one after another
+                self._unfinished -= 1
+                self._jobs.get_nowait()  # without a thread there is no other job in there
+            raise
 
     def close(self) -> None:
         """Let every thread end after the job it has."""

@@ -23,8 +23,8 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_length, matches_type
-from holdfast.core.model import Holding, Lease, TypeOffer, WorkerInfo
+from holdfast.core.intent import check_length
+from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Store
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
@@ -40,6 +40,7 @@ from holdfast.worker.herald import Herald
 from holdfast.worker.lookout import Lookout
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
+from holdfast.worker.repertoire import Repertoire
 from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.transactor import Transactor
 
@@ -95,8 +96,9 @@ class Worker:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
         if isinstance(types, str):  # which is a sequence of its characters
             raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
-        self.id = new_id()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
+        self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
         self._log = logging.LoggerAdapter(_log, {"worker": self.name})
         self.herald = Herald(signals or Signals(), self.name, self.clock)
@@ -108,9 +110,7 @@ class Worker:
         self.transactor: Transactor | None = None
         self._store = store
         self._registry = registry
-        self._patterns = None if types is None else tuple(types)
-        self._types: tuple[str, ...] = ()
-        self._counted = 0
+        self._repertoire = Repertoire(registry, types)
         self._concurrency = concurrency
         self._threads = threads
         self._steps = steps
@@ -137,6 +137,7 @@ class Worker:
         self._lookout: Lookout
         self._is_started = False
         self._is_gone = False
+        self._stopping: asyncio.Task[None] | None = None
         self._offers = 0
 
     # Lifetime
@@ -156,10 +157,8 @@ class Worker:
             raise InvalidRequest("this worker was started already; make another with hf.worker()")
         self._is_started = True
         if not self.types():
-            wanted = "" if self._patterns is None else f" that matches {', '.join(self._patterns)}"
-            self._log.warning(
-                "worker %s has no registered type%s; it claims nothing until there is one", self.name, wanted
-            )
+            text = "worker %s has no registered type%s; it claims nothing until there is one"
+            self._log.warning(text, self.name, self._repertoire.wanted)
         try:
             await self._on_open()
         except BaseException:
@@ -188,7 +187,7 @@ class Worker:
             herald=self.herald,
         )
         # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
-        await self._store.offer_types(self.name, [self._offer_of(type) for type in self.types()])
+        await self._store.offer_types(self.name, self._repertoire.offers())
         await self.renew()
         await self._declare_schedules()
         if self._has_heart:
@@ -210,12 +209,20 @@ class Worker:
         if self._on_start is not None:
             self._on_start(self)
         self.herald.worker("worker.started")
-        self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self._types), self._concurrency)
+        self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self.types()), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself."""
-        if not self._is_started or self.is_draining:
-            return
+        """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself.
+
+        It goes on to the end, also if whoever called it is cancelled; calling it again waits for that.
+        """
+        if self._stopping is None:
+            if not self._is_started or self.is_draining:
+                return
+            self._stopping = asyncio.create_task(self._stop(grace_seconds))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_seconds: float | None) -> None:
         await self._scheduler.stop()
         await self._claimer.stop()
         self.is_draining = True
@@ -245,8 +252,8 @@ class Worker:
         """Work until SIGTERM or SIGINT; the second signal ends the grace at once."""
         orders = Orders()
         with orders.from_person():
-            await self.start()
-            await self.obey(orders)
+            async with self:
+                await self.obey(orders)
 
     async def obey(self, orders: Orders) -> None:
         """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
@@ -319,18 +326,7 @@ class Worker:
 
     def types(self) -> tuple[str, ...]:
         """What is registered here and matches the patterns, also what is registered while it works."""
-        count = self._registry.count()
-        if count != self._counted:
-            self._counted = count
-            self._types = tuple(sorted(type for type in self._registry.types() if self._is_mine(type)))
-        return self._types
-
-    def _offer_of(self, type: str) -> TypeOffer:
-        definition = self._registry.get(type)
-        return TypeOffer(name=type, runtime="python", description=definition.description if definition else "")
-
-    def _is_mine(self, type: str) -> bool:
-        return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
+        return self._repertoire.types()
 
     # Claiming
 
@@ -352,7 +348,7 @@ class Worker:
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
-        return self._concurrency - len(self._held) + len(self._lingering)
+        return self._concurrency - len(self._held) - self._offers + len(self._lingering)
 
     def holds_suspect(self) -> bool:
         """Whether a run is held that has crashed often enough to be kept apart from its like."""
@@ -372,7 +368,8 @@ class Worker:
 
     def offer(self, type: str) -> LeaseRequest | None:
         """Ask that a run about to be created be leased to this worker at once, if it has nothing better to do."""
-        is_free = self._claimer.was_short and self._claimer.is_idle and len(self._held) < self._concurrency
+        has_place = len(self._held) + self._offers < self._concurrency
+        is_free = has_place and self._claimer.was_short and self._claimer.is_idle
         if self.is_draining or not is_free or type not in self.types():
             return None
         self._offers += 1

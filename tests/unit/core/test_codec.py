@@ -676,8 +676,11 @@ def test_extra_arguments_are_refused() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused_when_they_are_given() -> None:
-    with pytest.raises(NotSerializable, match=r"declared as add\(a, b, c\).*Expected `int`, got `str` - at `\$\.b`"):
-        Signature(add).encode((1, "x"))
+    message = r"^payload of 'add' does not fit add\(a, b, c\): Expected `int`, got `str` - at `\$\.b`$"
+    with pytest.raises(InvalidRequest, match=message):
+        Signature(add).encode((1, "x"), "payload of 'add'")
+    with pytest.raises(InvalidRequest, match=message):
+        Signature(add).decode('{"a": 1, "b": "x"}', "payload of 'add'")
 
 
 def test_an_argument_that_json_cannot_hold_is_named() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import InvalidRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.retry import TASK_RETRY, Retry
 
@@ -34,3 +40,41 @@ def test_growing_delays_are_spread_both_ways_and_have_a_ceiling(attempts: int) -
     policy = Retry(initial=1, factor=2, max_delay=60, jitter=0.1)
     seconds = min(60, 2 ** min(attempts - 1, 64))
     assert seconds * 0.9 * SECOND <= policy.pause(attempts) <= seconds * 1.1 * SECOND
+
+
+def test_lengths_may_be_timedeltas() -> None:
+    policy = Retry(initial=timedelta(seconds=2), max_delay=timedelta(minutes=1), jitter=0)
+    assert [policy.pause(attempts) for attempts in (1, 2, 10)] == [2 * SECOND, 4 * SECOND, 60 * SECOND]
+    assert Retry(delay=lambda attempt: timedelta(seconds=attempt), jitter=0).pause(3) == 3 * SECOND
+
+
+def test_errors_may_be_a_list_or_nested() -> None:
+    policy = Retry(retry_on=[ConnectionError, (KeyError,)], give_up_on=[ConnectionResetError])  # type: ignore[list-item]
+    allowed = [policy.allows(error, 1) for error in (ConnectionError(), KeyError(), ConnectionResetError(), OSError())]
+    assert allowed == [True, True, False, False]
+    assert hash(policy) == hash(Retry(retry_on=(ConnectionError, (KeyError,)), give_up_on=(ConnectionResetError,)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_attempts": "3"}, r"Retry\(max_attempts='3'\): it is a whole number"),
+        ({"max_attempts": 0}, "at least one attempt"),
+        ({"max_attempts": 2.5}, "whole number"),
+        ({"max_attempts": True}, "whole number"),
+        ({"initial": "1s"}, "Retry: initial='1s': it is seconds or a timedelta"),
+        ({"initial": timedelta(seconds=-1)}, r"Retry\(initial=-1.0\): it is a number that is not negative"),
+        ({"max_delay": math.nan}, "Retry: max_delay=nan is no length of time"),
+        ({"factor": "2"}, r"Retry\(factor='2'\): it is a number"),
+        ({"factor": math.nan}, r"Retry\(factor=nan\)"),
+        ({"jitter": -0.1}, r"Retry\(jitter=-0.1\)"),
+        ({"retry_on": "ConnectionError"}, r"Retry\(retry_on=…\): 'ConnectionError' is no class of exceptions"),
+        ({"retry_on": ConnectionError()}, r"ConnectionError\(\) is no class of exceptions; give one"),
+        ({"retry_on": None}, "None is no class of exceptions"),
+        ({"give_up_on": [ValueError, "x"]}, r"Retry\(give_up_on=…\): 'x' is no class"),
+        ({"delay": 5}, r"Retry\(delay=5\): it is a function"),
+    ],
+)
+def test_what_no_step_could_be_retried_by_is_refused_when_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Retry(**options)

@@ -191,6 +191,25 @@ def test_a_crash_is_charged_to_the_steps_at_the_frontier_with_the_next_checkpoin
     assert not rig.finish("robust").commit().charged
 
 
+def test_a_crash_is_charged_once_however_often_the_run_is_given_back() -> None:
+    rig = Rig(two_steps, token=2, crashes=1).begin()
+    rig.start()
+    given_back = rig.commit(Release())
+    assert given_back.charged
+    assert {entry.location: entry.attempts for entry in given_back.entries} == {"frail": 1, "robust": 1}
+    rig = Rig(two_steps, entries=given_back.entries, token=3).begin()
+    assert rig.start() == ["frail", "robust"]
+    assert rig.commit(Release()).entries == ()
+
+
+async def only_code(ctx: Context) -> None:
+    await ctx.sleep(1)
+
+
+def test_giving_a_run_back_forgets_no_crash_that_nothing_was_charged_with() -> None:
+    assert not Rig(only_code, token=2, crashes=1).begin().commit(Release()).charged
+
+
 def test_a_step_whose_attempts_were_used_up_by_crashes_fails_without_running_again() -> None:
     rig = Rig(two_steps, token=3, crashes=2).begin()
     assert rig.result() == '"frail WorkerLost 2"'

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.clock import SECOND
+from holdfast.engine.routing import is_alive
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks, is_free, lock_path
 from holdfast.testing.contract import SettableClock
@@ -58,6 +60,32 @@ async def test_a_killed_worker_is_forgotten(store: SqliteStore, other: SqliteSto
 
     assert await other.workers() == []
     assert list(store._files.workers.iterdir()) == []
+
+
+async def test_a_killed_worker_is_seen_to_be_dead_before_anybody_has_claimed(
+    store: SqliteStore, other: SqliteStore, clock: SettableClock
+) -> None:
+    await renew(store, holding_of(await held(store)))
+    other.renew(a_worker("alive"), [], LEASE)
+    before = await other.workers()
+    kill(store)
+
+    after = await other.workers()
+
+    assert [(worker.id, worker.is_dead) for worker in before] == [("alive", False), (WORKER, False)]
+    assert [(worker.id, worker.is_dead) for worker in after] == [("alive", False), (WORKER, True)]
+    assert [is_alive(worker, clock.now()) for worker in after] == [True, False]
+    assert (await the_run(other)).worker == WORKER  # to look changes nothing
+
+
+def test_who_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
+    locks, path = WorkerLocks(tmp_path), lock_path(tmp_path, WORKER)
+    locks.hold(WORKER)
+    locks.abandon()
+
+    with path.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)  # somebody else who looks
+        assert is_free(path)
 
 
 async def test_runs_of_a_living_worker_are_left_alone_and_looked_at_every_second(

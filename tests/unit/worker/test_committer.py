@@ -73,6 +73,8 @@ class Run:
 
     def written(self, verdict: Verdict) -> None:
         assert verdict.run_id == self.id
+        if self.id in self._rig.broken:
+            raise ValueError(f"{self.id} is broken")
         self.answers.append(verdict)
         if self.id in self._rig.again:
             self._rig.again.remove(self.id)
@@ -90,6 +92,7 @@ class Rig:
         self.is_alone = False
         self.times: list[Micros] = []
         self.again: list[str] = []
+        self.broken: list[str] = []
         self.committer = Committer(self.store, self.times.append, lambda: self.is_alone)
         self.runs: dict[str, Run] = {}
 
@@ -323,6 +326,63 @@ async def test_nothing_else_is_sent_while_a_batch_is_in_trouble() -> None:
     assert rig.store.batches == [["a"], ["a"], ["b"]]
 
 
+def held_up() -> StoreUnavailable:
+    error = StoreUnavailable("somebody has locked it")
+    error.is_held_up = True
+    return error
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_is_held_up_keeps_nobody_else_waiting() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a", "b", "c")
+    await rig.store.answer(0, held_up())
+    await rig.store.called(4)
+    assert rig.store.batches[1:] == [["a"], ["b"], ["c"]]
+    await rig.store.answer(1)
+    await rig.store.answer(3)
+    assert rig.written() == ["a", "c"]  # the one in between is still held up
+
+    await rig.store.answer(2, held_up())
+    await rig.store.called(5)
+    await rig.add("d", "a")
+    assert rig.store.batches[4:] == [["b"], ["d", "a"]]
+    await rig.store.answer(5)
+    await rig.add("b")  # whose last checkpoint is in flight
+    assert not rig.committer.is_idle
+    await rig.store.answer(4)
+    await rig.store.answer(6)
+
+    assert rig.written() == ["a", "b", "c", "d"]
+    assert rig.store.batches[6:] == [["b"]]
+    assert rig.committer.is_idle
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_is_held_up_alone_keeps_nobody_else_waiting() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a")
+    await rig.store.answer(0, held_up())
+    await rig.store.called(2)
+    await rig.add("b")
+    assert rig.store.batches == [["a"], ["a"], ["b"]]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_batch_that_is_held_up_after_an_outage_is_scattered_too() -> None:
+    rig = Rig(flushes=1)
+    await rig.add("a", "b")
+    await rig.store.answer(0, StoreUnavailable("away"))
+    await rig.store.called(2)
+    await rig.store.answer(1, held_up())
+    await rig.store.called(4)
+    assert rig.store.batches == [["a", "b"], ["a", "b"], ["a"], ["b"]]
+    await rig.store.answer(3)
+    assert rig.written() == ["b"]
+    await rig.committer.close()
+    assert rig.committer.is_idle
+
+
 async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> None:
     rig = Rig(flushes=2)
     await rig.add("a", "b")
@@ -339,6 +399,19 @@ async def test_a_refusal_hits_only_its_culprit_also_beside_another_flush() -> No
     assert rig.runs["b"].answers == [error]
     assert rig.written() == ["a", "b", "c"]
     assert rig.committer.is_idle
+
+
+async def test_a_run_that_cannot_be_told_keeps_no_other_from_its_answer() -> None:
+    rig, told = Rig(1), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(str(about["exception"])))
+    rig.broken = ["b"]
+    await rig.add("a", "b", "c")
+    await rig.store.answer(0)
+    assert rig.written() == ["a", "c"]
+    assert told == ["b is broken"]
+    await rig.add("d")
+    await rig.store.answer(1)
+    assert rig.written() == ["a", "c", "d"]
 
 
 async def test_a_store_that_refuses_at_once_is_like_one_that_answers_with_an_error() -> None:

@@ -262,3 +262,20 @@ async def test_closing_abandons_what_runs_and_what_waits() -> None:
     await asyncio.sleep(0.001)
     assert all(body.is_abandoned for body in bodies)
     assert bench.reported == []
+
+
+@pytest.mark.parametrize("steps", [100, 1])
+async def test_a_body_for_which_there_is_no_thread_is_a_failed_attempt(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    bench = Bench(steps=steps)
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(bench.executor._threads, "submit", refuse)
+    bodies = [bench.start(a_sync, 1, name="a"), bench.start(an_async, 2, name="b")]
+    assert bench.reported == []  # never before whoever started it knows of it
+    await bench.wait_for(2)
+    assert [(str(body.error), body.value) for body in bodies] == [("can't start new thread", None), ("None", 2)]
+    assert bench.executor.is_idle

@@ -127,3 +127,18 @@ def test_no_last_word_is_lost_between_two_threads() -> None:
     talker.join()
     assert heard[-1] == "19999"
     assert heard == sorted(heard, key=int)
+
+
+def test_a_word_that_rings_and_is_seen_at_once_is_taken_once() -> None:
+    desk = Desk()
+    ctx = desk.context()
+    ctx.progress(0)
+    info = ctx
+    desk.let_pass(LISTEN_EVERY - 1)
+    ctx.progress(1)
+    desk.let_pass(1)
+    desk.hear(info)  # it had rung, too, and that was on its way
+    assert desk.written == ["0", "1"]
+    desk.let_pass(2 * LISTEN_EVERY)
+    ctx.progress(2)
+    assert desk.written == ["0", "1", "2"]

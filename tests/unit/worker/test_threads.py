@@ -131,3 +131,36 @@ def test_a_result_that_comes_after_the_loop_is_closed_is_dropped() -> None:
     asyncio.run(begin())
     release.set()
     assert ended.wait(5)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the system give no thread, so many times."""
+    left, start = iter(range(times)), threading.Thread.start
+
+    def refusing(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-step" and next(left, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+
+
+async def test_without_any_thread_a_job_is_refused_and_the_next_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(2)
+    refuse(monkeypatch, 1)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        bench.submit(lambda: "refused")
+    bench.submit(lambda: "done")
+    assert await bench.wait_for(1) == ["done"]
+    bench.threads.close()
+
+
+async def test_with_too_few_threads_jobs_wait_for_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, release = Bench(4), threading.Event()
+    bench.submit(lambda: release.wait(5))
+    refuse(monkeypatch, 2)
+    for name in ("a", "b"):
+        bench.submit(lambda name=name: name)  # type: ignore[misc]
+    release.set()
+    assert await bench.wait_for(3) == [True, "a", "b"]
+    bench.threads.close()

@@ -15,10 +15,12 @@ from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, R
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
+from holdfast.runner.operation import StepCall
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.worker.executor import Body
 from holdfast.worker.worker import Worker
 
 
@@ -308,12 +310,96 @@ async def test_a_worker_that_is_told_to_stop_twice_or_before_its_start_does_noth
         assert list(await h.store.workers()) == []
 
 
+async def endless(ctx: Context) -> None:
+    await ctx.step("work", asyncio.Event().wait)
+
+
+def held(worker: Worker) -> int:
+    return sum(run.is_executing for run in worker._held.values())
+
+
+async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: Harness) -> None:
+    app = Registry()
+    app.workflow(endless)
+    h.include(app)
+    async with hire(h, concurrency=2, grace_seconds=0) as worker:
+        while not worker.is_idle:
+            await asyncio.sleep(0)
+        await asyncio.gather(*(h.start("endless") for _ in range(20)))
+        while held(worker) < 2:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert worker.held_count == 2
+        assert worker.free() == 0
+
+
+@pytest.mark.parametrize("is_stopping", [False, True])
+async def test_a_worker_whose_caller_is_cancelled_stops_all_the_same(h: Harness, is_stopping: bool) -> None:
+    app = Registry()
+    app.workflow(endless)
+    h.include(app)
+    worker = hire(h, grace_seconds=0.02)
+    if is_stopping:
+        await worker.start()
+    running = None if is_stopping else asyncio.create_task(worker.run())
+    run = await h.start("endless")
+    while not held(worker):
+        await asyncio.sleep(0)
+    caller = running or asyncio.create_task(worker.stop())
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await worker.stop()  # which waits for the end of it
+    info = await run.info()
+    assert (info.state, info.worker) == (RunState.PENDING, None)
+    assert list(await h.store.workers()) == []
+
+
+async def test_a_step_that_cannot_be_begun_blocks_its_run_and_no_other(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def one(ctx: Context, name: str) -> str:
+        return await ctx.step(name, lambda: name)
+
+    h.include(app)
+    async with hire(h) as worker:
+        start = worker.executor.start
+
+        def refusing(call: StepCall, *more: Any) -> Body:
+            if call.location == "b":
+                raise MemoryError("no more")
+            return start(call, *more)
+
+        monkeypatch.setattr(worker.executor, "start", refusing)
+        runs = await h.start_many(one, [("a",), ("b",), ("c",)], keys=["a", "b", "c"])
+        assert [await runs[0].result(), await runs[2].result()] == ["a", "c"]
+        while (await runs[1].info()).state is not RunState.BLOCKED:
+            await asyncio.sleep(0)
+        assert "MemoryError: no more" in str((await runs[1].info()).error)
+
+
 async def test_a_worker_registers_and_retires(h: Harness) -> None:
     async with hire(h, name="w-1", concurrency=7) as worker:
         (info,) = await h.store.workers()
         assert (info.id, info.name, info.concurrency) == (worker.id, "w-1", 7)
         assert set(info.types) == {"shop.order.v1", "shopping.v1"}
     assert list(await h.store.workers()) == []
+
+
+async def test_the_audit_tells_who_held_a_run_when_that_worker_is_gone(h: Harness) -> None:
+    run = await h.start("shopping.v1")
+    first, second = hire(h, name="billing-1"), hire(h, name="billing-1")
+    async with first:
+        await run.result()
+    (claimed,) = [fact for fact in await run.audit() if fact.event == "claimed"]
+    assert claimed.data["worker"] == first.id
+    assert first.id.startswith("billing-1.")
+    assert first.id != second.id
 
 
 async def test_a_slow_workflow_is_named_in_the_log(h: Harness, caplog: pytest.LogCaptureFixture) -> None:

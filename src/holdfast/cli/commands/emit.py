@@ -13,6 +13,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_payload
 from holdfast.cli.session import in_session
+from holdfast.cli.streams import despite
 
 
 @holdfast_command(
@@ -34,9 +35,10 @@ def command(out: Output, topic: str, payload: Sequence[str]) -> None:
 
     async def work(hf: Holdfast) -> None:
         reached = await hf.emit(topic, value)
-        if out.is_json:
-            out.item({"topic": topic, "reached": reached})
-        else:
-            out.line(f"reached {reached} waiting {'run' if reached == 1 else 'runs'}")
+        with despite("the event was published"):
+            if out.is_json:
+                out.item({"topic": topic, "reached": reached})
+            else:
+                out.line(f"reached {reached} waiting {'run' if reached == 1 else 'runs'}")
 
     in_session(out.settings, work, may_create=True)

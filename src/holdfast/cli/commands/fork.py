@@ -16,6 +16,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_patch
 from holdfast.cli.revising import check_can_ask, entry_json, is_agreed, read_run, show_entries
 from holdfast.cli.session import in_session
+from holdfast.cli.streams import despite
 from holdfast.core import revision
 from holdfast.core.checkpoint import Fork
 from holdfast.core.codec import encode_any
@@ -74,10 +75,11 @@ def command(
             out.talk("nothing was made")
             return ExitCode.FAILED
         fork = await hf.fork(run_id, location, patch=patch, force=force, id=new_id)
-        if out.is_json:
-            out.item({"id": fork.id, "created": fork.created, "of": run_id})
-        else:
-            out.line(fork.id)
+        with despite(f"run {fork.id} was made" if fork.created else f"there is run {fork.id} already"):
+            if out.is_json:
+                out.item({"id": fork.id, "created": fork.created, "of": run_id})
+            else:
+                out.line(fork.id)
         if not fork.created:
             out.talk(f"there is a run {fork.id} already; it was left as it is")
         return ExitCode.OK if fork.created else ExitCode.CONFLICT

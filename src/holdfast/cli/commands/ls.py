@@ -49,7 +49,7 @@ _COLUMNS = (
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs.")
 @click.option("--after", metavar="RUN", shell_complete=completing.runs, help="The next page: what follows this run.")
-@click.option("--watch", is_flag=True, help="Keep looking; end with ^C.")
+@click.option("--watch", is_flag=True, help="Keep looking; end with ^C. As JSON, one line for each change.")
 @pass_output
 def command(out: Output, words: Sequence[str], limit: int, after: str | None, *, watch: bool, **options: Any) -> None:
     """List runs, newest first.

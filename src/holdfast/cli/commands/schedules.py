@@ -20,6 +20,7 @@ from holdfast.cli.output import Output, cleaned, preview
 from holdfast.cli.payloads import parse_object, parse_pair
 from holdfast.cli.render import schedule_json, time_json
 from holdfast.cli.session import in_session
+from holdfast.cli.streams import despite
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.errors import ScheduleNotFound
@@ -173,10 +174,11 @@ def trigger(out: Output, name: str) -> None:
     async def work(hf: Holdfast) -> None:
         await _named(hf, name)
         run = await hf.trigger_schedule(name)
-        if out.is_json:
-            out.item({"name": name, "id": run.id})
-        else:
-            out.line(run.id)
+        with despite(f"run {run.id} was started"):
+            if out.is_json:
+                out.item({"name": name, "id": run.id})
+            else:
+                out.line(run.id)
 
     in_session(out.settings, work)
 

@@ -17,6 +17,7 @@ from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_payload
 from holdfast.cli.session import in_session
+from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH
 from holdfast.core.ids import new_id
 from holdfast.engine.handle import RunHandle
@@ -60,10 +61,11 @@ def command(
         if wait:
             return await _request(out, hf.run(run_id), name, value, sent_id=sent_id, timeout=timeout)
         await hf.run(run_id).send(name, value, id=sent_id)
-        if out.is_json:
-            out.item({"run_id": run_id, "name": name, "id": sent_id})
-        else:
-            out.line(f"sent {name} to {run_id}")
+        with despite(f"message {sent_id} was sent"):
+            if out.is_json:
+                out.item({"run_id": run_id, "name": name, "id": sent_id})
+            else:
+                out.line(f"sent {name} to {run_id}")
         return ExitCode.OK
 
     return in_session(out.settings, work)
@@ -78,8 +80,9 @@ async def _request(
     except TimeoutError:
         out.talk(f"no reply yet; --id {sent_id} with the same command goes on waiting for it")
         return ExitCode.STILL_GOING
-    if out.is_json:
-        out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply})
-    else:
-        out.item(reply)
+    with despite(f"message {sent_id} was sent and has its reply"):
+        if out.is_json:
+            out.item({"run_id": run.id, "name": name, "id": sent_id, "reply": reply})
+        else:
+            out.item(reply)
     return ExitCode.OK

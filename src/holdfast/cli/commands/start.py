@@ -18,6 +18,7 @@ from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_object, parse_pair
 from holdfast.cli.render import outcome_json
 from holdfast.cli.session import in_session
+from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH, MOMENT, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.engine.handle import RunHandle
@@ -78,16 +79,17 @@ def command(
     async def work(hf: Holdfast) -> ExitCode:
         run = await hf.start(type, arguments, **options)
         await _tell(out, hf, run, type, at)
-        if not wait:
+        with despite(f"run {run.id} was started" if run.created else f"there is run {run.id} already"):
+            if not wait:
+                if out.is_json:
+                    out.item({"id": run.id, "created": run.created})
+                else:
+                    out.line(run.id)
+                return ExitCode.OK
+            info = await wait_for_end(hf, run.id, timeout)
             if out.is_json:
-                out.item({"id": run.id, "created": run.created})
-            else:
-                out.line(run.id)
-            return ExitCode.OK
-        info = await wait_for_end(hf, run.id, timeout)
-        if out.is_json:
-            out.item({"created": run.created, **outcome_json(info)})
-        return finish(out, info)
+                out.item({"created": run.created, **outcome_json(info)})
+            return finish(out, info)
 
     return in_session(out.settings, work, may_create=True)
 

@@ -23,6 +23,7 @@ from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.option import setting_option
 from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
+from holdfast.cli.streams import spare_stdout
 from holdfast.cli.supervisor import Supervisor
 from holdfast.cli.tuning import tune_for_runs
 from holdfast.config import settings
@@ -65,6 +66,7 @@ def command(out: Output, target: str | None, *, until_idle: bool) -> ExitCode:
     first. By default it is the one that is configured. At the end running steps get their grace, and every run is
     given back for others to continue. A second ^C ends the grace at once. Logs go to stderr; -v shows more of them.
     """
+    spare_stdout()
     if out.settings.configuration[settings.PROCESSES] > 1:
         return _supervise(out, target, until_idle=until_idle)
     return _execute(out, target, Lifeline.taken(), until_idle=until_idle)

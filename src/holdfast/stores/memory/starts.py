@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -30,9 +31,16 @@ def create(state: State, intents: Sequence[Intent], lease: LeaseRequest | None, 
 
 def create_children(state: State, intents: Sequence[Intent], now: Micros) -> None:
     """Make the children a checkpoint asks for, unless it asked before."""
-    for intent in intents:
-        if intent.id not in state.records:
-            _add(state, intent, None, now)
+    fresh = [intent for intent in intents if intent.id not in state.records]
+    for intent in rules.seated(fresh, partial(_taken, state)):
+        _add(state, intent, None, now)
+
+
+def _taken(state: State, intent: Intent) -> int:
+    """How many siblings of a run to be made have a slot."""
+    siblings = map(state.records.__getitem__, state.siblings(intent.parent_id or ""))
+    alive = (record for record in siblings if record.run.group == intent.group and not record.run.state.is_end)
+    return sum(not rules.is_parked(record.waits) for record in alive)
 
 
 def _existing(state: State, intents: Sequence[Intent]) -> list[str | None]:

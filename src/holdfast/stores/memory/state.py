@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core import audit, limits, rules
@@ -138,6 +138,10 @@ class State:
     closing: list[str] = field(default_factory=list)
     """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
+
+    def siblings(self, parent_id: str) -> Sequence[str]:
+        """All children that a run has had and are still there."""
+        return self.children.get(parent_id, ())
 
     def know_all_waiting(self, topic: str) -> None:
         """To be called before nobody is said to wait for an event of a queue: a store may know only the first ones."""

@@ -14,6 +14,7 @@ from holdfast.core.errors import InvalidRequest
 
 DEFAULT_SCHEMA = "holdfast"
 CONNECT_SECONDS = 5
+_PORT_LIMIT = 65_535
 
 _SCHEMES = ("postgresql://", "postgres://")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
@@ -52,6 +53,7 @@ class Address:
         # Whatever writes must reach the primary; of several hosts the driver then takes the one that is.
         parts.setdefault("target_session_attrs", "read-write")
         parts.setdefault("connect_timeout", str(CONNECT_SECONDS))
+        _check_ports(url, parts.get("port", ""))
         schema = _schema(own.get("schema", DEFAULT_SCHEMA))
         return cls(
             conninfo=make_conninfo(**parts),
@@ -88,6 +90,8 @@ def _divided(url: str) -> tuple[str, dict[str, str]]:
         raise InvalidRequest(
             f"{_guarded(url)!r}: there is one @ too many; in user and password write %40 for @, %2F for / and %3A for :"
         )
+    if where.count("[") != where.count("]"):
+        raise InvalidRequest(f"{_guarded(url)!r}: a bracket around the host is missing; an IPv6 address is like [::1]")
     pieces = [piece for piece in query.split("&") if piece]
     own = {name: unquote(value) for name, _, value in (one.partition("=") for one in pieces) if name in _OWN_OPTIONS}
     theirs = [piece for piece in pieces if piece.partition("=")[0] not in _OWN_OPTIONS]
@@ -107,6 +111,12 @@ def _parsed(url: str, bare: str) -> dict[str, str]:
             f"{_guarded(url)!r}: {text}; options are schema, prepare, hints and those of libpq, and characters such as "
             "@ : / ? % in user, password and values are written %40 %3A %2F %3F %25"
         ) from None
+
+
+def _check_ports(url: str, ports: str) -> None:
+    for port in ports.split(","):
+        if port and not (port.isdecimal() and 1 <= int(port) <= _PORT_LIMIT):
+            raise InvalidRequest(f"{_guarded(url)!r}: the port is a number from 1 to {_PORT_LIMIT}, not {port!r}")
 
 
 def _schema(name: str) -> str:
@@ -148,7 +158,7 @@ def _shown(parts: dict[str, str], schema: str) -> str:
 
 def _guarded(url: str) -> str:
     """A URL that could not be read, without all that may be a password."""
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, rest = url.partition("://" if "://" in url else ":")
     rest = re.sub(r"(?i)([a-z_]*(?:password|secret)=)[^&]*", rf"\1{_HIDDEN}", rest)
     if "@" in rest:
         rest = f"{_HIDDEN}@{rest.rpartition('@')[2]}"

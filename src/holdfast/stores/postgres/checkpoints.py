@@ -163,8 +163,8 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     if run.slots:
         return None
     if isinstance(step, Suspend):
-        if waits is None or run.arrivals > checkpoint.seen:
-            return None
+        if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
+            return None  # with a limit it is suspended since its holder says so, which in one trip cannot be told
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
     if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None

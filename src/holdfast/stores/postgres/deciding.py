@@ -20,12 +20,17 @@ from holdfast.core.hint import News
 from holdfast.core.model import Run
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import changes_of
+from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet, decode_loaded
 
 ROUNDS_LIMIT = 200
 """Each round knows more than the one before, so this many are a mistake of ours."""
+
+MUCH_CHARACTERS = 2_000_000
+"""To decide on so much may take longer than our transactions usually may: they are to outlast no process that stands
+still."""
 
 TAKEN = "HF001"
 """What the functions say when somebody else was quicker with an id or a key."""
@@ -38,10 +43,16 @@ Operation = Callable[[WorkingSet, Micros], T]
 class Bounds:
     """What begins, ends and undoes a unit of work: a transaction, or a part of one that somebody else has open."""
 
-    def __init__(self, begin: bytes, commit: bytes, *undo: bytes) -> None:
+    def __init__(self, begin: bytes, commit: bytes, *undo: bytes, take_time: bytes | None = None) -> None:
         self._begin: Trip = begin, ()
         self.commit: Trip = commit, ()
         self._undo = undo
+        self._take_time = take_time
+
+    def taking_time(self, document: str) -> Talk[None]:
+        """Ask for patience if there is so much to decide on that it takes longer than our transactions usually may."""
+        if self._take_time is not None and len(document) > MUCH_CHARACTERS:
+            yield self._take_time, ()
 
     def around(self, work: Talk[T], *, is_committing: bool = False) -> Talk[T]:
         """Do something wholly or, if it raises, not at all. What `is_committing` ends with `commit` by itself."""
@@ -79,7 +90,9 @@ def _going_on(work: Talk[T], trip: Trip | Chain) -> Talk[T]:
             return done
 
 
-TRANSACTION = Bounds(b"begin isolation level read committed", b"commit", b"rollback")
+_PATIENT = f"set local idle_in_transaction_session_timeout = {round(IDLE_IN_TRANSACTION_SECONDS * 1000)}".encode()
+
+TRANSACTION = Bounds(b"begin isolation level read committed", b"commit", b"rollback", take_time=_PATIENT)
 PART = Bounds(
     b"savepoint holdfast",
     b"release savepoint holdfast",
@@ -104,9 +117,9 @@ def decided(
     for _ in range(ROUNDS_LIMIT):
         try:
             if then is None:
-                attempt = _attempt(calls, wishes, operation, at, bounds.commit)
+                attempt = _attempt(calls, wishes, operation, at, bounds, is_committing=True)
                 return (yield from bounds.around(attempt, is_committing=True))
-            attempt = _attempt(calls, wishes, operation, at)
+            attempt = _attempt(calls, wishes, operation, at, bounds)
             return (yield from bounds.around(_completed(attempt, then)))
         except Unknown as unknown:
             wishes.add(unknown)
@@ -117,13 +130,21 @@ def decided(
 
 
 def _attempt(
-    calls: Calls, wishes: Wishes, operation: Operation[T], at: Micros | None, commit: Trip | None = None
+    calls: Calls,
+    wishes: Wishes,
+    operation: Operation[T],
+    at: Micros | None,
+    bounds: Bounds,
+    *,
+    is_committing: bool = False,
 ) -> Talk[tuple[T, News]]:
     """Load, decide and write; and commit what was written, if that is known to be all."""
-    loaded = decode_loaded((yield calls.load, (wishes.document(calls.schema), at)))
+    document = yield calls.load, (wishes.document(calls.schema), at)
+    yield from bounds.taking_time(document)
+    loaded = decode_loaded(document)
     working = WorkingSet(loaded, wishes)
     told = operation(working, loaded.now)
-    last = [] if commit is None else [commit]
+    last = [bounds.commit] if is_committing else []
     if changes := changes_of(working):
         last.insert(0, (calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)))
     if last:

@@ -13,6 +13,7 @@ from holdfast.stores.postgres.connections import Limits, Unanswered
 _CONFLICTS = frozenset({"40001", "40P01"})
 _TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})
 _OVERDUE = frozenset({"25P03", "25P04"})
+_HELD_UP = frozenset({"55P03", "57014"})
 _LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25006"})
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883"})
 
@@ -138,7 +139,9 @@ def _translated(address: Address, error: psycopg.Error, text: str) -> HoldfastEr
             "repeated"
         )
     if code:
-        return StoreUnavailable(f"{address.shown} {_ADVICE.get(code, f'reports error {code}')} ({text})")
+        coded = StoreUnavailable(f"{address.shown} {_ADVICE.get(code, f'reports error {code}')} ({text})")
+        coded.is_held_up = code in _HELD_UP
+        return coded
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         advice = next((advice for words, advice in _UNREACHED if words.search(text)), "is the server running?")
         return StoreUnavailable(f"{address.shown} cannot be reached: {advice} ({text})")

@@ -6,7 +6,7 @@ is `Unknown`; nothing is written then, and the operation is done again with more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -314,6 +314,7 @@ class WorkingSet(State):
         self._rules = {rule.name: (rule, window) for rule, window in loaded.types}
         self._limited, self._queues, self._groups = wishes.limits, loaded.queues, {*wishes.groups}
         self._lifted = wishes.lifted
+        self._renewals = wishes.renewals
         self.lifted: set[str] = set()
         """Types whose runs wait for no slot any more. They are locked, but only those are loaded who were asked for."""
         super().__init__(
@@ -364,6 +365,11 @@ class WorkingSet(State):
     def know_all_waiting(self, topic: str) -> None:
         if topic in self._crowded:
             raise Unknown("waiting", topic)
+
+    def siblings(self, parent_id: str) -> Sequence[str]:
+        if parent_id not in self._renewals:
+            raise Unknown("renewals", parent_id)
+        return super().siblings(parent_id)
 
     def counted(self, type: str) -> Iterator[Record]:
         if type not in self._limited:

@@ -13,7 +13,7 @@ from holdfast.core.ports import Finding
 from holdfast.stores.limits import finding_of
 from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
-from holdfast.stores.sqlite.liveness import is_free, lock_path
+from holdfast.stores.sqlite.liveness import lock_path, with_deaths
 
 _SOUND_VERSION = 3_051_003
 _MEGABYTE = 1 << 20
@@ -110,17 +110,17 @@ def _side_directory(files: Files) -> Finding:
 
 
 def _workers(connection: apsw.Connection, files: Files, now: Micros) -> Iterator[Finding]:
-    workers = reads.workers(connection)
+    workers = with_deaths(reads.workers(connection), files.workers)
     for worker in workers:
         who = f"worker {worker.id} ({worker.name}, pid {worker.pid} on {worker.host})"
-        path = lock_path(files.workers, worker.id)
-        if is_free(path):
+        if worker.is_dead:
             yield Finding.warning(
                 "workers", f"{who} was killed; another worker takes its runs over with its next claim"
             )
         elif now - worker.heartbeat_at > _SILENCE:
             silence = (now - worker.heartbeat_at) // SECOND
-            hangs = "lives but hangs" if path.exists() else "is gone without having said so"
+            has_file = lock_path(files.workers, worker.id).exists()
+            hangs = "lives but hangs" if has_file else "is gone without having said so"
             yield Finding.warning("workers", f"{who} was last heard of {silence:,} s ago: it {hangs}")
     if not workers:
         yield Finding.ok("workers", "none is running")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
@@ -16,6 +17,17 @@ _NETWORK_TYPES = frozenset(
     {"afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3"}
     | {"smbfs", "fuse.ceph", "fuse.davfs2", "fuse.gcsfuse", "fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"}
 )
+
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def in_namespace(database: str, namespace: str) -> str:
+    """The file of a namespace: beside that of the whole, as SQLite locks files as a whole."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise InvalidRequest(f"namespace={namespace!r}: it is 1 to 40 letters, digits, - or _")
+    path = Path(database)
+    return str(path.with_name(f"{path.stem}.{namespace}{path.suffix}"))
 
 
 class Files:

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
+from holdfast.core.model import WorkerInfo
 from holdfast.stores.sqlite.files import FILE_MODE
 
 PROBE_SECONDS = 1.0
@@ -117,23 +120,28 @@ def lock_path(directory: Path, worker_id: str) -> Path:
     return directory / f"{name}.lock"
 
 
+def with_deaths(workers: Iterable[WorkerInfo], directory: Path) -> list[WorkerInfo]:
+    """The same workers, those marked that were killed. Nothing is taken from them; that is for who claims."""
+    return [replace(worker, is_dead=True) if is_free(lock_path(directory, worker.id)) else worker for worker in workers]
+
+
 def is_free(path: Path) -> bool:
     """Whether a lock file is there and nobody holds it: its worker was killed."""
-    file = _grab(path)
+    file = _grab(path, lock=fcntl.LOCK_SH)  # so that of several who look none is in the way of another
     if file is None:
         return False
     os.close(file)
     return True
 
 
-def _grab(path: Path, *, flags: int = 0) -> int | None:
+def _grab(path: Path, *, flags: int = 0, lock: int = fcntl.LOCK_EX) -> int | None:
     """Open and lock a file; None if it is not there, or somebody else has it."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, FILE_MODE)
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, lock | fcntl.LOCK_NB)
         # Between opening and locking its last owner may have removed it; then the lock is on a file without a name.
         if os.fstat(file).st_ino == path.stat().st_ino:
             return file

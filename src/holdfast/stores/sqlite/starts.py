@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Created, CreatedRun, LeaseRequest
 from holdfast.core.clock import Micros
-from holdfast.core.model import Intent, Lease, Run
+from holdfast.core.model import Intent, Lease, Run, group_of
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.rows import Row
@@ -29,6 +30,15 @@ _HOLDERS = f"""
     join intent on intent.run_id = run.id
     where run.key in (select value from json_each(?))
 """  # run_key
+
+_SEATED = """
+    select run.parent_location
+    from run
+    left join wait on wait.run_id = run.id and wait.location = ?
+    where run.parent_id = ?
+      and run.finished_at is null
+      and wait.run_id is null
+"""  # run_parent; wait by the primary key
 
 _FREE_KEY = """
     update run
@@ -61,7 +71,13 @@ def create_children(desk: Desk, intents: Sequence[Intent], now: Micros) -> None:
     desk.flush()
     known = _known_ids(desk, intents)
     fresh = {intent.id: intent for intent in intents if intent.id not in known}
-    add(desk, list(fresh.values()), None, now)
+    add(desk, list(rules.seated(fresh.values(), partial(_taken, desk))), None, now)
+
+
+def _taken(desk: Desk, intent: Intent) -> int:
+    """How many siblings of a run to be made have a slot."""
+    seated: list[Row] = desk.all(_SEATED, rules.SLOT_LOCATION, intent.parent_id)
+    return sum(group_of(intent.parent_id, location) == intent.group for (location,) in seated)
 
 
 def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> dict[str, Lease]:

@@ -74,7 +74,7 @@ from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.liveness import WorkerLocks
+from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.trouble import unavailable
 from holdfast.stores.sqlite.watch import Others
@@ -299,7 +299,7 @@ class SqliteStore:
         return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
 
     async def workers(self) -> Sequence[WorkerInfo]:
-        return await self._readers.run(reads.workers)
+        return await self._readers.run(lambda connection: with_deaths(reads.workers(connection), self._files.workers))
 
     async def held(self) -> dict[str, int]:
         return await self._readers.run(backlogs.held)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from holdfast.core.checkpoint import Hold, Release, Suspend
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.model import Lease
@@ -262,6 +264,22 @@ class ClaimContract(Contract):
         assert (await the_run(store)).crashes == 2
         await write(store, checkpoint_for(lease, Hold(), charged=True))
         assert (await the_run(store)).crashes == 0
+
+    @pytest.mark.parametrize("charged", [False, True])
+    async def test_crashes_are_charged_once_if_the_checkpoint_gives_the_run_back(
+        self,
+        store: Store,
+        clock: SettableClock,
+        charged: bool,  # noqa: FBT001
+    ) -> None:
+        """SEMANTICS, steps: the next checkpoint sets them to 0; a shutdown is not charged."""
+        await held(store)
+        clock.advance(LEASE)
+        lease = await claim_one(store)
+
+        await write(store, checkpoint_for(lease, Release(), charged=charged))
+
+        assert (await the_run(store)).crashes == (0 if charged else 1)
 
     async def test_a_run_that_gets_as_far_as_waiting_has_not_crashed_in_a_row(
         self, store: Store, clock: SettableClock

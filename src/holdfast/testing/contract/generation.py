@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import Cancel, Hold, Renew
+from holdfast.core.checkpoint import Cancel, Hold, Renew, Suspend
 from holdfast.core.clock import SECOND
-from holdfast.core.model import EntryState
+from holdfast.core.model import EntryState, RunOptions, Wait, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -138,6 +138,19 @@ class GenerationContract(Contract):
         await write(store, checkpoint_for(lease, Hold(), entries=entries))
 
         assert tuple(await store.history(an_id(1))) == entries
+
+    async def test_a_suspension_with_a_limit_counts_from_when_its_holder_says(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, starting: max_suspend is about any one suspension, however long it took to write it."""
+        await start(store, an_intent(1, options=RunOptions(max_suspend=5 * SECOND)))
+        lease = await claim_one(store)
+        limit = Wait(location="~max_suspend", kind=WaitKind.TIME, since=START, deadline=START + 5 * SECOND)
+        clock.advance(SECOND)
+
+        await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"), limit)))
+
+        assert (await the_run(store)).suspended_at == START
 
     async def test_a_suspension_is_dated(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, starting: max_suspend is about any one suspension."""

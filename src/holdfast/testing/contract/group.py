@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Renew, Suspend
+from holdfast.core.checkpoint import Cancel, Hold, Renew, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Intent, Wait, WaitKind
 from holdfast.core.ports import Store
@@ -126,6 +126,34 @@ class GroupContract(Contract):
 
         assert [(await the_run(store, number)).ready_at for number in (3, 4)] == [START + SECOND, None]
         assert await claimed_ids(store) == [an_id(3)]
+
+    async def test_of_children_with_a_limit_as_many_get_a_slot_as_their_siblings_have_left(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, children: with a limit only so many run at once; PROMISES 8: and none is forgotten."""
+        lease = await held(store)
+        await start(store, member(2), member(3, is_parked=True), member(4), member(5, group="other"))
+        await end(store, 4)  # which hands its slot to number 3
+        clock.advance(SECOND)
+        limited = [replace(member(number), limit=3) for number in (6, 7, 8)]
+
+        await write(store, checkpoint_for(lease, Hold(), children=tuple(limited)))
+        await write(store, checkpoint_for(lease, Hold(), children=(*limited, replace(member(9), limit=4))))
+
+        runs = [await the_run(store, number) for number in (6, 7, 8, 9)]
+        assert [run.ready_at for run in runs] == [START + SECOND, None, None, START + SECOND]
+        for number, next in ((2, 7), (3, 8)):
+            await end(store, number)
+            assert (await the_run(store, next)).ready_at == START + SECOND
+
+    async def test_a_child_with_a_limit_has_a_slot_if_all_its_siblings_have_ended(self, store: Store) -> None:
+        lease = await held(store)
+        await start(store, member(2))
+        await end(store, 2)
+
+        await write(store, checkpoint_for(lease, Hold(), children=(replace(member(3), limit=1),)))
+
+        assert (await the_run(store, 3)).ready_at == START
 
     async def test_a_parked_child_that_is_cancelled_has_no_slot_to_hand_on(self, store: Store) -> None:
         await held(store)

@@ -59,6 +59,11 @@ def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
         ("postgresql://db/shop?colour=blue", "colour"),
         ("postgresql://db/shop?connect_timeout=soon", "connect_timeout"),
         ("mysql://db/shop", "postgresql://user:password@host:port/database"),
+        ("postgresql://db:abc/shop", "the port is a number from 1 to 65535, not 'abc'"),
+        ("postgresql://db:99999/shop", "the port is a number from 1 to 65535, not '99999'"),
+        ("postgresql://one:5432,two:0/shop", "the port is a number from 1 to 65535, not '0'"),
+        ("postgresql://db/shop?port=-1", "the port is a number from 1 to 65535, not '-1'"),
+        ("postgresql://[::1/shop", "a bracket around the host is missing; an IPv6 address is like [::1]"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
@@ -78,6 +83,9 @@ def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
         f"postgresql://db/shop?password={PASSWORD}&colour=blue",
         f"postgresql://db/shop?password={PASSWORD}%zz",
         f"mysql://ann:{PASSWORD}@db/shop",
+        f"postgresql:ann:{PASSWORD}@db/shop",
+        f"postgresql://ann:{PASSWORD}@[::1/shop",
+        f"postgresql://ann:{PASSWORD}@db:abc/shop",
     ],
 )
 def test_a_url_that_is_refused_does_not_give_its_password_away(url: str) -> None:
@@ -86,6 +94,11 @@ def test_a_url_that_is_refused_does_not_give_its_password_away(url: str) -> None
 
     assert PASSWORD not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+def test_ports_of_all_hosts_and_brackets_in_a_password_are_read() -> None:
+    assert conninfo_to_dict(Address.of("postgresql://one:5432,two/shop").conninfo)["port"] == "5432,"
+    assert Address.of(f"postgresql://ann:[{PASSWORD}]]@[::1]:5433/shop").secrets == (f"[{PASSWORD}]]",)
 
 
 def test_an_address_that_is_shown_does_not_give_its_password_away() -> None:

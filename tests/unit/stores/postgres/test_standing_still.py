@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.core.clock import Micros
 from holdfast.core.model import TypeChange
 from holdfast.stores.memory import types
+from holdfast.stores.postgres import deciding
 from holdfast.stores.postgres import store as store_module
 from holdfast.stores.postgres.connections import OWN, Limits
 from holdfast.stores.postgres.store import PostgresStore
@@ -72,6 +73,25 @@ async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
     assert sleeper.times > 1  # the first time came to nothing
     assert [rule.concurrency for rule in await store.types()] == [3]
     await store.close()
+
+
+async def test_who_has_much_to_decide_on_is_given_the_time(
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "OWN", Limits(idle_seconds=0.2))
+    monkeypatch.setattr(deciding, "MUCH_CHARACTERS", 0)
+    first, quick, slow = [Sleeper(postgres_store_url) for _ in range(3)]
+    for one in (first, quick):
+        one.goes_on.set()
+        await asyncio.to_thread(one.change, is_small=False)
+    deciding_slowly = asyncio.create_task(asyncio.to_thread(slow.change, is_small=False))
+    assert await asyncio.to_thread(slow.stands.wait, 20)
+
+    await asyncio.sleep(0.5)
+    slow.goes_on.set()
+    await deciding_slowly
+
+    assert slow.times == quick.times  # it was not begun anew
 
 
 def test_a_transaction_of_ours_is_ended_before_a_beat_of_the_heart_is_missed_for_it() -> None:

@@ -1,0 +1,48 @@
+"""The holder: what a held run needs of its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.core.checkpoint import Finish
+from holdfast.core.clock import Clock, Micros
+from holdfast.runner.operation import StepCall
+from holdfast.worker.committer import Committer
+from holdfast.worker.executor import Executor
+from holdfast.worker.herald import Herald
+from holdfast.worker.transactor import Transactor
+
+if TYPE_CHECKING:
+    from holdfast.worker.held import HeldRun
+
+
+class Holder(Protocol):
+    """Who holds runs and looks after what they have in common."""
+
+    name: str
+    leased_until: Micros
+    """When the leases end that the last heartbeat has prolonged, by the store's clock."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    committer: Committer
+    executor: Executor
+    herald: Herald
+    transactor: Transactor | None
+    is_draining: bool
+    always_replay: bool
+    body_of: Callable[[StepCall], Callable[..., Any]] | None
+
+    def is_crowded(self) -> bool:
+        """Whether somebody else needs the place of a run that only waits."""
+        ...
+
+    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
+        """A held run begins, or ceases, to wait for something near; it makes place for others if they need it."""
+        ...
+
+    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
+        """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
+        ...

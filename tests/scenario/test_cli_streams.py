@@ -1,0 +1,153 @@
+"""Standard streams that are closed or full: work is done, exit codes are right, and what is lost is told, if it can.
+
+And arguments that the locale cannot read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+CLOSED, FULL = ">&-", ">/dev/full"
+WHY = {CLOSED: "stdout is closed", FULL: "No space left on device"}
+
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full, as on Linux"
+)
+
+APPLICATION = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.task("noisy.v1")
+def noisy() -> int:
+    for number in range(1000):
+        print("so much that no buffer holds it", number)
+    print("and now", flush=True)
+    return 7
+"""
+
+
+def line(words: str) -> list[str]:
+    """A line of a shell: with redirections, which no list of arguments has. Its process becomes that of the command."""
+    return ["sh", "-c", f"exec {sys.executable} -m holdfast {words}"]
+
+
+def typed(shop: Shop, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a line."""
+    where = place(shop, **environment)
+    return subprocess.run(line(words), **where, capture_output=True, text=True, timeout=55, check=False)
+
+
+def place(shop: Shop, **environment: str) -> dict[str, Any]:
+    return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": shop.url, "LC_ALL": "C.UTF-8"} | environment}
+
+
+@pytest.mark.parametrize("stdout", [CLOSED, FULL])
+@pytest.mark.parametrize("form", ["", " --json"])
+def test_a_start_that_cannot_tell_the_id_on_stdout_names_the_run_on_stderr(shop: Shop, stdout: str, form: str) -> None:
+    done = typed(shop, f"start shop.add.v1 a:=1 b:=2 --key k -q{form} {stdout}")
+
+    (run,) = shop.read("ls")
+    assert done.returncode == 1
+    why = f"the output could not be written: {WHY[stdout]}"
+    assert done.stderr == f"Error: run {run['id']} was started; but {why}\n"
+
+    again = typed(shop, f"start shop.add.v1 a:=1 b:=2 --key k -q{form} {stdout}")
+    assert again.stderr == f"Error: there is run {run['id']} already; but {why}\n"
+
+
+@pytest.mark.parametrize("stdout", [CLOSED, FULL])
+def test_an_event_that_was_published_is_told_as_such(shop: Shop, stdout: str) -> None:
+    done = typed(shop, f"emit x {stdout}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: the event was published; but the output could not be written")
+
+
+@pytest.mark.parametrize("stdout", [CLOSED, FULL])
+@pytest.mark.parametrize(
+    "words", ["ls", "ls --json", "ls --color always", "--help", "ls --help", "--version", "export"]
+)
+def test_what_cannot_be_written_is_told_in_a_line(shop: Shop, words: str, stdout: str) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2})
+    done = typed(shop, f"{words} {stdout}")
+    assert (done.returncode, done.stderr.rpartition("\r")[2]) == (
+        1,
+        f"Error: the output could not be written: {WHY[stdout]}\n",
+    )
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", ">&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("show nope", 3), ("nosuch", 2), ("ls state:asleep", 2)])
+def test_a_command_that_nobody_hears_has_the_same_exit_code(shop: Shop, words: str, code: int, stderr: str) -> None:
+    shop.start("shop.add.v1", {"a": 1, "b": 2})
+    assert typed(shop, f"{words} {stderr}").returncode == code
+
+
+def test_without_stdin_nobody_is_asked_and_nothing_is_read(shop: Shop) -> None:
+    run_id = shop.start("shop.add.v1", {"a": 1, "b": 2})
+    assert "nobody can be asked here" in typed(shop, f"cancel {run_id} <&-").stderr
+    assert "stdin is not JSON" in typed(shop, "start shop.add.v1 - <&-").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "--processes 2 >&- 2>&-", "-v --processes 2 >/dev/full"],
+)
+def test_a_worker_works_and_ends_in_order_whatever_becomes_of_its_output(shop: Shop, words: str) -> None:
+    (shop.path.parent / "app.py").write_text(APPLICATION)
+    run_id = shop.start("noisy.v1")
+
+    async def result(hf: Holdfast) -> Any:
+        return await hf.run(run_id).result(timeout=40)
+
+    with subprocess.Popen(
+        line(f"worker app:hf {words}"), **place(shop), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as worker:
+        try:
+            assert shop.do(result) == 7
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_arguments_are_utf8_also_where_the_locale_knows_only_ascii(shop: Shop) -> None:
+    run_id = shop.start("shop.add.v1", {"a": 1, "b": 2}, key="fail-ü", tags={"stadt": "Köln"})
+    for words in ("show key:fail-ü", "ls tag.stadt:Köln"):
+        done = typed(shop, words, **ASCII)
+        assert done.returncode == 0, done.stderr
+        assert run_id in done.stdout
+
+    assert typed(shop, "start größe.v1 wort=ß -q", **ASCII).returncode == 0
+    (run,) = shop.read("ls", "type:größe.v1")
+    assert run["payload"] == {"wort": "ß"}
+
+
+def test_a_file_with_letters_that_the_locale_does_not_know_is_found_by_its_name(shop: Shop) -> None:
+    (shop.path.parent / "käse.json").write_text('{"a": 1}')
+    assert typed(shop, "start cheese.v1 @käse.json -q", **ASCII).returncode == 0
+    (run,) = shop.read("ls")
+    assert run["payload"] == {"a": 1}
+
+
+def test_an_argument_that_is_no_text_is_a_mistake_of_usage(shop: Shop) -> None:
+    done = typed(shop, "show \"key:$(printf '\\377')\"")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "Error: the argument 'key:\\udcff' is no text in UTF-8, nor in the encoding of the locale\n"

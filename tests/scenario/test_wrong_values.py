@@ -1,0 +1,240 @@
+"""Wrong values: what cannot be meant is refused where it is given, with its name, its value and what to give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed, StepFailed, StepTimeout, WaitTimeout
+from holdfast.testing.harness import Harness
+from tests.stage import DATABASE_KINDS, Stage, url_for
+
+app = Registry()
+
+
+@app.workflow("shop.order.v1")
+async def order(ctx: Context, number: int) -> int:
+    return number
+
+
+@app.workflow("shop.wait.v1")
+async def wait(ctx: Context) -> Any:
+    return await ctx.receive("go")
+
+
+async def listed(h: Harness, **conditions: Any) -> None:
+    async for _ in h.list(**conditions):
+        pass
+
+
+SEVERAL = [
+    ({"delay": "5s"}, "delay='5s': it is seconds or a timedelta"),
+    ({"max_run": "1h"}, "max_run='1h': it is seconds or a timedelta"),
+    ({"max_suspend": [1]}, r"max_suspend=\[1\]: it is seconds or a timedelta"),
+    ({"retention": "7d"}, "retention='7d': it is seconds or a timedelta"),
+    ({"ready_at": "2030-01-01"}, "ready_at='2030-01-01': it is a datetime"),
+    ({"ready_at": datetime(2030, 1, 1).date()}, r"ready_at=datetime.date\(2030, 1, 1\): it is a datetime"),  # noqa: DTZ001
+    ({"tags": ["a"]}, r"tags=\['a'\]: they are a dict of names and texts"),
+    ({"tags": {"a": 1}}, "value of tag 'a'"),
+    ({"delay": 5, "ready_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay= and ready_at= both say when"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), SEVERAL)
+async def test_a_start_with_a_wrong_value_is_refused_and_starts_nothing(
+    stage: Stage, options: dict[str, Any], message: str
+) -> None:
+    async with stage.harness(app) as h:
+        with pytest.raises(InvalidRequest, match=message):
+            await h.start(order, 1, **options)
+        with pytest.raises(InvalidRequest, match=message):
+            await h.start_many(order, [(1,)], **options)
+        assert [info async for info in h.list()] == []
+
+
+LISTS = [
+    ({"since": "2h"}, "since='2h': it is a datetime, or a timedelta that says how long ago"),
+    ({"since": 7200}, "since=7200: it is a datetime"),
+    ({"until": "now"}, "until='now': it is a datetime"),
+    ({"tags": ["a"]}, r"tags=\['a'\]"),
+    ({"state": 5}, "the states are pending"),
+    ({"type": 5}, "type=5: it is a text, not of type int"),
+    ({"key": 17}, "key=17: it is a text"),
+    ({"parent_id": [1]}, r"parent_id=\[1\]: it is a text"),
+    ({"limit": "5"}, "limit='5': it is a whole number of runs"),
+    ({"after": 5}, "after=5: it is a text"),
+]
+
+
+@pytest.mark.parametrize(("conditions", "message"), LISTS)
+async def test_a_list_with_a_wrong_value_is_refused(stage: Stage, conditions: dict[str, Any], message: str) -> None:
+    async with stage.harness(app) as h:
+        with pytest.raises(InvalidRequest, match=message):
+            await listed(h, **conditions)
+
+
+async def test_a_run_is_looked_for_by_texts(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(wait, key="17")
+        number: Any = 17
+        uuid: Any = UUID(run.id)
+        pairs: Any = ["x"]
+        with pytest.raises(InvalidRequest, match=r"id=UUID\('.*'\): it is a text, not of type uuid.UUID"):
+            h.run(uuid)
+        with pytest.raises(InvalidRequest, match="key=17: it is a text"):
+            h.run(key=number)
+        with pytest.raises(InvalidRequest, match=r"run_id=UUID\("):
+            await h.cancel(uuid)
+        for refused in (run.rewind(number), run.fork(number)):
+            with pytest.raises(InvalidRequest, match="location=17: it is a text"):
+                await refused
+        with pytest.raises(InvalidRequest, match=r"patch=\['x'\]: it is a dict"):
+            await run.fork("x", patch=pairs)
+        for wrong in (h.start_many(order, number), h.start_many(order, [(1,)], keys=number)):
+            with pytest.raises(InvalidRequest, match="start_many takes a list of arguments"):
+                await wrong
+
+
+async def test_a_reason_is_a_text(stage: Stage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(wait)
+        await h.settle()
+        reason: Any = 5
+        for control in (run.cancel, run.pause):
+            with pytest.raises(InvalidRequest, match="reason=5: it is a text"):
+                await control(reason)
+        assert (await run.info()).state == "suspended"
+
+
+async def test_a_result_is_waited_for_as_long_as_a_timedelta_says() -> None:
+    hf = Holdfast("memory://")
+    hf.include(app)
+    async with hf:
+        run = await hf.start(wait)
+        for impatient in (run.result(timedelta(milliseconds=1)), run.request("x", timeout=timedelta(milliseconds=1))):
+            with pytest.raises(TimeoutError):
+                await impatient
+        wrong: Any = "5"
+        for refused in (run.result(wrong), run.request("x", timeout=wrong)):
+            with pytest.raises(InvalidRequest, match="timeout='5': it is seconds or a timedelta"):
+                await refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": "5"}, r"worker\(concurrency='5'\): it is a whole number of at least 1"),
+        ({"threads": 0}, r"worker\(threads=0\)"),
+        ({"steps": 1.5}, r"worker\(steps=1.5\)"),
+        ({"lease_seconds": "30"}, "worker: lease_seconds='30': it is seconds or a timedelta"),
+        ({"grace_seconds": [1]}, "worker: grace_seconds="),
+        ({"retention": "30d"}, "worker: retention='30d'"),
+        ({"types": 5}, r"worker\(types=5\): it is a list of names"),
+        ({"types": [5]}, r"worker\(types=\[5\]\): it is a list of names"),
+        ({"types": "billing.*"}, r"worker\(types='billing\.\*'\): it is a list of names"),
+    ],
+)
+def test_a_worker_with_a_wrong_value_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Holdfast("memory://").worker(**options)
+
+
+def test_a_worker_takes_lengths_as_timedeltas() -> None:
+    Holdfast("memory://").worker(lease_seconds=timedelta(seconds=30), grace_seconds=timedelta(0))
+
+
+async def body() -> int:
+    return 1
+
+
+IN_WORKFLOWS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "sleep": (lambda ctx: ctx.sleep("5"), "'5': it is seconds or a timedelta"),
+    "sleep_until": (lambda ctx: ctx.sleep_until("2030-01-01"), "'2030-01-01': it is a datetime"),
+    "receive": (lambda ctx: ctx.receive("x", timeout="5"), "timeout='5': it is seconds or a timedelta"),
+    "call": (lambda ctx: ctx.call(order, 1, delay="5s"), "delay='5s': it is seconds or a timedelta"),
+    "tags": (lambda ctx: ctx.call(order, 1, tags=["a"]), r"tags=\['a'\]: they are a dict"),
+    "retry": (lambda ctx: ctx.step("s", body, retry=3), "retry=3: it is a Retry"),
+    "timeout": (lambda ctx: ctx.step("s", body, timeout="30"), "timeout='30': it is seconds or a timedelta"),
+    "argument": (lambda ctx: ctx.step("s", body, city="Bonn"), "unknown option city"),
+}
+
+
+@pytest.mark.parametrize("use", IN_WORKFLOWS)
+async def test_a_wrong_value_in_workflow_code_fails_the_run_with_words(stage: Stage, use: str) -> None:
+    code = Registry()
+    wrong, message = IN_WORKFLOWS[use]
+
+    @code.workflow
+    async def shop(ctx: Context) -> Any:
+        return await wrong(ctx)
+
+    async with stage.harness(code) as h:
+        with pytest.raises(RunFailed, match=f"InvalidRequest: {message}"):
+            await h.execute(shop)
+
+
+@pytest.mark.parametrize("use", IN_WORKFLOWS)
+async def test_a_wrong_value_in_a_def_workflow_fails_the_run_with_words(stage: Stage, use: str) -> None:
+    code = Registry()
+    wrong, message = IN_WORKFLOWS[use]
+
+    @code.workflow("shop")
+    def shop(ctx: Any) -> Any:
+        return wrong(ctx)
+
+    async with stage.harness(code) as h:
+        with pytest.raises(RunFailed, match=f"InvalidRequest: {message}"):
+            await h.execute("shop")
+
+
+@pytest.mark.parametrize("kind", DATABASE_KINDS)
+async def test_a_wrong_retry_of_a_transaction_fails_the_run_with_words(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Any
+) -> None:
+    code = Registry()
+
+    @code.workflow("shop")
+    async def shop(ctx: Any) -> Any:
+        return await ctx.tx("t", lambda connection: 1, retry=0)
+
+    async with Stage(kind, tmp_path, url_for(kind, request)).harness(code) as h:
+        with pytest.raises(RunFailed, match="InvalidRequest: retry=0: it is a Retry"):
+            await h.execute("shop")
+
+
+async def test_lengths_of_steps_and_waits_may_be_timedeltas(stage: Stage) -> None:
+    code = Registry()
+
+    @code.step(timeout=timedelta(milliseconds=20))
+    async def endless() -> None:
+        await forever()
+
+    @code.workflow
+    async def shop(ctx: Context) -> str:
+        with pytest.raises(StepTimeout, match=r"longer than 0\.02 s"):
+            await endless()
+        with pytest.raises(StepTimeout, match=r"longer than 0\.01 s"):
+            await ctx.step("given", forever, timeout=timedelta(milliseconds=10))
+        with pytest.raises(WaitTimeout):
+            await ctx.receive("x", timeout=timedelta(seconds=1))
+        with pytest.raises(StepFailed, match="after 2 attempts"):
+            await ctx.step(
+                "flaky", flaky, retry=Retry(max_attempts=2, initial=timedelta(0), retry_on=[ConnectionError])
+            )
+        return "done"
+
+    async with stage.harness(code, has_endless_bodies=True) as h:
+        assert await h.execute(shop) == "done"
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def flaky() -> None:
+    raise ConnectionError("x")
