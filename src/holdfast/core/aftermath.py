@@ -59,7 +59,7 @@ def is_beside(location: str, other: str) -> bool:
     return _parting(location.split("/"), other.split("/")) > 0
 
 
-def _followers(roots: Iterable[Entry], entries: Sequence[Entry]) -> set[str]:
+def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> set[str]:
     """The locations of roots and of all that code asked for because of them, or of what they led to.
 
     That is whatever comes after one in the same branch. In another branch, what code asked for when it was told
