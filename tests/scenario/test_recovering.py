@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +30,9 @@ class World:
         if name in self.broken:
             raise Fatal(f"{name} is broken")
         return name
+
+    def undo(self, name: str) -> None:
+        self.done.append(f"undo {name}")
 
 
 async def answer_children(h: Harness) -> None:
@@ -228,6 +232,76 @@ async def test_a_child_cancelled_by_what_is_rewound_is_started_anew(stage: Stage
         assert await states_of_children(h) == {RunState.CANCELLED: 1, RunState.SUCCEEDED: 1}
 
 
+# What was undone
+
+
+async def until_a_time_out(ctx: Context, world: World) -> str:
+    try:
+        async with asyncio.timeout(60):
+            await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+            await ctx.receive("name")
+            await ctx.receive("payment")
+    except TimeoutError:
+        return "too late"
+    return "in time"
+
+
+async def beside_a_winner(ctx: Context, world: World) -> str:
+    async def fast(ctx: Context) -> None:
+        await ctx.receive("name")
+        await ctx.sleep(5)
+
+    async def slow(ctx: Context) -> None:
+        await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+        await ctx.sleep(1)
+        await ctx.sleep(60)
+
+    winner, _ = await ctx.race("race", {"fast": fast, "slow": slow})
+    return winner
+
+
+async def before_a_sleep(ctx: Context, world: World) -> str:
+    async with asyncio.timeout(10):
+        await ctx.step("reserve", world.do, "reserve", undo=world.undo)
+    await ctx.sleep(60)
+    return "slept"
+
+
+@pytest.mark.parametrize("shape", [until_a_time_out, beside_a_winner, before_a_sleep])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_was_undone_is_done_again_before_whatever_came_after_it(
+    stage: Stage, shape: Any, is_cancelled: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        ended = await shape(ctx, world)
+        if is_cancelled:
+            await ctx.receive("go")
+        return [ended, await ctx.step("pay", world.do, "pay")]
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await run.send("name", "ann")
+        await h.advance(70)
+        if is_cancelled:
+            await run.cancel("by mistake")
+        await h.settle()
+        assert (await run.info()).state.is_end
+        first = list(world.done)
+        assert "undo reserve" in first
+
+        await h.advance(7200)
+        world.broken.clear()
+        assert await run.recover()
+        await run.send("go")
+
+        results = {until_a_time_out: "too late", beside_a_winner: "fast", before_a_sleep: "slept"}
+        assert await run.result() == [results[shape], "pay"]
+        assert world.done == [*first, "reserve", "pay"]
+
+
 # The time it has
 
 
@@ -275,3 +349,79 @@ async def test_what_failed_under_a_time_out_is_tried_again_in_its_full_time(
         assert await run.recover()
         assert await run.result() == "pay"
         assert Counter(world.done) == {"pay": 2} | ({} if is_first else {"pack": 1})
+
+
+async def around_several(ctx: Context, world: World) -> str:
+    async with asyncio.timeout(60):
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+
+async def against_a_sleep(ctx: Context, world: World) -> str:
+    async def work(ctx: Context) -> str:
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+    return str((await ctx.first_settled("first", {"work": work, "timer": lambda ctx: ctx.sleep(60)}))[1])
+
+
+async def against_a_wait(ctx: Context, world: World) -> str:
+    async def work(ctx: Context) -> str:
+        await ctx.step("pack", world.do, "pack")
+        return await ctx.step("pay", world.do, "pay")
+
+    async def wait(ctx: Context) -> Any:
+        return await ctx.receive("never", timeout=60)
+
+    return str((await ctx.first_settled("first", {"work": work, "wait": wait}))[1])
+
+
+@pytest.mark.parametrize("shape", [around_several, against_a_sleep, against_a_wait])
+@pytest.mark.parametrize("is_rewound", [False, True])
+async def test_a_time_out_that_had_begun_before_has_the_time_that_was_left(
+    stage: Stage, shape: Any, is_rewound: bool
+) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        return await shape(ctx, world)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        with pytest.raises(RunFailed):
+            await run.result()
+        await h.advance(3600)
+        world.broken.clear()
+        assert await (run.rewind((await run.history())[-1].location) if is_rewound else run.recover())
+        assert await run.result() == "pay"
+        assert world.done == ["pack", "pay", "pay"]
+
+
+async def test_time_goes_on_where_it_was_but_not_for_a_moment_that_was_named(stage: Stage) -> None:
+    app, world = Registry(), World("pay")
+
+    @app.workflow
+    async def shop(ctx: Context) -> Any:
+        moment = ctx.now() + timedelta(seconds=100)
+
+        async def work(ctx: Context) -> None:
+            await ctx.sleep(10)
+            await ctx.step("pay", world.do, "pay")
+
+        branches = {"work": work, "lie": lambda ctx: ctx.sleep(100), "lie_until": lambda ctx: ctx.sleep_until(moment)}
+        await ctx.join("all", branches, fail_fast=True)
+
+    async with stage.harness(app) as h:
+        run = await h.start(shop)
+        await h.advance(10)
+        assert (await run.info()).state is RunState.FAILED
+        await h.advance(50)
+        world.broken.clear()
+        assert await run.recover()
+        await h.advance(40)  # the hundred seconds that were named are over
+        assert [entry.location for entry in await run.history()][-1] == "all/lie_until/sleep"
+        await h.advance(49)
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(1)
+        assert (await run.info()).state is RunState.SUCCEEDED

@@ -6,8 +6,9 @@ there, in any branch, goes back to that fact. What becomes of all this, `revisio
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Container, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from holdfast.core import rules
 from holdfast.core.location import is_within, name_from
@@ -55,10 +56,10 @@ def cancelled_children(entries: Iterable[Entry], gone: Container[str], children:
 
 def is_beside(location: str, other: str) -> bool:
     """Whether two locations are in different branches of one operation, or in different tasks."""
-    return _branch_apart(location, other) is not None
+    return _parting(location.split("/"), other.split("/")) > 0
 
 
-def _followers(roots: Iterable[Entry], entries: Sequence[Entry]) -> set[str]:
+def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> set[str]:
     """The locations of roots and of all that code asked for because of them, or of what they led to.
 
     That is whatever comes after one in the same branch. In another branch, what code asked for when it was told
@@ -67,38 +68,41 @@ def _followers(roots: Iterable[Entry], entries: Sequence[Entry]) -> set[str]:
     """
     facts = sorted((e for e in entries if e.kind in FACTS and e.is_settled), key=lambda fact: fact.position)
     positions = [fact.position for fact in facts]
-    known = list(roots)
-    gone = {root.location for root in known}
+    gone = {root.location for root in roots}
+    known = sorted((root.position, root.location.split("/")) for root in roots)
     # By when they were asked for: so what an entry goes back to is always looked at before it.
     for entry in sorted(entries, key=lambda one: one.since):
         told = bisect_right(positions, entry.since)
         if entry.location in gone or not told:
             continue
         cause = facts[told - 1].location
-        branches = [_branch_apart(root.location, entry.location) for root in known if root.position <= entry.since]
-        if None in branches:
-            gone.add(entry.location)
-        elif cause in gone or any(branch and is_within(cause, branch) for branch in branches):
+        before = known[: bisect_right(known, entry.since, key=itemgetter(0))]
+        parts = entry.location.split("/")
+        if cause in gone or any(_has_reached(root, parts, cause.split("/")) for _, root in before):
             gone.add(entry.location)
             if entry.is_settled:
-                known.append(entry)
+                insort(known, (entry.position, parts))
     return gone
 
 
-def _branch_apart(location: str, other: str) -> str | None:
-    """The branch or task a location is in, and another beside it is not; None if they are beside each other nowhere.
+def _has_reached(root: list[str], entry: list[str], cause: list[str]) -> bool:
+    """Whether code that asked for an entry when it was told a cause may have known of a root, by their parts."""
+    depth = _parting(root, entry)
+    return depth == 0 or cause[:depth] == root[:depth]
+
+
+def _parting(parts: list[str], others: list[str]) -> int:
+    """How many parts of a location name the branch or task that another is beside; 0 if that is in the same.
 
     Locations read `join/key/step`: an operation, a branch of it, an operation in that. A task is a branch of none.
     """
     is_branch = False
-    parts = location.split("/")
-    for depth, (part, other_part) in enumerate(zip(parts, other.split("/"), strict=False), start=1):
-        if part != other_part:
-            is_task = part.startswith("+") or other_part.startswith("+")
-            is_apart = is_task or (is_branch and not part.startswith("~"))
-            return "/".join(parts[:depth]) if is_apart else None
-        is_branch = not is_branch and not part.startswith("+")
-    return None
+    for depth, (part, other) in enumerate(zip(parts, others, strict=False), start=1):
+        if part != other:
+            is_task = part[0] == "+" or other[0] == "+"
+            return depth if is_task or (is_branch and part[0] != "~") else 0
+        is_branch = not is_branch and part[0] != "+"
+    return 0
 
 
 def _is_of_map(location: str, cancel: str) -> bool:

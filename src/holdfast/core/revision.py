@@ -134,7 +134,7 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
 
 
 def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now: Micros) -> Revision:
-    """Forget what the run failed at and what followed from it; and what it has undone, which is to be done again."""
+    """Forget what the run failed at and what followed from it, and all since the first thing that it has undone."""
     if run.state not in (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED):
         raise InvalidRequest(
             f"run {run.id} is {run.state.value}; only a run that failed, was cancelled or is blocked is recovered, "
@@ -143,14 +143,21 @@ def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now
     if run.rollback is not None:  # it goes on undoing
         return Revision(dropped=tuple(e.location for e in entries if e.kind is EntryKind.UNDO and not _is_done(e)))
     by_location = {entry.location: entry for entry in entries}
-    undone = set(_undone(entries))
     at_fault = [by_location[at] for at in _locations(run.error) if at in by_location]
     faults = [entry for entry in at_fault if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
+    undone = [by_location[at] for at in _undone(entries) if at in by_location]
     anew = aftermath(faults, entries, children)
-    gone = [e for e in entries if _is_undoing(e) or e.location in undone or e.location in anew]
-    again = {*undone, *(fault.location for fault in faults)}
-    gone += [entry for entry in _marks_past(again, entries) if entry not in gone]
-    revision = _revision(run, entries, gone, children)
+    forgotten = {mark.location for mark in _marks_past([entry.location for entry in (*faults, *undone)], entries)}
+    forgotten |= anew
+    cut = 0
+    if undone:
+        # What came after something that was undone relied on it, or would be told before it could be done again.
+        first = min(undone, key=lambda entry: entry.position)
+        cut = first.position
+        _check_pruned(first, cut, entries, instead="what was undone there cannot be done again, start another run")
+        forgotten |= {entry.location for entry in entries if _is_after(entry, cut)}
+    gone = [entry for entry in entries if entry.location in forgotten or _is_undoing(entry)]
+    revision = _revision(run, entries, gone, children, cut=cut, anew=anew)
     dropped = [by_location[at] for at in revision.dropped]
     since = [entry.since for entry in dropped if entry.kind is not EntryKind.LOOP and not _is_undoing(entry)]
     return _restamped(revision, entries, min(since), now) if since else revision
@@ -348,14 +355,19 @@ def _loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     return loops
 
 
-def _check_pruned(target: Entry, cut: int, entries: Iterable[Entry]) -> None:
+def _check_pruned(
+    target: Entry,
+    cut: int,
+    entries: Iterable[Entry],
+    *,
+    instead: str = "choose a later location, or one before the loop",
+) -> None:
     """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
     for loop, marks in _loops(entries).items():
         is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
         if is_pruned and (is_within(target.location, loop) or is_beside(target.location, loop)):
             raise InvalidRequest(
-                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; choose a later location, "
-                "or one before the loop"
+                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; {instead}"
             )
 
 

@@ -167,14 +167,14 @@ class Context(Receiving):
 
     def sleep(self, length: float | timedelta) -> Coroutine[Any, Any, None]:
         """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
-        return self._pause(self._turn.stamp + micros(length))
+        return self._pause(self._turn.stamp + micros(length), is_fixed=False)
 
     def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
         """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
-        return self._pause(instant(when))
+        return self._pause(instant(when), is_fixed=True)
 
-    def _pause(self, deadline: Micros) -> Coroutine[Any, Any, None]:
-        return self._perform(Pause(self._locate("sleep"), deadline=deadline))
+    def _pause(self, deadline: Micros, *, is_fixed: bool) -> Coroutine[Any, Any, None]:
+        return self._perform(Pause(self._locate("sleep"), deadline=deadline, is_fixed=is_fixed))
 
     # Children
 

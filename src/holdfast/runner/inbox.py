@@ -94,6 +94,13 @@ class Inbox:
             for child_id in operation.members:
                 self._children.pop(child_id, None)
 
+    def put_off(self, length: Micros) -> None:
+        """The run went back in time: what is awaited has as much time left as it had then."""
+        for operation in self._awaited.values():
+            operation.put_off(length)
+        self._due = [(due[0] if due[-2] is not None else due[-1].deadline or 0, *due[1:]) for due in self._due]
+        heapq.heapify(self._due)
+
     def take(self, arrival: Arrival, operation: Operation) -> list[Arrival]:
         """An arrival is fed to an operation, with as many more as that takes at once."""
         taken = [arrival]

@@ -64,6 +64,11 @@ class Operation:
     def resume(self, recorded: Entry) -> None:
         """Take over from a record that is not settled."""
 
+    def put_off(self, length: Micros) -> None:
+        """The run went back to when this was asked for already: the time that has passed since does not count."""
+        if self.deadline is not None:
+            self.deadline += length
+
 
 class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a step is executed. Made by `step_options`, which finds the mistakes of users."""
@@ -236,14 +241,24 @@ class UndoCall(StepCall):
 
 
 class Pause(Operation):
-    """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future."""
+    """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future.
+
+    A fixed one is due at a moment that was named, not after a length of time.
+    """
 
     kind = EntryKind.TIMER
-    __slots__ = ("fire",)
+    __slots__ = ("fire", "is_fixed")
 
-    def __init__(self, location: str, *, deadline: Micros, fire: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, location: str, *, deadline: Micros, fire: Callable[[], None] | None = None, is_fixed: bool = False
+    ) -> None:
         super().__init__(location, deadline=deadline)
         self.fire = fire
+        self.is_fixed = is_fixed
+
+    def put_off(self, length: Micros) -> None:
+        if not self.is_fixed:
+            super().put_off(length)
 
     def outcome(self, entry: Entry) -> None:
         return None
@@ -262,6 +277,9 @@ class Mark(Operation):
         super().__init__(location, deadline=0)
         self.text = text
         self.ref = ref
+
+    def put_off(self, length: Micros) -> None:
+        """It is due at once, whenever that is."""
 
     def outcome(self, entry: Entry) -> Entry:
         return entry

@@ -154,8 +154,12 @@ class Turn(Asking):
         if not self._asked.holds(operation):
             return  # cancelled before its turn came, as it was the first time
         self._history.passed(entry)
-        # Who took the run back to here let time go on from then, so that what is awaited next has its full time.
-        self.stamp = max(self.stamp, entry.finished_at or 0, entry.retry_at or 0)
+        # Who took the run back to here let time go on from then, so that what is awaited next has its full time, and
+        # what is awaited already the time that it had left here.
+        then = max(self.stamp, entry.finished_at or 0)
+        self.stamp = max(then, entry.retry_at or 0)
+        if self.stamp > then:
+            self.inbox.put_off(self.stamp - then)
         self._feed(operation, entry)
 
     def _feed(self, operation: Operation, entry: Entry) -> None:

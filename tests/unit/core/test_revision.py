@@ -381,24 +381,69 @@ def test_a_child_that_is_started_anew_is_awaited_from_now_on() -> None:
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
 
 
-def test_a_recovery_drops_what_was_undone() -> None:
-    entries = [step("a", 1, has_undo=True), step("b", 2), failed("c", 3), rollback(4), undo("a", 5)]
-    assert set(recover(entries, "c").dropped) == {"a", "c", "~rollback", "~undo/a"}
+def test_a_recovery_drops_what_was_undone_and_all_that_came_after_it() -> None:
+    entries = [
+        step("before", 1),
+        step("a", 2, has_undo=True),
+        step("~timer", 3, 0, kind=EntryKind.TIMER),
+        failed("c", 4),
+        rollback(5),
+        undo("a", 6),
+    ]
+    revised = recover(entries, "c")
+    assert set(revised.dropped) == {"a", "~timer", "c", "~rollback", "~undo/a"}
+    assert revised.is_from_start  # the timer has its full time
+
+
+def test_a_recovery_goes_back_to_a_failure_before_what_was_undone_as_well() -> None:
+    entries = [failed("join/x/a", 1, 0), step("join/y/kept", 2, 0), step("join/y/b", 3, 2), rollback(4)]
+    undone = [*entries, undo("join/y/b", 5)]
+    assert set(recover(undone, "join/x/a").dropped) == {"join/x/a", "join/y/b", "~rollback", "~undo/join/y/b"}
+
+
+def test_a_child_started_before_what_was_undone_has_only_its_end_forgotten_unless_that_is_the_failure() -> None:
+    entries = [
+        child("good", 3, 0),
+        child("bad", 4, 0, state=EntryState.FAILED, error=ErrorRecord(type="E", message=""), result=None),
+        step("a", 1, has_undo=True),
+        rollback(5),
+        undo("a", 6),
+    ]
+    revised = recover(entries, "bad")
+    assert (set(revised.dropped), revised.cancelled) == ({"a", "bad", "~rollback", "~undo/a"}, ("bad",))
+    assert [arrival.name for arrival in revised.unread] == ["good"]
 
 
 def test_a_loop_comes_again_to_what_was_undone_in_it() -> None:
     entries = [
-        step("loop/~1/x", 1, has_undo=True),
-        mark("loop/~2", 2),
-        step("loop/~2/x", 3),
-        mark("loop", 4),
-        failed("b", 5),
-        rollback(6),
-        undo("loop/~1/x", 7),
+        mark("loop/~1", 1),
+        step("loop/~1/x", 2, has_undo=True),
+        mark("loop/~2", 3),
+        step("loop/~2/x", 4),
+        mark("loop", 5),
+        failed("b", 6),
+        rollback(7),
+        undo("loop/~1/x", 8),
     ]
     dropped = recover(entries, "b").dropped
-    assert {"loop/~1/x", "loop/~2", "loop"} <= set(dropped)
-    assert "loop/~2/x" not in dropped
+    assert set(dropped) == {entry.location for entry in entries[1:]}
+
+
+def test_what_was_undone_beside_a_loop_that_has_pruned_what_it_did_then_cannot_be_done_again() -> None:
+    entries = [
+        step("both/one/a", 5, has_undo=True),
+        mark("both/two/loop/~11", 20, PRUNED),
+        failed("c", 23),
+        rollback(24),
+        undo("both/one/a", 26),
+    ]
+    with pytest.raises(InvalidRequest, match="at 'both/one/a' the loop 'both/two/loop' was in iterations"):
+        recover(entries, "c")
+
+
+def test_a_pruned_loop_that_came_after_what_was_undone_begins_anew() -> None:
+    entries = [step("a", 5, has_undo=True), mark("loop/~11", 20, PRUNED), failed("c", 23), rollback(24), undo("a", 26)]
+    assert set(recover(entries, "c").dropped) == {entry.location for entry in entries}
 
 
 def test_what_was_undone_in_pruned_iterations_cannot_be_done_again() -> None:

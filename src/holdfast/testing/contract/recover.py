@@ -84,16 +84,17 @@ class RecoverContract(Contract):
         assert (run.state, run.ready_at, run.crashes, run.error) == (RunState.PENDING, START, 0, None)
         assert await locations(store) == ["a"]
 
-    async def test_what_was_undone_is_done_again(self, store: Store) -> None:
-        """SEMANTICS, rollback: `recover` drops undone entries."""
-        await write(store, checkpoint_for(await held(store), entries=(a_step("a", 1, has_undo=True), a_step("b", 2))))
+    async def test_what_was_undone_is_done_again_and_all_that_came_after_it(self, store: Store) -> None:
+        """SEMANTICS, rollback: `recover` drops undone entries. What came later relied on them."""
+        entries = (a_step("a", 1), a_step("b", 2, has_undo=True), a_step("c", 3))
+        await write(store, checkpoint_for(await held(store), entries=entries))
         await store.control(an_id(1), Cancel(id="c"))
         undone = Finish(state=RunState.CANCELLED, error=an_error("enough"))
-        await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 4),)))
+        await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("b", 5),)))
 
         assert await store.control(an_id(1), Recover(id="r")) is True
 
-        assert await locations(store) == ["b"]
+        assert await locations(store) == ["a"]
         assert (await the_run(store)).rollback is None
 
     async def test_a_run_blocked_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
