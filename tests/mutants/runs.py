@@ -316,8 +316,8 @@ COMPOSITION = (
         edits=(
             Edit(
                 "runner/mapping.py",
-                "        parked = set(running[self._limit :]) if self._limit is not None else set()\n",
-                "        parked = set(running[:0])\n",
+                "                child.create(is_parked=True)\n",
+                "                child.create()\n",
             ),
         ),
         caught_by=(_PROGRAMS,),
