@@ -379,6 +379,7 @@ class Worker:
         """What became of an offer: the run that was created is held here, or it is not."""
         self._offers -= 1
         self.take(leases, now)
+        self._claimer.claim()  # if nothing came of it there is place for others
 
     def recall(self, request: LeaseRequest) -> None:
         """Nobody knows what became of an offer: the run may exist and be leased to this worker. Ask for it again."""

@@ -334,6 +334,23 @@ async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: 
         assert worker.free() == 0
 
 
+async def test_what_was_ready_while_a_start_was_under_way_is_claimed_if_nothing_came_of_that(h: Harness) -> None:
+    known = await h.start("shopping.v1", key="known")
+    async with hire(h, concurrency=1) as worker:
+        await known.result()
+        while not worker.is_idle:
+            await asyncio.sleep(0)
+        offer = worker.offer("shopping.v1")
+        assert offer is not None
+        await h.store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
+        worker._claimer.wake()
+        assert worker.free() == 0
+        assert not worker._claimer.is_asking
+        worker.accept([], h.clock.now())  # the key was known: no run was made
+        assert worker._claimer.is_asking
+        assert await h.run("somebody's").result() == "bought"
+
+
 @pytest.mark.parametrize("is_stopping", [False, True])
 async def test_a_worker_whose_caller_is_cancelled_stops_all_the_same(h: Harness, is_stopping: bool) -> None:
     app = Registry()
