@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,7 +18,6 @@ from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import in_seconds
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import is_count
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
 from holdfast.engine.door import opened_elsewhere, refuse_workflow_code
@@ -188,10 +187,6 @@ class Holdfast(Engine):
         leases of 30 seconds and a grace of 10. `retention` is how long it lets ended runs be kept of which neither they
         nor their type say so: 30 days.
         """
-        for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
-            if number is not None and not is_count(number):
-                raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
-        _check_types(types)
         configured = self.configuration
         lease = configured[settings.LEASE] if lease_seconds is None else lease_seconds
         grace = configured[settings.GRACE] if grace_seconds is None else grace_seconds
@@ -260,15 +255,6 @@ class Holdfast(Engine):
 
     def __repr__(self) -> str:
         return f"<Holdfast {scrubbed(self.url)}>"
-
-
-def _check_types(types: object) -> None:
-    # A text is one, too: of its characters.
-    is_list = (
-        isinstance(types, Collection) and not isinstance(types, str) and all(isinstance(one, str) for one in types)
-    )
-    if types is not None and not is_list:
-        raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
 
 
 def store_for(url: str) -> Store:

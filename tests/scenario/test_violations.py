@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, Registry, RunFailed, RunState
+from holdfast import Context, Holdfast, Registry, RunFailed, RunHandle, RunState
 from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
 
@@ -28,6 +28,17 @@ def shop(code: Code) -> Registry:
         return await code(ctx)
 
     return app
+
+
+async def violated(h: Harness) -> tuple[RunHandle[Any], str]:
+    """A run of the shop, which is blocked, and what is said of the violation."""
+    run = await h.start("shop.v1")
+    await h.settle()
+    info = await run.info()
+    assert info.state is RunState.BLOCKED
+    assert info.error is not None
+    assert info.error.type == "WorkflowViolation"
+    return run, info.error.message
 
 
 def line_of(code: Any, text: str) -> str:
@@ -96,15 +107,10 @@ async def test_a_violation_blocks_the_run_names_call_and_line_and_commits_nothin
     stage: Stage, code: Code, call: str, text: str
 ) -> None:
     async with stage.harness(shop(code)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        info = await run.info()
-        assert info.state is RunState.BLOCKED
-        assert info.error is not None
-        assert info.error.type == "WorkflowViolation"
-        assert call in info.error.message
-        assert line_of(code, text) in info.error.message
-        assert "Move it into one: await ctx.step" in info.error.message
+        run, message = await violated(h)
+        assert call in message
+        assert line_of(code, text) in message
+        assert "Move it into one: await ctx.step" in message
         assert await facts(run) == ["first step done"]
 
 
@@ -138,14 +144,9 @@ async def test_what_a_holdfast_does_is_refused_in_workflow_code_and_says_what_to
         await call(hf)  # here
 
     async with stage.harness(shop(trespass)) as h, another:
-        run = await h.start("shop.v1")
-        await h.settle()
-        info = await run.info()
-        assert info.state is RunState.BLOCKED
-        assert info.error is not None
-        assert info.error.type == "WorkflowViolation"
-        assert f"workflow code called {name} at {line_of(trespass, '# here')} in trespass" in info.error.message
-        assert instead in info.error.message
+        run, message = await violated(h)
+        assert f"workflow code called {name} at {line_of(trespass, '# here')} in trespass" in message
+        assert instead in message
         assert await facts(run) == ["first step done"]
         assert [info.id async for info in h.list()] == [run.id]
 
@@ -181,13 +182,9 @@ async def trespass_in_a_transaction(hf: Holdfast) -> None:
 )
 async def test_a_refused_call_of_holdfast_sticks_and_names_the_line(stage: Stage, code: Any, instead: str) -> None:
     async with stage.harness(shop(lambda ctx: code(h))) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        info = await run.info()
-        assert info.state is RunState.BLOCKED
-        assert info.error is not None
-        assert f"{line_of(code, '# here')} in {code.__name__}" in info.error.message
-        assert f"or use {instead}" in info.error.message
+        _, message = await violated(h)
+        assert f"{line_of(code, '# here')} in {code.__name__}" in message
+        assert f"or use {instead}" in message
 
 
 async def test_a_call_of_holdfast_in_a_task_that_is_left_alone_is_refused_too(stage: Stage) -> None:
@@ -196,12 +193,8 @@ async def test_a_call_of_holdfast_in_a_task_that_is_left_alone_is_refused_too(st
         return 5
 
     async with stage.harness(shop(trespass)) as h:
-        run = await h.start("shop.v1")
-        await h.settle()
-        info = await run.info()
-        assert info.state is RunState.BLOCKED
-        assert info.error is not None
-        assert "workflow code called hf.start() at an unknown line" in info.error.message
+        _, message = await violated(h)
+        assert "workflow code called hf.start() at an unknown line" in message
 
 
 async def test_a_violation_is_healed_by_fixed_code(stage: Stage) -> None:

@@ -113,10 +113,10 @@ class Committer:
         """Whether what has gathered is to be written now.
 
         With nothing in flight it always is, but for what somebody outside holds up, which may take long. Else it waits
-        for the answer, and grows meanwhile; unless the store can
-        use another batch, and this one is worth a commit of its own: it is large, or nothing else is about to come,
-        and it is no mere crumb of what is in flight. Runs that commit together come back together, so crumbs would
-        stay crumbs, and commits of a few would for ever slow down those of many.
+        for the answer, and grows meanwhile; unless the store can use another batch, and this one is worth a commit of
+        its own: it is large, or nothing else is about to come, and it is no mere crumb of what is in flight. Runs that
+        commit together come back together, so crumbs would stay crumbs, and commits of a few would for ever slow down
+        those of many.
         """
         in_flight = len(self._flushes) - len(self._held_up)
         if not in_flight:
@@ -231,19 +231,15 @@ class Committer:
         try:
             for writer, answer in zip(flush.writers, answers, strict=True):
                 try:
-                    self._tell(writer, answer)
+                    if isinstance(answer, Verdict):
+                        writer.written(answer)
+                    else:
+                        writer.refused(answer)
                 except Exception as error:  # noqa: BLE001 - the answers behind it are those of other runs
                     message = "exception while a run was told that it is written"
                     self._loop.call_exception_handler({"message": message, "exception": error})
         finally:
             self._flush()
-
-    @staticmethod
-    def _tell(writer: Writer, answer: Answer) -> None:
-        if isinstance(answer, Verdict):
-            writer.written(answer)
-        else:
-            writer.refused(answer)
 
     async def _insist(self, batch: Sequence[Checkpoint], error: BaseException | None = None) -> list[Answer]:
         """Write a batch, however long it takes; a refusal that is not the store's own is narrowed to its culprit.

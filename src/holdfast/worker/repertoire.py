@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import matches_type
 from holdfast.core.model import TypeOffer
 from holdfast.runner.registry import Registry
@@ -13,6 +14,7 @@ class Repertoire:
     """The types of a registry that match a worker's patterns; without patterns all of them."""
 
     def __init__(self, registry: Registry, patterns: Sequence[str] | None) -> None:
+        _check(patterns)
         self._registry = registry
         self._patterns = None if patterns is None else tuple(patterns)
         self._types: tuple[str, ...] = ()
@@ -40,3 +42,14 @@ class Repertoire:
 
     def _is_wanted(self, type: str) -> bool:
         return self._patterns is None or any(matches_type(type, pattern) for pattern in self._patterns)
+
+
+def _check(patterns: object) -> None:
+    # A text is one, too: of its characters.
+    is_list = (
+        isinstance(patterns, Collection)
+        and not isinstance(patterns, str)
+        and all(isinstance(one, str) for one in patterns)
+    )
+    if patterns is not None and not is_list:
+        raise InvalidRequest(f"worker(types={patterns!r}): it is a list of names or patterns, such as ['billing.*']")

@@ -23,7 +23,7 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_length
+from holdfast.core.intent import check_length, is_count
 from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Store
 from holdfast.core.retention import RUN_RETENTION
@@ -90,12 +90,10 @@ class Worker:
         on_end: Callable[[str, Finish], None] | None = None,
     ) -> None:
         for what, number in (("concurrency", concurrency), ("threads", threads), ("steps", steps)):
-            if number < 1:
-                raise InvalidRequest(f"worker({what}={number}): at least 1 is needed")
+            if not is_count(number):
+                raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
-        if isinstance(types, str):  # which is a sequence of its characters
-            raise InvalidRequest(f"worker(types={types!r}): it is a list of names or patterns, such as ['billing.*']")
         self.name = name or f"{socket.gethostname()}-{os.getpid()}"
         # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
         self.id = f"{self.name}.{new_id()[-12:]}"

@@ -145,7 +145,7 @@ def create(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None, bounds: Bounds | None = None
 ) -> Talk[tuple[Created, News]]:
     """Make runs, in one trip if none of them is known yet; within `bounds` if a transaction is open."""
-    is_plain = intents and not any(intent.is_parked or intent.limit for intent in intents)
+    is_plain = intents and not any(intent.is_parked for intent in intents)
     if is_plain:
         first = _create_new(calls, intents, lease, at)
         try:

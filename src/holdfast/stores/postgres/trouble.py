@@ -11,9 +11,9 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Limits, Unanswered
 
 _CONFLICTS = frozenset({"40001", "40P01"})
-_TIMEOUTS = frozenset({"57014", "55P03", "25P03", "25P04"})
 _OVERDUE = frozenset({"25P03", "25P04"})
 _HELD_UP = frozenset({"55P03", "57014"})
+_TIMEOUTS = _OVERDUE | _HELD_UP
 _LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25006"})
 _SCHEMA = frozenset({"3F000", "42P01", "42703", "42883"})
 
