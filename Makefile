@@ -9,10 +9,10 @@ CODE   := $(wildcard src tests benchmarks examples)
 export UV_PYTHON_DOWNLOADS := never
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test check mutants chaos figures bench demo
+.PHONY: help setup lock fmt lint types test test-long check mutants chaos figures bench demo
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## create .venv and install what is missing
 
@@ -36,10 +36,15 @@ lint: $(READY) ## check style, format and layers
 types: $(READY) ## check types
 	$(BIN)/mypy $(CODE)
 
-test: $(READY) ## run the tests in parallel; ARGS="-k name" chooses
-	$(BIN)/pytest -n auto $(ARGS)
+PYTEST = $(BIN)/pytest -n auto --dist worksteal
 
-check: lint types test ## everything that must hold before a change goes in
+test: $(READY) ## run the short tier of the tests; ARGS="-k name" chooses
+	$(PYTEST) --tier short $(ARGS)
+
+test-long: $(READY) ## run the long tier: processes, faults, crashes everywhere, every scenario on every store
+	$(PYTEST) --tier long $(ARGS)
+
+check: lint types test test-long ## everything that must hold before a change goes in
 
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -15,9 +15,11 @@ from hypothesis import Phase, settings
 if TYPE_CHECKING:
     from holdfast.testing.postgres import Databases, PostgresServer
 
-# No deadline: a slow machine is not a bug, and a test that hangs meets the time limit of every test.
-settings.register_profile("holdfast", deadline=None, print_blob=True)
-settings.load_profile("holdfast")
+pytest_plugins = ("tests.plugin.tiers", "tests.plugin.summary")
+
+# No deadline: a slow machine is not a bug, and a test that hangs meets the guard of every test.
+settings.register_profile("short", deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("long", settings.get_profile("short"), max_examples=400)
 
 # For `make mutants`, where a bug is known to be there: the same examples each time, and the first that fails will do.
 settings.register_profile(
@@ -34,7 +36,21 @@ def postgres_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dat
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # each worker has its own below the one of them all
     with shared_url(folder) as url, Databases(url) as databases:
+        _note_server(url)
         yield databases
+
+
+def _note_server(url: str) -> None:
+    """Name the server in the summary of the run: `Postgres 16.4 (private)`."""
+    import psycopg
+
+    from holdfast.testing.postgres.sharing import VARIABLE
+    from tests.plugin.summary import note_server
+
+    with psycopg.connect(url) as connection:
+        major, minor = divmod(connection.info.server_version, 10_000)
+    is_private = os.environ.get(VARIABLE, "0").isdecimal()
+    note_server(f"Postgres {major}.{minor} ({'private' if is_private else VARIABLE})")
 
 
 @pytest.fixture

@@ -20,8 +20,11 @@ from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
 from holdfast.testing.postgres import Databases
 
-KINDS = ("memory", "replay", "sqlite", "postgres")
-"""A memory store; the same, with every run replayed after each of its checkpoints; an SQLite file; a database."""
+MEMORY_KINDS = ("memory", "replay")
+"""A memory store; the same, with every run replayed after each of its checkpoints."""
+
+STORE_KINDS = ("sqlite", "postgres")
+"""The real stores: an SQLite file; a database."""
 
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """Those in which users can keep tables of their own."""

@@ -36,7 +36,7 @@ LIVE = frozenset(state for state in RunState if not state.is_end)
 
 Stores = Sequence[Store]
 
-pytestmark = pytest.mark.timeout(90 + RACES // 5)
+pytestmark = pytest.mark.both_tiers
 
 
 def some_runs(count: int = RUNS) -> list[Intent]:

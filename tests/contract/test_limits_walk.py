@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -52,6 +51,7 @@ from holdfast.testing.contract.arrange import (
     succeed,
 )
 from tests.contract.slots import check_slots
+from tests.plugin.tiers import amount
 
 TYPES = ("a", "b")
 TAGS: tuple[dict[str, str], ...] = (
@@ -60,7 +60,7 @@ TAGS: tuple[dict[str, str], ...] = (
     *({"tenant": one, "region": other} for one in "xy" for other in "mn"),
 )
 KEYS: tuple[dict[str, int], ...] = ({}, {"tenant": 1}, {"tenant": 2}, {"tenant": 1, "region": 1})
-WALKS = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
+WALKS = amount(short=4, long=24, variable="HOLDFAST_MODEL_EXAMPLES")
 STEPS = 300
 
 
@@ -219,7 +219,7 @@ ACTIONS = (
 )
 
 
-@pytest.mark.timeout(60 + WALKS)
+@pytest.mark.both_tiers
 async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> None:
     for seed in range(WALKS):
         walker = Walker(seed)

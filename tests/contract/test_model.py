@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,19 +30,20 @@ from holdfast.stores.postgres.working import WorkingSet
 from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
+from tests.plugin.tiers import amount
 
-EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "50"))
-POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "12"))
+EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
+POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
 """Fewer, as each of them is a few hundred trips to a server."""
 STEPS = 50
 
 
-@pytest.mark.timeout(60 + EXAMPLES * 2)
+@pytest.mark.both_tiers
 def test_the_sqlite_store_answers_like_the_model(tmp_path: Path) -> None:
     drive(StoreMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
-@pytest.mark.timeout(60 + POSTGRES_EXAMPLES * 10)
+@pytest.mark.both_tiers
 def test_the_postgres_store_answers_like_the_model(
     postgres_databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
 }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, *BUGS[bug], bug)

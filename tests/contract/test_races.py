@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import sys
 import time
@@ -39,14 +38,15 @@ from holdfast.testing.contract.arrange import (
     for_message,
     succeed,
 )
+from tests.plugin.tiers import amount
 
-RACES = int(os.environ.get("HOLDFAST_RACES", "200"))
+RACES = amount(short=40, long=400, variable="HOLDFAST_RACES")
 WIDTH = 10
 """So many races at once, each about a run of its own, in one call of each store."""
 
 Stores = Sequence[Store]
 
-pytestmark = pytest.mark.timeout(60 + RACES // 5)
+pytestmark = pytest.mark.both_tiers
 
 DEADLOCKS = "select deadlocks from pg_stat_database where datname = current_database()"
 OTHERS = """

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,18 +22,19 @@ from holdfast.stores.memory.state import State
 from holdfast.testing.postgres import Databases
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
+from tests.plugin.tiers import amount
 
-EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "30"))
-POSTGRES_EXAMPLES = int(os.environ.get("HOLDFAST_MODEL_EXAMPLES", "8"))
+EXAMPLES = amount(short=10, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
+POSTGRES_EXAMPLES = amount(short=3, long=20, variable="HOLDFAST_MODEL_EXAMPLES")
 STEPS = 30
 
 
-@pytest.mark.timeout(60 + EXAMPLES * 2)
+@pytest.mark.both_tiers
 def test_the_sqlite_store_keeps_schedules_like_the_model(tmp_path: Path) -> None:
     drive(ScheduleMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
-@pytest.mark.timeout(60 + POSTGRES_EXAMPLES * 10)
+@pytest.mark.both_tiers
 def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: Databases) -> None:
     with ExitStack() as lent:
         stores = postgres_stores(postgres_databases, lent)
@@ -78,7 +78,7 @@ BUGS: dict[Callable[..., object], str] = {
 }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, schedules, BUGS[bug], bug)

@@ -23,10 +23,11 @@ from holdfast.testing.harness import Harness
 from holdfast.testing.programs.ledger import Ledger
 from tests.crash import programs
 from tests.crash.rehearsal import Fault, Outcome, Script, play
+from tests.plugin.tiers import amount
 from tests.stage import Stage
 
-PROGRAMS = int(os.environ.get("HOLDFAST_PROGRAMS", "200"))
-BATCHES = 8
+PROGRAMS = amount(short=60, long=400, variable="HOLDFAST_PROGRAMS")
+BATCHES = amount(short=4, long=20)
 
 
 def program(seed: int) -> programs.Node:
@@ -64,6 +65,7 @@ def compare_ends(undisturbed: Outcome, disturbed: Outcome) -> None:
         assert times <= undisturbed.begun.get(body, 1) + disturbed.crashes, (body, times)
 
 
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: Path) -> None:
     for seed in range(batch, PROGRAMS, BATCHES):
@@ -78,6 +80,7 @@ async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: 
             raise
 
 
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_random_programs_that_are_strict_never_diverge_while_their_code_is_the_same(
     batch: int, tmp_path: Path

@@ -6,7 +6,6 @@ A failure names its seed, its program and the command that repeats it.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from holdfast.testing.programs.effects import NOTHING, Check, Effect, Maybe, Par
 from holdfast.testing.programs.interpreter import Interpreter
 from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
+from tests.plugin.tiers import amount
 
-PROGRAMS = int(os.environ.get("HOLDFAST_VOCABULARY", "160"))
-BATCHES = 8
+PROGRAMS = amount(short=40, long=320, variable="HOLDFAST_VOCABULARY")
+BATCHES = amount(short=8, long=32)
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
 
 
-@pytest.mark.timeout(max(60, PROGRAMS))
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_random_programs_come_to_the_end_that_an_interpreter_says(
     batch: int, tmp_path: Path, postgres_databases: Databases

@@ -24,6 +24,7 @@ def gate() -> tuple[asyncio.Event, Any]:
     return event, body
 
 
+@pytest.mark.every_store
 async def test_gather_runs_steps_at_once_and_gives_results_in_order(stage: Stage) -> None:
     app = Registry()
     opened, body = gate()

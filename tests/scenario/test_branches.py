@@ -34,6 +34,7 @@ def fails(message: str) -> Any:
 once = Retry(max_attempts=1)
 
 
+@pytest.mark.every_store
 async def test_a_join_gives_the_results_by_key_in_the_order_of_its_branches(stage: Stage) -> None:
     app = Registry()
 

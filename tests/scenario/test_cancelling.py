@@ -19,6 +19,7 @@ def cancelled(info: Any) -> tuple[Any, ...]:
 CANCELLED = (RunState.CANCELLED, ("Cancelled", "not needed"), None, (), None)
 
 
+@pytest.mark.every_store
 async def test_a_pending_run_is_cancelled_and_never_begins(stage: Stage) -> None:
     app = Registry()
 

@@ -78,6 +78,7 @@ async def test_a_check_tells_whether_new_code_fits_a_live_run(stage: Stage, code
         assert (found.fit, found.is_good, found.state) == (fit, fit.is_good, RunState.SUSPENDED)
 
 
+@pytest.mark.every_store
 async def test_a_check_changes_nothing(stage: Stage) -> None:
     run_id = await suspended(stage)
     async with stage.harness(shop(shorter)) as h:

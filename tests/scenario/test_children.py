@@ -40,6 +40,7 @@ async def only_child(h: Harness, parent_id: str) -> Any:
     return child
 
 
+@pytest.mark.every_store
 async def test_call_starts_a_child_and_gives_its_result(stage: Stage) -> None:
     local = Registry()
 

@@ -46,6 +46,7 @@ def locations(history: Any) -> list[str]:
 # Rewinding
 
 
+@pytest.mark.every_store
 async def test_a_rewound_run_does_again_what_came_from_there_on(stage: Stage) -> None:
     app, world = Registry(), World()
 

@@ -120,6 +120,7 @@ async def test_each_kind_of_divergence_blocks_the_run_and_names_both_sides(
         assert (await facts(h.run(run_id)))[:2] == ["charge step done", "pack step done"]
 
 
+@pytest.mark.every_store
 async def test_a_diverged_run_is_healed_by_code_that_fits(stage: Stage) -> None:
     run_id = await recorded(stage, original)
     async with stage.harness(shop(finishes_early)) as h:

@@ -28,6 +28,7 @@ async def pause_and_listen(ctx: Context, seconds: float, timeout: float | None) 
         return str(late)
 
 
+@pytest.mark.every_store
 async def test_an_event_reaches_every_run_that_waits_and_the_emitter_hears_how_many(stage: Stage) -> None:
     async with stage.harness(app) as h:
         runs = await h.start_many(listen, [(["news"],)] * 3)

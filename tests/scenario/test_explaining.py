@@ -78,6 +78,7 @@ async def test_a_run_explains_itself_in_one_sentence(stage: Stage, wait: str, se
         assert await run.explain() == sentence
 
 
+@pytest.mark.every_store
 async def test_a_run_that_waits_for_a_child_names_it(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(shop, "child")

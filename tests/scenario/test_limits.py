@@ -15,6 +15,8 @@ from holdfast import Context, InvalidRequest, Registry, RunState
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 
+pytestmark = pytest.mark.every_store
+
 app = Registry()
 
 gates: list[asyncio.Event] = []

@@ -33,6 +33,7 @@ async def ids(h: Harness, **filters: Any) -> list[str]:
     return [info.id async for info in h.list(**filters)]
 
 
+@pytest.mark.every_store
 async def test_runs_are_listed_newest_first_and_by_state(stage: Stage) -> None:
     async with stage.harness(app) as h:
         done = await h.start(order, 1)

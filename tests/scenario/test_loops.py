@@ -19,6 +19,7 @@ from tests.stage import Stage, facts
 nothing: list[int] = []
 
 
+@pytest.mark.every_store
 async def test_a_loop_goes_on_with_its_state_until_it_breaks(stage: Stage) -> None:
     app = Registry()
 

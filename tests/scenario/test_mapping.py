@@ -61,6 +61,7 @@ def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
 
 
+@pytest.mark.every_store
 async def test_a_map_gives_the_results_in_the_order_of_its_items(stage: Stage) -> None:
     local = Registry()
     local.include(app)

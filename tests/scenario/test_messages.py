@@ -53,6 +53,7 @@ async def approve(ctx: Context) -> str:
     return f"{answer.by} {answer.ok}"
 
 
+@pytest.mark.every_store
 async def test_messages_of_one_name_are_received_in_the_order_they_were_sent(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(take, ["x", "x", "y", "x"])

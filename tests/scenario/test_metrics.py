@@ -33,6 +33,7 @@ async def numbers(h: Harness) -> dict[str, float]:
     return {re.sub(r'worker="[^"]*"', 'worker="w"', name): float(value) for name, value in pairs}
 
 
+@pytest.mark.every_store
 async def test_what_happens_is_counted_by_type(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         await h.metrics.text()  # from now on

@@ -106,6 +106,7 @@ def id_of(span: ReadableSpan) -> int:
     return found
 
 
+@pytest.mark.every_store
 async def test_one_trace_goes_from_the_caller_to_the_steps_of_a_child(stage: Stage, telescope: Telescope) -> None:
     async with stage.harness(app(telescope)) as h:
         telescope.instrument(h)

@@ -13,6 +13,7 @@ from tests.stage import Stage
 NOW = "2030-01-01 00:00:00 UTC"
 
 
+@pytest.mark.every_store
 async def test_a_sleeping_run_is_paused_past_its_time(stage: Stage) -> None:
     app = Registry()
 

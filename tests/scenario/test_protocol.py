@@ -193,6 +193,7 @@ async def test_t4_what_arrives_between_the_standstill_and_the_suspending_checkpo
 # The one queue column (T5)
 
 
+@pytest.mark.every_store
 async def test_t5_ready_at_says_when_a_run_may_be_claimed(stage: Stage) -> None:
     local = Registry()
     _gates.append(asyncio.Event())

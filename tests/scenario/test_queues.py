@@ -13,6 +13,8 @@ from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
 from tests.stage import Stage, facts
 
+pytestmark = pytest.mark.every_store
+
 app = Registry()
 
 

@@ -107,6 +107,7 @@ async def group_that_sees_the_end(ctx: Context, child: Any, pay: Branch) -> Any:
         group_that_sees_the_end,
     ],
 )
+@pytest.mark.every_store
 async def test_children_that_a_failure_had_cancelled_are_started_anew(stage: Stage, shape: Any) -> None:
     app, world = Registry(), World("pay")
 

@@ -13,6 +13,7 @@ from tests.scenario.deploy import Code, blocked, deployed, old, one, recorded, s
 from tests.stage import Stage, facts
 
 
+@pytest.mark.every_store
 async def test_a_step_that_was_removed_is_let_go(stage: Stage) -> None:
     async def after(ctx: Context) -> str:
         ctx.removed("charge", "step")

@@ -15,6 +15,7 @@ from holdfast import Context, Registry, RunState
 from tests.stage import Stage, complaints, facts
 
 
+@pytest.mark.every_store
 async def test_now_random_and_uuid_are_the_same_on_every_replay(stage: Stage) -> None:
     app = Registry()
     seen: list[tuple[Any, ...]] = []

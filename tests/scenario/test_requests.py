@@ -90,6 +90,7 @@ async def parent(ctx: Context) -> None:
 # Batches
 
 
+@pytest.mark.every_store
 async def test_a_batch_has_what_is_there_in_order_and_is_one_record(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(batches, "x", 3, 60.0, delay=1)

@@ -11,6 +11,8 @@ from holdfast import Context, Fatal, InvalidRequest, Registry, RunBusy, RunCance
 from holdfast.core.ports import Pruned
 from tests.stage import Stage
 
+pytestmark = pytest.mark.every_store
+
 MANY = 1_000
 DAY_SECONDS = 86_400
 

@@ -35,6 +35,7 @@ def failing(times: int, error: type[Exception] = Fixable) -> Any:
     return body
 
 
+@pytest.mark.every_store
 async def test_a_step_is_tried_four_times_by_default(stage: Stage) -> None:
     app = Registry()
 

@@ -58,6 +58,7 @@ def fails() -> None:
     raise Fatal("no")
 
 
+@pytest.mark.every_store
 async def test_an_uncaught_error_undoes_what_was_done_last_first(stage: Stage, world: World) -> None:
     app = Registry()
 

@@ -18,6 +18,7 @@ async def child(ctx: Context) -> Any:
     return await ctx.receive("go")
 
 
+@pytest.mark.every_store
 async def test_a_run_hears_an_event_that_it_emitted_before_it_listens(stage: Stage) -> None:
     local = Registry()
 

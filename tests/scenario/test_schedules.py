@@ -15,6 +15,8 @@ from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 
+pytestmark = pytest.mark.every_store
+
 HOUR = 3600
 ROME = ZoneInfo("Europe/Rome")
 

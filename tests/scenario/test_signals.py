@@ -76,6 +76,7 @@ def app() -> Registry:
     return found
 
 
+@pytest.mark.every_store
 async def test_the_life_of_a_run_is_told_in_order(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h)

@@ -39,6 +39,7 @@ async def waiting(ctx: Context) -> Any:
     return await ctx.receive("go")
 
 
+@pytest.mark.every_store
 async def test_a_start_returns_a_run_that_ends_with_the_workflows_result(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(order, 7)

@@ -26,6 +26,7 @@ class Parcel:
     sent_at: datetime
 
 
+@pytest.mark.every_store
 async def test_a_step_runs_once_and_its_result_is_used_ever_after(stage: Stage) -> None:
     app = Registry()
 

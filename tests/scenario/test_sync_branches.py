@@ -40,6 +40,7 @@ def fail() -> None:
     raise ValueError("no")
 
 
+@pytest.mark.every_store
 async def test_branches_block_side_by_side_and_each_has_its_scope(stage: Stage) -> None:
     app = Registry()
 

@@ -33,6 +33,7 @@ from tests.stage import Stage, complaints, facts
 ONCE = Retry(max_attempts=1)
 
 
+@pytest.mark.every_store
 async def test_a_run_goes_on_where_it_stood_whoever_drives_it(stage: Stage) -> None:
     app = Registry()
 

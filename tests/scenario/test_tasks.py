@@ -65,6 +65,7 @@ async def events(run: RunHandle[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.every_store
 async def test_a_task_knows_its_run_its_attempt_and_its_key(stage: Stage, is_async: bool) -> None:
     app = Registry()
     known: list[list[Any]] = []

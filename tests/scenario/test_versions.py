@@ -26,6 +26,7 @@ async def new(ctx: Context) -> str:
 # Versions
 
 
+@pytest.mark.every_store
 async def test_a_run_that_was_there_before_the_change_keeps_to_the_old_way(stage: Stage) -> None:
     run_id = await recorded(stage, old)
     assert await deployed(stage, new, run_id) == ("old", [])

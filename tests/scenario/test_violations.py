@@ -197,6 +197,7 @@ async def test_a_call_of_holdfast_in_a_task_that_is_left_alone_is_refused_too(st
         assert "workflow code called hf.start() at an unknown line" in message
 
 
+@pytest.mark.every_store
 async def test_a_violation_is_healed_by_fixed_code(stage: Stage) -> None:
     async def fixed(ctx: Context) -> str:
         return await ctx.step("print", lambda: "in a step")

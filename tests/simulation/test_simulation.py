@@ -1,6 +1,6 @@
 """Simulations: every seed keeps all promises, and does the same each time it is played.
 
-`HOLDFAST_SIMULATION_SEEDS=5000` plays that many instead of a few dozen.
+The long tier plays 1,000 seeds; `HOLDFAST_SIMULATION_SEEDS=5000` plays that many.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.plan import Plan, plan_of
 from holdfast.testing.simulation.shrink import shrunk
 from holdfast.testing.simulation.watch import Violation
+from tests.plugin.tiers import amount
 
-SEEDS = int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", "64"))
-BATCHES = 8
+SEEDS = amount(short=24, long=1_000, variable="HOLDFAST_SIMULATION_SEEDS")
+BATCHES = amount(short=6, long=40)
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
-@pytest.mark.timeout(max(120, SEEDS * 2))
+@pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_no_seed_breaks_a_promise(batch: int) -> None:
     for seed in range(batch, SEEDS, BATCHES):

@@ -1,0 +1,115 @@
+"""The last lines of a test run: how many tests ran and how long, the slowest, the servers used, what was not tested.
+
+Workers of pytest-xdist hand what they know to the process that prints.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from operator import itemgetter
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.plugin.tiers import DESELECTED, Tier
+
+SLOWEST = 5
+OTHER_TIER: dict[Tier, str] = {"short": "the long tier: make test-long", "long": "the short tier: make test"}
+
+_servers: set[str] = set()
+"""The real servers that tests of this process have used, each as a few words."""
+
+_STARTED = pytest.StashKey[float]()
+_SERVERS = pytest.StashKey[set[str]]()
+
+
+def note_server(words: str) -> None:
+    """Remember that a test has used a real server, such as `Postgres 16.4 (private)`."""
+    _servers.add(words)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STARTED] = time.monotonic()
+    config.stash[_SERVERS] = _servers
+    if config.pluginmanager.hasplugin("dsession"):
+        config.pluginmanager.register(_Collector(config), "holdfast-summary")
+
+
+class _Collector:
+    """Takes over what the workers of pytest-xdist know when they leave."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        told = getattr(node, "workeroutput", {})
+        self._config.stash[_SERVERS].update(told.get("servers", ()))
+        self._config.stash[DESELECTED] = max(self._config.stash.get(DESELECTED, 0), told.get("deselected", 0))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = sorted(_servers)
+        output["deselected"] = session.config.stash.get(DESELECTED, 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    terminalreporter.section("summary")
+    for line in _lines(terminalreporter.stats, config):
+        terminalreporter.write_line(line)
+
+
+def _lines(stats: dict[str, list[Any]], config: pytest.Config) -> Iterator[str]:
+    reports = [report for reports in stats.values() for report in reports if isinstance(report, pytest.TestReport)]
+    spent: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        spent[report.nodeid] += report.duration
+    tier: Tier = config.getoption("--tier")
+    seconds = time.monotonic() - config.stash[_STARTED]
+    yield f"{len(spent):,} tests of {_name(tier)} in {_minutes(seconds)} on {_host()}"
+    yield from (
+        f"  slow: {duration:6.1f} s  {name}" for name, duration in nlargest(SLOWEST, spent.items(), key=itemgetter(1))
+    )
+    yield f"real stores: {', '.join(_stores(config))}"
+    yield from (f"not tested: {one}" for one in _not_tested(stats, tier, config))
+
+
+def _name(tier: Tier) -> str:
+    return "both tiers" if tier == "all" else f"the {tier} tier"
+
+
+def _stores(config: pytest.Config) -> list[str]:
+    servers = config.stash[_SERVERS]
+    return [f"SQLite {apsw.sqlite_lib_version()} (apsw)", *(sorted(servers) or ["no server was needed"])]
+
+
+def _not_tested(stats: dict[str, list[Any]], tier: Tier, config: pytest.Config) -> Iterator[str]:
+    if tier in OTHER_TIER:
+        yield f"{config.stash.get(DESELECTED, 0):,} tests of {OTHER_TIER[tier]}"
+    yield "other Python versions: make test-pythons"
+    reasons = Counter(_reason(report) for report in stats.get("skipped", ()))
+    yield from (f"{count} skipped: {reason}" for reason, count in reasons.items())
+
+
+def _reason(report: Any) -> str:
+    told = report.longrepr
+    return str(told[2] if isinstance(told, Sequence) and len(told) == 3 else told).removeprefix("Skipped: ")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def _host() -> str:
+    load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
+    return f"{platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} cores, load {load}"
