@@ -17,6 +17,8 @@ from tests.chaos.places import names
 from tests.chaos.plan import Plan
 from tests.chaos.session import hold
 
+pytestmark = pytest.mark.long
+
 SECONDS = max(40.0, float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "0")))
 """How long blows fall; then there is the calm after it."""
 SLACK_SECONDS = 15.0

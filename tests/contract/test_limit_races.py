@@ -36,7 +36,7 @@ LIVE = frozenset(state for state in RunState if not state.is_end)
 
 Stores = Sequence[Store]
 
-pytestmark = pytest.mark.both_tiers
+pytestmark = pytest.mark.long
 
 
 def some_runs(count: int = RUNS) -> list[Intent]:

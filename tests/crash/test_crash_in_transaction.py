@@ -16,6 +16,8 @@ from holdfast.testing.programs.ledger import Ledger
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.stage import DATABASE_KINDS, lent
 
+pytestmark = pytest.mark.long
+
 either = pytest.mark.parametrize("when", ["before", "after"])
 kinds = pytest.mark.parametrize("kind", DATABASE_KINDS)
 

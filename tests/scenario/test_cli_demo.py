@@ -14,6 +14,8 @@ import pytest
 
 from tests.unit.cli.rig import Shop
 
+pytestmark = pytest.mark.long
+
 DEMO = [sys.executable, "-m", "holdfast", "demo", "--seconds", "5"]
 
 

@@ -15,6 +15,8 @@ from holdfast.cli.reloading import stamps
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
+pytestmark = pytest.mark.long
+
 __all__ = ["shop"]  # a fixture that is used by being here
 
 APPLICATION = """

@@ -102,6 +102,7 @@ async def test_waiting_for_a_result_of_an_object_that_is_closed_is_cancelled(hf:
         await waiting
 
 
+@pytest.mark.long
 async def test_a_thousand_runs_leave_memory_without_a_word(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     app = Registry()
 

@@ -103,6 +103,7 @@ async def test_a_parent_of_many_is_woken_once(stage: Stage) -> None:
         assert [fact.event for fact in await run.audit()].count("woken") == 1
 
 
+@pytest.mark.long
 async def test_children_are_created_a_thousand_at_a_time(stage: Stage) -> None:
     created: list[int] = []
 

@@ -42,7 +42,9 @@ FEW = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "sqlite")]
 Lines = list[bytes]
 
 
-@pytest.fixture(params=PAIRS, ids="-to-".join)
+@pytest.fixture(
+    params=[pytest.param(pair, marks=() if pair in FEW else pytest.mark.long) for pair in PAIRS], ids="-to-".join
+)
 def stages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Stage]]:
     """Two stores of each pair of kinds, with one clock."""
     with two_stages(request, tmp_path, *request.param) as both:

@@ -109,6 +109,7 @@ async def test_results_come_as_plain_json_where_the_code_is_not(program: Program
         assert typed == [Page(0, datetime(2030, 1, 1, tzinfo=UTC))]
 
 
+@pytest.mark.long
 async def test_thousands_are_started_by_name_in_one_trip(program: Program) -> None:
     async with company(program, "content.count.*") as (producer, _):
         texts = ["x" * n for n in range(300)]

@@ -151,6 +151,7 @@ async def test_after_downtime_missed_slots_are_made_up_for_as_wished(
         assert await slots(h) == [*missed, "2030-01-01T05:00:00Z"]
 
 
+@pytest.mark.long
 async def test_thousands_of_missed_slots_are_made_up_for_bit_by_bit(stage: Stage) -> None:
     async with stage.harness(app) as h:
         await h.put_schedule("often", "nobody.v1", every=10, catch_up="all")

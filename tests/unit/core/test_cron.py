@@ -16,6 +16,7 @@ from holdfast import InvalidRequest
 from holdfast.core import cron
 from holdfast.core.clock import instant, moment
 from holdfast.core.cron import check_cron, check_zone, next_fire
+from tests.plugin.tiers import amount
 
 # The walk, which knows nothing of cronsim: every minute of real time, and what the clocks on the wall show.
 
@@ -119,7 +120,7 @@ EXPRESSIONS = st.tuples(MINUTES, HOURS, MONTHDAYS, MONTH_FIELDS, WEEKDAYS).map("
 EDGES = st.sampled_from([(zone, change) for zone, changes in CHANGES.items() for change in changes])
 
 
-@settings(max_examples=200)
+@settings(max_examples=amount(short=40, long=400))
 @given(expression=EXPRESSIONS, edge=EDGES, start_minutes=st.integers(-200, 100), seconds=st.sampled_from([0, 0, 1, 59]))
 @example(expression="30 2 * * *", edge=("Europe/Rome", "2026-03-29T01:00"), start_minutes=-200, seconds=0)
 @example(expression="0,30 2 * * *", edge=("Europe/Rome", "2026-10-25T01:00"), start_minutes=-200, seconds=0)
@@ -146,7 +147,7 @@ def test_fire_times_are_those_of_a_walk_over_every_minute(
     assert found == list(Walk(expression).fires(zone, start, end))
 
 
-@settings(max_examples=200)
+@settings(max_examples=amount(short=40, long=400))
 @given(expression=EXPRESSIONS, zone=st.sampled_from(list(CHANGES)), day=st.dates(date(2020, 1, 1), date(2040, 1, 1)))
 def test_a_fire_time_is_after_the_instant_asked_about_and_the_first_one(expression: str, zone: str, day: date) -> None:
     after = instant(datetime(day.year, day.month, day.day, tzinfo=UTC))
@@ -261,7 +262,7 @@ def test_what_is_no_expression_at_all_is_refused(expression: object) -> None:
         check_cron(expression)
 
 
-@settings(max_examples=500)
+@settings(max_examples=amount(short=60, long=1_000))
 @given(st.text(alphabet="0123456789*/,-#LW @abcfijmnorstuvé", max_size=30) | st.text(max_size=20))
 @example("0 0 L/2 * *")
 @example("0 0 * * 1#2/3")

@@ -37,6 +37,8 @@ from holdfast.stores.sqlite import (
 )
 from holdfast.stores.sqlite.connections import open_for_writing
 
+pytestmark = pytest.mark.long
+
 MODULES = (
     arrivals,
     backlogs,

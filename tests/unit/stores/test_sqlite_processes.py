@@ -24,6 +24,8 @@ from holdfast.core.model import Lease
 from holdfast.stores.sqlite import SqliteStore, watch
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 
+pytestmark = pytest.mark.long
+
 PRELUDE = """
 import asyncio, os, sys, time
 from holdfast.stores.sqlite import SqliteStore

@@ -22,6 +22,8 @@ from holdfast.testing.postgres import (
     shared_url,
 )
 
+pytestmark = pytest.mark.long
+
 LIMIT_SECONDS = 30.0
 
 OWNER = """

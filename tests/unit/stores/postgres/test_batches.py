@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.stores.postgres.checkpoints import array_of
+from tests.plugin.tiers import amount
 from tests.unit.stores.postgres.database import Place
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -18,7 +19,7 @@ def read(place: Place, kind: str, array: str) -> object:
 
 
 def test_an_array_is_read_as_it_was_meant(empty: Place) -> None:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=amount(short=30, long=300), deadline=None)
     @given(st.lists(TEXTS, max_size=20))
     def is_read(texts: list[str]) -> None:
         assert read(empty, "text", array_of(texts)) == texts

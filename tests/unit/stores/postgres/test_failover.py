@@ -17,6 +17,8 @@ from holdfast.testing.guard import as_user
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.postgres.server import HOST, _free_port
 
+pytestmark = pytest.mark.long
+
 RUNS = 30
 STEPS = 10
 

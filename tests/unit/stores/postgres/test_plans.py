@@ -21,6 +21,8 @@ from holdfast.stores.postgres.talks import hold
 from holdfast.testing.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
 
+pytestmark = pytest.mark.long
+
 RUNS = 20_000
 
 # Of twenty types: half have ended, most others sleep, a few run, are due, or have failed.
