@@ -7,6 +7,8 @@ READY  := .venv/.ready
 CODE   := $(wildcard src tests benchmarks examples)
 
 export UV_PYTHON_DOWNLOADS := never
+# Hundreds of tests start Python processes; without compiled files each of them would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock fmt lint types test test-long check mutants chaos figures bench demo
