@@ -265,6 +265,27 @@ ROLLBACK = (
     ),
 )
 
+EVICTION = (
+    Mutant(
+        name="survivors-left-to-the-collector",
+        breaks="code that swallows everything never runs outside of its run",
+        edits=(Edit("runner/loop.py", "self.survivors += destroy_survivors(closed)", "pass"),),
+        caught_by=(Catch("unit tests of runs", "swallows_everything"),),
+    ),
+    Mutant(
+        name="an-evicted-context-raises",
+        breaks="after eviction an operation never returns and never raises",
+        edits=(
+            Edit(
+                "runner/loop.py",
+                "if driving.loop is not self and (driving.loop is not None or not self.is_evicting):",
+                "if driving.loop is not self or self.is_evicting:",
+            ),
+        ),
+        caught_by=(Catch("unit tests of runs", "evicted_context"),),
+    ),
+)
+
 COMPOSITION = (
     Mutant(
         name="race-names-the-last",
@@ -324,4 +345,4 @@ COMPOSITION = (
     ),
 )
 
-MUTANTS = (*REPLAY, *TOLD, *ROLLBACK, *COMPOSITION)
+MUTANTS = (*REPLAY, *TOLD, *ROLLBACK, *EVICTION, *COMPOSITION)

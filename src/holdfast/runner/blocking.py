@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.runner.eviction import ROUND_LIMIT
+from holdfast.runner.eviction import ROUND_LIMIT, keep_survivor
 from holdfast.runner.task import RunTask
 
 R = TypeVar("R")
@@ -88,12 +88,15 @@ def _close(fiber: Fiber) -> None:
     """End a fiber that has not ended: its `finally` blocks run up to where they would wait.
 
     One that is merely dropped would never run them and never be freed. What it asks for while it dies is thrown
-    away; one that goes on asking is given up in the end.
+    away; one that goes on asking is given up in the end, and kept: freeing it would run its code once more, on whatever
+    loop happens to run then, where a step is a plain call.
     """
     for _ in range(ROUND_LIMIT):
         if fiber.dead:
             return
         _discard(_below_here(fiber).throw(GreenletExit))
+    if not fiber.dead:
+        keep_survivor(fiber, fiber.gr_frame)
 
 
 def _discard(awaitable: object) -> None:

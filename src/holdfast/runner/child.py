@@ -16,6 +16,7 @@ from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelive
 from holdfast.runner.operation import ChildEnd
 
 if TYPE_CHECKING:
+    from holdfast.runner.asking import Asking
     from holdfast.runner.context import Context
 
 R = TypeVar("R")
@@ -65,10 +66,20 @@ def child_options(options: ChildOptions) -> RunOptions:
 
 
 class Done:
-    """The answer of an operation that has nothing to wait for; awaiting it is allowed, not needed."""
+    """The answer of an operation that has nothing to wait for; awaiting it is allowed, not needed.
+
+    While the run leaves memory it never returns, like every operation: code that asks again and again must come to an
+    end of its closing.
+    """
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, turn: Asking) -> None:
+        self._turn = turn
 
     def __await__(self) -> Generator[Any, None, None]:
-        yield from ()
+        if self._turn.loop.is_evicting:
+            yield from self._turn.never().__await__()
 
 
 class Child(Generic[R]):
@@ -76,7 +87,7 @@ class Child(Generic[R]):
 
     def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
         self._context = context
-        self._turn = context._turn  # noqa: SLF001 - a handle is part of its context
+        self._turn = context.turn
         self.location = location
         self.codec = codec
         self._awaiting = 0
@@ -121,7 +132,7 @@ class Child(Generic[R]):
         """Cancel the child, with the next checkpoint."""
         location = self._context._locate(name_from("cancel", self.location.rsplit("/", 1)[-1]))  # noqa: SLF001
         self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancels=(self.id,))
-        return Done()
+        return Done(self._turn)
 
     def send(self, name: str, payload: Any = None) -> Done:
         """Send the child a message, with the next checkpoint."""
@@ -134,9 +145,10 @@ class Child(Generic[R]):
 class Started(Generic[R]):
     """What `ctx.start` returns: await it for the handle. Not awaiting it is fire and forget."""
 
-    def __init__(self, child: Child[R]) -> None:
+    def __init__(self, child: Child[R], turn: Asking) -> None:
         self._child = child
+        self._turn = turn
 
     def __await__(self) -> Generator[Any, None, Child[R]]:
-        yield from ()
+        yield from Done(self._turn).__await__()
         return self._child

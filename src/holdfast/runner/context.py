@@ -207,7 +207,7 @@ class Context(Receiving):
         """
         child = self._child(workflow, args, {"on_close": "abandon"} | options)
         child.create()
-        return Started(child)
+        return Started(child, self._turn)
 
     @overload
     def call(
@@ -344,7 +344,7 @@ class Context(Receiving):
         """
         turn = self._turn
         turn.loop.check_inside()
-        if not turn.loop.is_in_root:
+        if not turn.loop.is_in_root and not turn.loop.is_evicting:
             raise InvalidRequest("continue_as_new is for the workflow function itself, not for a branch or task of it")
         turn.renew(turn.definition.signature.encode(args, f"payload of the next generation of {turn.run.type!r}"))
         return turn.never()
@@ -362,7 +362,7 @@ class Context(Receiving):
             payload=encode_any(payload, f"payload of message {name!r}"),
         )
         self._turn.command(EntryKind.SEND, location, ref=run_id, message=message)
-        return Done()
+        return Done(self._turn)
 
     def emit(self, topic: str, payload: Any = None) -> Done:
         """Publish an event, once, with the next checkpoint."""
@@ -374,14 +374,14 @@ class Context(Receiving):
             payload=encode_any(payload, f"payload of event {topic!r}"),
         )
         self._turn.command(EntryKind.EMIT, location, event=event)
-        return Done()
+        return Done(self._turn)
 
     def set_value(self, name: str, value: Any) -> Done:
         """Publish a named value that anyone can read while the run lives, such as its progress."""
         self._turn.loop.check_inside()
         check_name(name, "name of a value")
         self._turn.publish(name, encode_any(value, f"value {name!r}"))
-        return Done()
+        return Done(self._turn)
 
     # Changing code
 
@@ -402,7 +402,7 @@ class Context(Receiving):
         """
         removed = check_removed(name, kind)
         self._turn.removed(self._locate(name), removed)
-        return Done()
+        return Done(self._turn)
 
     # The world, made repeatable
 

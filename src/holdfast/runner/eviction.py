@@ -7,6 +7,11 @@ nothing is logged and nothing is asked for.
 
 `GeneratorExit` rather than cancellation: the user cancelled nothing, and code that reports or
 survives a cancellation must not do so because a worker had nothing more to do.
+
+Code may swallow `GeneratorExit` for ever (`while True: try: await … except: pass`). Python runs such code once more
+when the coroutine is freed. Anywhere else that would be a disaster: `asyncio.sleep` finds no running loop and raises at
+once, so the code spins, and a decorated step is a plain call, so its body is executed. `destroy_survivors` therefore
+frees the coroutine on the run's own loop, where every operation only waits.
 """
 
 from __future__ import annotations
@@ -16,11 +21,14 @@ import gc
 import sys
 from asyncio.tasks import _enter_task, _leave_task  # documented under "Extending asyncio"
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from inspect import CORO_CREATED, getcoroutinestate
-from types import CoroutineType
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
+from threading import get_ident
+from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runner.await_chain import await_chain
+from holdfast.runner.takeover import driving
+from holdfast.runner.violation import place_of_coroutine, place_of_frame
 
 if TYPE_CHECKING:
     from holdfast.runner.task import RunTask
@@ -44,6 +52,76 @@ def close_task(task: RunTask) -> KeyboardInterrupt | None:
     for made in unstarted:
         made.close()
     return interrupt
+
+
+def destroy_survivors(closed: Iterable[RunTask]) -> list[str]:
+    """Free the coroutines that swallowed every attempt to close them; return the lines at which they stood."""
+    survivors = [task for task in closed if _survives(task)]
+    lines = [place_of_coroutine(task.get_coro()) for task in survivors]
+    for task in survivors:
+        _destroy(task)
+    return lines
+
+
+def _survives(task: RunTask) -> bool:
+    coroutine = task.get_coro()
+    return type(coroutine) is CoroutineType and getcoroutinestate(coroutine) != CORO_CLOSED
+
+
+def _destroy(task: RunTask) -> None:
+    """Free a coroutine that survived its closing, as code of its task.
+
+    Its code runs once more, up to its next await, and so does that of the coroutines it awaits. Python reports that
+    each of them ignored `GeneratorExit`; these reports say nothing new and are dropped.
+    """
+    doomed: list[object] = [task.get_coro()]
+    _detach(task)
+    if sys.getrefcount(doomed[0]) > 2:  # the list's and the call's
+        _keep_for_ever(doomed[0])
+        return
+    loop, hook, thread = task.get_loop(), sys.unraisablehook, get_ident()
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if get_ident() != thread or not isinstance(unraisable.exc_value, RuntimeError):
+            hook(unraisable)
+
+    sys.unraisablehook = report
+    _enter_task(loop, task)
+    try:
+        task.run_context.run(doomed.clear)
+    finally:
+        _leave_task(loop, task)
+        sys.unraisablehook = hook
+
+
+def keep_survivor(fiber: object, frame: FrameType | None) -> None:
+    """Keep a fiber of blocking code that swallowed every attempt to close it; note where it stands."""
+    _keep_for_ever(fiber)
+    loop = driving.loop
+    if loop is not None:
+        loop.survivors.append(place_of_frame(frame))
+
+
+def _keep_for_ever(survivor: object) -> None:
+    """Never free a survivor that cannot be destroyed here, a fiber or a coroutine that user code still refers to.
+
+    Not even at the end of the process, which frees everything that modules refer to: its code would run once more.
+    """
+    import ctypes  # here, because hardly any process needs it
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(survivor))
+
+
+def _detach(task: RunTask) -> None:
+    """Let a closed task refer to another coroutine, one that has ended, instead of its own."""
+    ended = _nothing()
+    ended.close()
+    type(task).__init__(task, ended, loop=task.get_loop(), context=task.run_context)
+    asyncio.Future.cancel(task)
+
+
+async def _nothing() -> None:
+    """Take the place of a coroutine."""
 
 
 def close_generator(generator: AsyncGenerator[Any, Any], task: RunTask) -> KeyboardInterrupt | None:

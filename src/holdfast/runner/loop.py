@@ -22,7 +22,7 @@ import logging
 from asyncio.events import _get_running_loop
 from asyncio.tasks import current_task
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from math import isnan
@@ -33,7 +33,7 @@ from typing import Any, Protocol
 from holdfast.core.errors import InvalidRequest, WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
 from holdfast.runner.await_chain import awaited_futures
-from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, release
+from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, destroy_survivors, release
 from holdfast.runner.takeover import Outside, driving, free_thread, give_back, take_over
 from holdfast.runner.task import (
     AS_COMPLETED,
@@ -42,6 +42,7 @@ from holdfast.runner.task import (
     RunFuture,
     RunGather,
     RunTask,
+    as_coroutine,
     asker_of,
     first_serial,
 )
@@ -97,6 +98,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         self.system_exit: SystemExit | None = None
         self.on_outside_wake: Callable[[], None] | None = None
         self.is_evicting = False  # from `evict` on, and for ever after
+        self.survivors: list[str] = []  # where code stands that swallowed every attempt to close it
         self.host = host
         self._now = now
         # The queue exists only while the loop is driven (and from `spawn` to the first drive): a run at standstill
@@ -169,7 +171,8 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     def check_inside(self) -> None:
         """Refuse what is not code of this run: a step body, a thread, another run."""
-        if driving.loop is not self:
+        # Its own code is not refused after eviction either: it may swallow the error and ask again, without end.
+        if driving.loop is not self and (driving.loop is not None or not self.is_evicting):
             raise InvalidRequest(
                 f"the context of run {self.run_id} was used outside of its workflow's own code, in a step body "
                 "perhaps; hand values to the step and back instead"
@@ -453,7 +456,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 )
             scope, context = self.scope, copy_context()
             self._prepared = [
-                self._make_task(_as_coroutine(item), scope.spawn(), None, context.copy(), {})
+                self._make_task(as_coroutine(item), scope.spawn(), None, context.copy(), {})
                 for item in dict.fromkeys(given)
                 if not asyncio.isfuture(item)
             ]
@@ -484,15 +487,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         # Only now: while cleanup still runs, what it sees of other tasks should be as it was.
         for task in closed + self.unfinished:
             release(task)
-        self._tasks, self._generators, self._root = [], [], None
+        self._root = None
+        self.survivors += destroy_survivors(closed)
+        for task in reversed(self.unfinished):  # what survivors have made while they were destroyed
+            interrupt = close_task(task) or interrupt
+            release(task)
+        self._tasks, self._generators = [], []
         return interrupt
-
-
-def _as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
-    if asyncio.iscoroutine(awaitable):
-        return awaitable
-
-    async def wait() -> Any:
-        return await awaitable
-
-    return wait()

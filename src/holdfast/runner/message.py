@@ -41,7 +41,7 @@ class Message(Generic[T]):
         reply = Reply(message_id=self.id, payload=payload)
         self._turn.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
         self._is_answered = True
-        return Done()
+        return Done(self._turn)
 
     def __repr__(self) -> str:
         return f"<message {self.name} {self.id}>"

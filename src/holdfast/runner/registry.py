@@ -52,6 +52,8 @@ class Definition:
         if not is_count(crash_limit):
             raise InvalidRequest(f"crash_limit={crash_limit!r}: it is a whole number of at least 1")
         self.crash_limit = crash_limit
+        self.surviving_lines: set[str] = set()
+        """Where its code swallows every attempt to close it, as far as a worker has reported it."""
 
         self._codecs: dict[object, Codec[Any]] = {}
         self._loop_codecs: dict[object, tuple[Codec[Any], Codec[Any]]] = {}

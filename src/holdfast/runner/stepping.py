@@ -5,6 +5,7 @@ It needs no loop and no history, so a task, which is one step and nothing else, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -332,6 +333,11 @@ class Stepping:
     def history(self) -> tuple[Entry, ...]:
         """All entries this turn began with or was told to remember."""
         raise NotImplementedError
+
+    @property
+    def survivors(self) -> Sequence[str]:
+        """The lines at which code stands that swallowed every attempt to close it; known after `evict`."""
+        return ()
 
     def evict(self) -> None:
         """Leave memory; nothing that is still done counts."""

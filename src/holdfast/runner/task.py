@@ -10,6 +10,7 @@ import asyncio
 import sys
 from asyncio import tasks
 from asyncio.tasks import _GatheringFuture  # type: ignore[attr-defined]  # private, hence not declared
+from collections.abc import Awaitable, Coroutine
 from contextvars import Context
 from types import CodeType, FrameType
 from typing import Any
@@ -81,3 +82,14 @@ def asker_of(frame: FrameType) -> FrameType:
             return frame
         assert frame.f_back is not None, "a drive is below"
         frame = frame.f_back
+
+
+def as_coroutine(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """Something that can be awaited, as a coroutine, which a task needs."""
+    if asyncio.iscoroutine(awaitable):
+        return awaitable
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return wait()

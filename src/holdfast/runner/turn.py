@@ -9,6 +9,7 @@ in order, and drop the turn if one is refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint, Finish, Renew
@@ -257,6 +258,10 @@ class Turn(Asking):
     def history(self) -> tuple[Entry, ...]:
         """All entries this turn began with or was told to remember."""
         return self._history.entries
+
+    @property
+    def survivors(self) -> Sequence[str]:
+        return self.loop.survivors
 
     def evict(self) -> None:
         """Leave memory: close every coroutine; nothing they still do counts."""

@@ -88,6 +88,15 @@ def place_of_coroutine(coroutine: object) -> str:
     return place_of((_users_frames(frames) or frames)[-1]) if frames else "an unknown line"
 
 
+def place_of_frame(frame: FrameType | None) -> str:
+    """The line at which blocking code waits: the innermost of its frames that is the user's own code."""
+    while frame is not None:
+        if _is_users(frame):
+            return place_of(frame)
+        frame = frame.f_back
+    return "an unknown line"
+
+
 def _frames_of(coroutine: object) -> list[FrameType]:
     return [frame for link in await_chain(coroutine) if (frame := frame_of(link)) is not None]
 

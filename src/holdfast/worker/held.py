@@ -475,4 +475,18 @@ class HeldRun:
         if end is not None and (left := self._turn.unfinished):
             self._journal.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
+        if self._turn.survivors:
+            self._report_survivors()
         self._holder.let_go(self, end, ready_at)
+
+    def _report_survivors(self) -> None:
+        """Warn of code that cannot leave memory, once for each line of a type: it does so at every suspension."""
+        known = self._definition.surviving_lines
+        for line in sorted(set(self._turn.survivors) - known):
+            known.add(line)
+            self._journal.warning(
+                "workflow %s swallows every exception at %s, so it cannot be closed when a run suspends; catch "
+                "`Exception` there, not everything: a bare `except` and `except BaseException` also catch the closing",
+                self._definition.type,
+                line,
+            )

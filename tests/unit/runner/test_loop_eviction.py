@@ -18,6 +18,7 @@ import anyio
 import pytest
 
 from holdfast.runner.eviction import ROUND_LIMIT
+from holdfast.runner.loop import current_run_loop
 from tests.unit.runner.loop_rig import Rig, Workflow, evict_runs, run
 
 __all__ = ["evict_runs"]  # a fixture that is used by being here
@@ -163,28 +164,73 @@ def test_task_group_timeout_and_nested_cleanup() -> None:
     assert rig.cancelled_timers == []
 
 
-def test_body_that_swallows_everything_is_given_up(silence: None) -> None:
-    rounds: list[bool] = []
+LIMIT = 10 * ROUND_LIMIT
+"""How often the code below goes on before it gives up by itself, so that a test that fails ends."""
+
+
+async def _asking(rig: Rig) -> None:
+    await rig.step("work")
+
+
+async def _pausing(rig: Rig) -> None:
+    await asyncio.sleep(60)
+
+
+async def _nesting(rig: Rig) -> None:
+    while True:
+        try:
+            await rig.step("work")
+        except BaseException:
+            rig.note("nested")
+            if len(rig.trace) > LIMIT:
+                raise
+
+
+async def _grouping_forever(rig: Rig) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(asyncio.sleep(60))
+
+
+@pytest.mark.parametrize("wait", [_asking, _pausing, _nesting, _grouping_forever])
+def test_code_that_swallows_everything_is_destroyed_on_its_own_loop(wait: Workflow) -> None:
+    seen: list[tuple[bool, bool]] = []
 
     async def workflow(rig: Rig) -> None:
-        while len(rounds) < 10 * ROUND_LIMIT:
+        itself = asyncio.current_task()  # a circle, which only the collector could free
+        while len(seen) < LIMIT:
             try:
-                await rig.step("work")
+                await wait(rig)
             except BaseException:  # noqa: BLE001 - as the worst code does
-                rounds.append(rig.loop.is_evicting)
+                seen.append((current_run_loop() is rig.loop, asyncio.current_task() is itself))
 
-    ignored: list[Any] = []
-    hook, sys.unraisablehook = sys.unraisablehook, ignored.append
     rig = Rig(workflow).start()
-    Rig.made.clear()
+    coroutine = weakref.ref(rig.root.get_coro())
     rig.loop.evict()
-    del rig
-    gc.collect()
-    sys.unraisablehook = hook
 
-    assert ROUND_LIMIT <= len(rounds) <= ROUND_LIMIT + 3
-    assert all(rounds)
-    assert [str(error.exc_value) for error in ignored] == ["coroutine ignored GeneratorExit"]
+    assert coroutine() is None
+    assert ROUND_LIMIT < len(seen) + len(rig.trace) < 2 * ROUND_LIMIT
+    assert set(seen) <= {(True, True)}, "it ran outside of its run"
+    assert any("in workflow" in line or "in _" in line for line in rig.loop.survivors)
+
+
+def test_code_that_swallows_everything_is_never_freed_while_others_refer_to_it() -> None:
+    seen: list[bool] = []
+
+    async def workflow(rig: Rig) -> None:
+        while len(seen) < LIMIT:
+            try:
+                await asyncio.sleep(60)
+            except BaseException:  # noqa: BLE001 - as the worst code does
+                seen.append(current_run_loop() is rig.loop)
+
+    rig = Rig(workflow).start()
+    kept = [rig.root.get_coro()]
+    rig.loop.evict()
+    kept.clear()
+    gc.collect()
+
+    assert seen == [True] * ROUND_LIMIT
 
 
 def test_task_that_never_started_and_one_that_is_born_in_cleanup_are_closed() -> None:

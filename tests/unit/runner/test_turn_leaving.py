@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,6 +103,55 @@ def test_t7_nothing_is_logged_however_badly_cleanup_goes(caplog: pytest.LogCaptu
         del rig
         gc.collect()
     assert caplog.records == []
+
+
+OPERATIONS: dict[str, Callable[[Context], Any]] = {
+    "step": lambda ctx: ctx.step("clean up", nothing),
+    "sleep": lambda ctx: ctx.sleep(1),
+    "receive": lambda ctx: ctx.receive("x"),
+    "wait_event": lambda ctx: ctx.wait_event("x"),
+    "send": lambda ctx: ctx.send("somebody", "x"),
+    "emit": lambda ctx: ctx.emit("news"),
+    "set_value": lambda ctx: ctx.set_value("v", 1),
+    "start": lambda ctx: ctx.start("child.v1"),
+    "call": lambda ctx: ctx.call("child.v1"),
+    "map": lambda ctx: ctx.map("child.v1", [{}]),
+    "removed": lambda ctx: ctx.removed("gone", "step"),
+    "continue_as_new": lambda ctx: ctx.continue_as_new(),
+}
+
+
+@pytest.mark.parametrize("when", ["while it leaves", "afterwards"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_t7_an_operation_of_an_evicted_context_neither_returns_nor_raises(name: str, when: str) -> None:
+    outcomes: list[str] = []
+    contexts: list[Context] = []
+
+    async def ask(ctx: Context) -> None:
+        try:
+            await OPERATIONS[name](ctx)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
+            outcomes.append(repr(error))
+        else:
+            outcomes.append("returned")
+
+    async def shop(ctx: Context) -> None:
+        contexts.append(ctx)
+        try:
+            await ctx.receive("x")
+        finally:
+            if when == "while it leaves":
+                await ask(ctx)
+
+    rig = Rig(shop).begin()
+    rig.suspend()
+    rig.turn.evict()
+    if when == "afterwards":  # as a coroutine does that the collector closes
+        asking = ask(contexts[0])
+        asking.send(None)
+        asking.close()
+
+    assert outcomes == []
 
 
 def test_t7_leaving_twice_is_leaving_once() -> None:

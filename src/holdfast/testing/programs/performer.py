@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
+from zlib import crc32
 
 from holdfast import Break, Context, Continue, JoinFailed, Registry, Retry, Rollback, step_info
 from holdfast.core.errors import WorkflowError
@@ -44,6 +45,14 @@ class Performer:
         kind, *parts = node
         work: Callable[..., Awaitable[Any]] = getattr(self, f"_{kind}")
         return await work(at, *parts)
+
+    async def play_stubbornly(self, node: Node, at: At) -> Any:
+        """Play a node as badly behaved code does: it swallows every attempt to close it, and goes on."""
+        while True:
+            try:
+                return await self.play(node, at)
+            except GeneratorExit:
+                continue
 
     # Leaves
 
@@ -297,7 +306,9 @@ def build(app: Registry, ledger: Ledger, *, strict: bool = False) -> None:
     async def program(  # noqa: PLR0917 - what is handed on from one generation to the next
         ctx: Context, program: Program, path: str = "root", peer: str = "", number: int = 0, total: int = 0
     ) -> Any:
-        value = await Performer(ctx, ledger, peer).play(program["parts"][number], At(path))
+        performer = Performer(ctx, ledger, peer)
+        play = performer.play_stubbornly if crc32(ctx.run.id.encode()) % 4 == 0 else performer.play
+        value = await play(program["parts"][number], At(path))
         total = digest(total, value)
         if number + 1 < len(program["parts"]):
             return await ctx.continue_as_new(program, path, peer, number + 1, total)
