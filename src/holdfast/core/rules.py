@@ -302,6 +302,15 @@ def accepts(wait: Wait, arrival: Arrival) -> bool:
     return not wait.names or arrival.name in wait.names
 
 
+def is_asleep(run: Run, now: Micros) -> bool:
+    """Whether an arrival may wake a run, so that its waits have to be looked at.
+
+    A run that is ready already needs no second wake-up, and tells anew what it waits for once it was claimed. So when
+    thousands of children end one after the other, not each of them goes through thousands of waits of their parent.
+    """
+    return run.state is RunState.SUSPENDED and not run.is_held and not is_due(run, now)
+
+
 def counted_down(waits: Sequence[Wait], arrival: Arrival) -> tuple[Sequence[Wait], bool]:
     """The waits after an arrival, and whether one of them is over. Those for a group are, when it was the last."""
     is_over = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival
-from holdfast.core.states import RunState
 from holdfast.stores.memory.state import Record, State
 
 
@@ -16,7 +15,7 @@ def deliver(state: State, record: Record, arrival: Arrival, now: Micros) -> None
         return
     record.inbox[arrival.number] = arrival
     is_awaited = False
-    if before.state is RunState.SUSPENDED and not before.is_held:
+    if rules.is_asleep(before, now):
         waits, is_over = rules.counted_down(record.waits, arrival)
         record.waits = tuple(waits)
         # One that is awake and waits for a slot of its type finds it when it has got one.

@@ -64,6 +64,7 @@ class Wishes:
     locations: set[tuple[str, str]] = field(default_factory=set)
     scopes: set[tuple[str, str]] = field(default_factory=set)
     histories: set[str] = field(default_factory=set)
+    waits: set[str] = field(default_factory=set)
     inboxes: dict[str, int] = field(default_factory=dict)
     consumed: set[tuple[str, int]] = field(default_factory=set)
     messages: set[tuple[str | None, str | None, str]] = field(default_factory=set)
@@ -194,6 +195,7 @@ class Wishes:
             "locations": [{"run_id": run_id, "location": location} for run_id, location in self.locations],
             "scopes": [{"run_id": run_id, "scope": scope} for run_id, scope in self.scopes],
             "histories": sorted(self.histories),
+            "waits": sorted(self.waits),
             "inboxes": [{"run_id": run_id, "seen": seen} for run_id, seen in self.inboxes.items()],
             "consumed": [{"run_id": run_id, "number": number} for run_id, number in self.consumed],
             "messages": [{"run_id": run_id, "key": key, "id": id} for run_id, key, id in self.messages],

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -66,6 +68,8 @@ class Loaded(msgspec.Struct, frozen=True):
     waits: list[tuple[str, Wait]]
     arrivals: list[tuple[str, Arrival]]
     closing: list[str]
+    awake: frozenset[str] = frozenset()
+    """Runs that are ready, whose waits were not loaded."""
     keys: list[tuple[str, str]] = []
     crowded: frozenset[str] = frozenset()
     children: list[tuple[str, str]] = []
@@ -137,6 +141,23 @@ class KnownLists(Known[str, list[V]]):
     def __contains__(self, key: object) -> bool:
         self._check(key)
         return dict.__contains__(self, key)
+
+
+class UnknownWaits(tuple[Wait, ...]):  # noqa: SLOT001 - a tuple cannot have any
+    """Stands for the waits of a run that were not loaded: whoever looks at them wants them."""
+
+    run_id: str
+
+    def __new__(cls, run_id: str) -> Self:
+        waits = super().__new__(cls)
+        waits.run_id = run_id
+        return waits
+
+    def __iter__(self) -> Iterator[Wait]:
+        raise Unknown("waits", self.run_id)
+
+    def __len__(self) -> int:
+        raise Unknown("waits", self.run_id)
 
 
 class Holders(set[str]):
@@ -281,8 +302,10 @@ def _check_queues(loaded: Loaded, wishes: Wishes) -> None:
 def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     """The runs that are there, each with what was loaded of it."""
     records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
-    for run_id, wait in loaded.waits:
-        records[run_id].waits += (wait,)
+    for run_id, waits in groupby(loaded.waits, itemgetter(0)):
+        records[run_id].waits = tuple(wait for _, wait in waits)
+    for run_id in loaded.awake:
+        records[run_id].waits = UnknownWaits(run_id)
     for run_id, entry in (*loaded.entries, *((run_id, one) for run_id, all in loaded.histories for one in all)):
         records[run_id].entries[entry.location] = entry
     for run_id, arrival in loaded.arrivals:

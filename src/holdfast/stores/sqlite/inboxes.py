@@ -7,7 +7,6 @@ from __future__ import annotations
 from holdfast.core import audit, limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Run, Wait
-from holdfast.core.states import RunState
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
 
@@ -42,7 +41,7 @@ def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
         return
     desk.connection.execute(ARRIVE, rows.arrival_row(run.id, arrival))
     is_awaited = False
-    if run.state is RunState.SUSPENDED and not run.is_held:  # of any other the waits need not be read
+    if rules.is_asleep(run, now):
         before = desk.waits(run.id)
         waits, is_over = rules.counted_down(before, arrival)
         # One that is awake and waits for a slot of its type finds it when it has got one.

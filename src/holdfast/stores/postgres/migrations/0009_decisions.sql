@@ -123,6 +123,7 @@ declare
     closing text[] := '{}';
     types text[];
     locked text[];
+    awake text[] := '{}';
     found text[];
 begin
     select *
@@ -130,7 +131,7 @@ begin
     from json_to_record(asked) as w (
         endings json, renewals json, types json, runs json, is_ruling boolean, buckets json, keys json,
         emitted json, groups json, limits json, lifted json, due json, locations json, scopes json, histories json,
-        messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json
+        messages json, audits json, topics json, events json, inboxes json, new_events integer, letters json, waits json
     );
     endings := text_array_v1(w.endings);
     renewals := text_array_v1(w.renewals);
@@ -225,8 +226,21 @@ begin
         );
     end if;
     now := time_v1(at);
+    if cardinality(closing) > 0 then
+        -- What a parent waits for matters only while it is asleep (`rules.is_asleep`). It may wait for thousands of
+        -- children, and all of its waits would be loaded again for each batch of them that ends.
+        awake := array(
+            select distinct parent.id
+            from unnest(closing) as c (id)
+            join runs as r on r.id = c.id
+            join runs as parent on parent.id = r.parent_id
+            where (parent.state <> 'suspended' or parent.worker is not null or parent.ready_at <= instant(now))
+                and parent.id = any(locked)
+                and parent.id <> all(text_array_v1(w.runs) || text_array_v1(w.waits) || closing)
+        );
+    end if;
 
-    found := array['"now":' || now, '"closing":' || array_to_json(closing)]
+    found := array['"now":' || now, '"closing":' || array_to_json(closing), '"awake":' || array_to_json(awake)]
         || named_v1('runs', (
             select coalesce(json_agg(row_to_json(r) order by r.created_at, r.id), '[]')
             from unnest(locked) as l (id)
@@ -239,6 +253,7 @@ begin
             )
             from unnest(locked) as l (id)
             join waits_read as waiting on waiting.run_id = l.id
+            where l.id <> all(awake)
         ))
         || named_v1('arrivals', case when w.due is null then arrivals_v1(asked, locked) else '[]' end);
     if cardinality(types) > 0 then
