@@ -28,7 +28,7 @@ where application_name = 'holdfast'
   and datname = current_database()
 """
 
-pytestmark = pytest.mark.timeout(SECONDS * 10 + 60)
+pytestmark = pytest.mark.timeout(SECONDS * 10 + 300)
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def some_of(statement: str) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None and next(numbers) % 3 == 0
 
 
-@pytest.mark.timeout(SECONDS * 10 + 60)
+@pytest.mark.timeout(SECONDS * 10 + 300)
 async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: Holdfast) -> None:
     post = Post(hf)
     async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50), post.sending():

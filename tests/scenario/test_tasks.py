@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    Context,
     InvalidRequest,
     LeaseLost,
     Registry,
@@ -411,6 +412,53 @@ async def test_by_default_a_task_is_tried_again_after_one_and_four_minutes_and_n
 
 
 # Declaring
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+async def test_a_max_suspend_that_is_shorter_than_the_pause_before_a_retry_cancels(stage: Stage, is_task: bool) -> None:
+    app = Registry()
+    attempts: list[int] = []
+
+    @app.task("flaky.v1", retry=Retry(max_attempts=2, initial=3600, max_delay=3600, jitter=0))
+    def flaky(ctx: TaskContext) -> None:
+        attempts.append(ctx.attempt)
+        raise ConnectionError("not yet")
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.step("flaky", fail, retry=Retry(max_attempts=2, initial=3600, max_delay=3600, jitter=0))
+
+    def fail() -> None:
+        attempts.append(step_info().attempt)
+        raise ConnectionError("not yet")
+
+    async with stage.harness(app) as h:
+        run = await h.start(flaky, max_suspend=60) if is_task else await h.start(shop, max_suspend=60)
+        await h.advance(59)
+        assert (await run.info()).state is RunState.SUSPENDED
+        await h.advance(2)
+        info = await run.info()
+        assert info.state is RunState.CANCELLED
+        assert info.error is not None
+        assert info.error.message == "it was suspended longer than its max_suspend of 60 s"
+        await h.advance(7200)
+        assert attempts == [1]
+
+
+@pytest.mark.parametrize("max_suspend", [3600, 3601])
+async def test_a_max_suspend_that_is_no_shorter_than_the_pause_before_a_retry_lets_it_happen(
+    stage: Stage, max_suspend: int
+) -> None:
+    app = Registry()
+
+    @app.task("flaky.v1", retry=Retry(max_attempts=2, initial=3600, max_delay=3600, jitter=0))
+    def flaky(ctx: TaskContext) -> int:
+        if ctx.attempt == 1:
+            raise ConnectionError("not yet")
+        return ctx.attempt
+
+    async with stage.harness(app) as h:
+        assert await h.execute(flaky, max_suspend=max_suspend) == 2
 
 
 def test_a_context_comes_first_and_is_declared_as_what_it_is() -> None:

@@ -6,7 +6,7 @@ history than attempts at this one step (it was a workflow once, or was forked wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Checkpoint, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Wait
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
 from holdfast.runner.asked import Asked
 from holdfast.runner.history import History
@@ -30,7 +30,7 @@ class TaskTurn(Stepping):
     def __init__(
         self, lease: Lease, definition: Task[Any, Any], *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        inbox = _Unread(lease.arrivals, lease.run.arrivals if seen is None else seen)
+        inbox = Inbox(lease.arrivals, lease.run.arrivals if seen is None else seen)  # nothing in it is ever read
         self._only = _OnlyCall()
         super().__init__(lease, definition, inbox, self._only, has_database=has_database)
         self._task = definition
@@ -151,32 +151,6 @@ class _OnlyCall(Asked):
 
     def clear(self) -> None:
         self._call = None
-
-
-class _Unread(Inbox):
-    """The inbox of a task, which reads nothing: whatever comes stays there."""
-
-    def __init__(self, arrivals: Iterable[Arrival], seen: int) -> None:
-        self.seen = seen
-        self._unread = arrivals
-
-    @property
-    def arrivals(self) -> list[Arrival]:
-        return list(self._unread)
-
-    def add(self, arrivals: Iterable[Arrival], seen: int = 0) -> None:
-        for arrival in arrivals:
-            if arrival.number > self.seen:
-                self.seen = arrival.number
-                self._unread = (*self._unread, arrival)
-        self.seen = max(self.seen, seen)
-
-    def registered(self, waits: Sequence[Wait]) -> None: ...
-
-    def inherit(self, old: Inbox) -> None: ...
-
-    def next_deadline(self) -> Micros | None:
-        return None
 
 
 def _is_attempt(entry: Entry, location: str) -> bool:

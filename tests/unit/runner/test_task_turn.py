@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -193,6 +193,13 @@ leases = st.builds(
 )
 
 
+waits_for_its_retry = leased(
+    entries=(attempt(1, 50.0),), token=2, options=RunOptions(max_suspend=1), suspended_seconds=0.0
+)
+
+
+@example(lease=waits_for_its_retry, plan=[("pass", 0.5)])  # its time is up before its next attempt
+@example(lease=waits_for_its_retry, plan=[("message", None), ("pass", 0.5)])
 @given(lease=leases, plan=st.lists(steps, max_size=15))
 def test_both_turns_do_the_same_whatever_happens(lease: Lease, plan: list[tuple[str, Any]]) -> None:
     pair = Pair(lease)
