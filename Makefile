@@ -1,4 +1,4 @@
-# Needs Python 3.11, make and a package registry; everything else is fetched into .tools and .venv.
+# Needs Python 3.11 or newer, make and a package registry; everything else is fetched into .tools and .venv.
 
 PYTHON ?= python3
 BIN    := .venv/bin
