@@ -60,7 +60,7 @@ def give_back(outside: Outside) -> None:
     driving.loop = None
     set_running_loop(outer)
     sys.set_asyncgen_hooks(*hooks)
-    if sys.version_info >= (3, 14) and outer_task is not None:
+    if sys.version_info >= (3, 14) and outer is not None and outer_task is not None:
         swap_current_task(outer, outer_task)
 
 
