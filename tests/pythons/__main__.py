@@ -23,6 +23,9 @@ def main(arguments: Sequence[str], tested: tuple[int, int] = sys.version_info[:2
     found = discover([Path(sys.executable), *candidates(os.environ)])
     for path, reason in found.passed_over.items():
         _say(f"not used: {path} {reason}")
+    if not found.interpreters:
+        _say("No CPython is found that holdfast is tested on.")
+        return 1
     if options.newest and (refusal := nothing_newer(found, tested)):
         _say(refusal)
         return 0

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -81,9 +82,9 @@ def discover(candidates: Iterable[Path]) -> Found:
 
 def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     """Where interpreters may be: on PATH, and among the versions of pyenv."""
-    for folder in map(Path, filter(None, environ.get("PATH", "").split(os.pathsep))):
-        if folder.is_dir():
-            yield from sorted(path for path in folder.iterdir() if _is_promising(path.name))
+    for folder in filter(None, environ.get("PATH", "").split(os.pathsep)):
+        with suppress(OSError):  # it does not exist, or belongs to somebody else
+            yield from sorted(path for path in Path(folder).iterdir() if _is_promising(path.name))
     root = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/")) / ".pyenv")
     yield from sorted(root.glob("versions/*/bin/python"))
 

@@ -58,7 +58,7 @@ def test_candidates_are_on_the_path_and_among_the_versions_of_pyenv(tmp_path: Pa
     for python in (*wanted, *versions, *others):
         script(python, "")
 
-    path = os.pathsep.join(["", str(first), str(tmp_path / "missing"), str(second)])
+    path = os.pathsep.join(["", str(first), str(tmp_path / "missing"), str(others[0]), str(second)])
 
     assert list(candidates({"PATH": path, "PYENV_ROOT": str(pyenv)})) == wanted + versions
 

@@ -204,6 +204,10 @@ def test_the_newest_python_is_tested_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert [version for version, _ in played.ran] == ["3.13.0"]
 
 
+def test_to_find_no_python_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Played(monkeypatch).main("--newest") == 1
+
+
 def test_where_there_is_no_newer_python_nothing_runs_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
