@@ -1,4 +1,4 @@
-# Needs Python 3.11, make and a package registry; everything else is fetched into .tools and .venv.
+# Needs Python 3.11 or newer, make and a package registry; everything else is fetched into .tools and .venv.
 
 PYTHON ?= python3
 BIN    := .venv/bin
@@ -11,7 +11,7 @@ export UV_PYTHON_DOWNLOADS := never
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test test-long check mutants chaos figures bench demo
+.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,13 @@ test: $(READY) ## run the short tier of the tests; ARGS="-k name" chooses
 test-long: $(READY) ## run the long tier: processes, faults, crashes everywhere, every scenario on every store
 	$(PYTEST) --tier long $(ARGS)
 
-check: lint types test test-long ## everything that must hold before a change goes in
+test-pythons: $(READY) ## run the short tier on each CPython that is found; ARGS="-k name" chooses
+	UV=$(UV) $(BIN)/python -m tests.pythons $(ARGS)
+
+test-newest: $(READY) ## run the short tier on the newest CPython that is found, unless that is the one of .venv
+	UV=$(UV) $(BIN)/python -m tests.pythons --newest $(ARGS)
+
+check: lint types test test-long test-newest ## everything that must hold before a change goes in
 
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -48,7 +48,7 @@ def test_a_command_of_a_page_can_be_typed(words: list[str]) -> None:
         case ["holdfast", *arguments]:
             _parse(arguments)
         case ["make", *targets]:
-            known = re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+            known = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
             assert {target for target in targets if "=" not in target} <= set(known)
         case ["python", "-m", module, *_] if module.startswith(("examples.", "benchmarks.")):
             assert (PROJECT / f"{module.replace('.', '/')}.py").exists()

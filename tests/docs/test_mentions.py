@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,3 +142,12 @@ def test_a_page_can_be_read_in_one_sitting(page: Page) -> None:
     is_looked_up = page.path.name == "cli.md"  # a command has its place there, however many there are
 
     assert is_looked_up or len(page.text.splitlines()) <= LINE_LIMIT
+
+
+def test_the_python_versions_that_are_tested_are_named_alike() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    classified = re.findall(r":: (3\.\d+)\b", "\n".join(project["classifiers"]))
+    readme = Page(PROJECT / "README.md").text
+
+    assert project["requires-python"] == f">={classified[0]}"
+    assert f"CPython {', '.join(classified[:-1])} and {classified[-1]}" in readme

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +232,8 @@ async def test_the_arguments_are_checked_before_anything_is_written(hf: Holdfast
 
 
 async def test_a_connection_of_the_sqlite3_module_is_refused_with_the_reason(sqlite_hf: Holdfast) -> None:
-    with pytest.raises(InvalidRequest, match="two SQLite libraries"):
-        await sqlite_hf.start_in(sqlite3.connect(":memory:"), "ship", {"order": 1})
+    with closing(sqlite3.connect(":memory:")) as other, pytest.raises(InvalidRequest, match="two SQLite libraries"):
+        await sqlite_hf.start_in(other, "ship", {"order": 1})
 
 
 @pytest.mark.parametrize("name", [":memory:", "other.db"])

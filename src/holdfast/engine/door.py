@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio.events import _get_running_loop
-
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signals
 from holdfast.engine.ends import Ends
 from holdfast.engine.replies import Replies
+from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.violation import holdfast_call
 
@@ -59,7 +58,7 @@ def refuse_workflow_code() -> None:
 
     It is a violation, whatever the code makes of the error.
     """
-    loop = _get_running_loop()
+    loop = get_running_loop_or_none()
     if isinstance(loop, RunLoop):
         owner, _, name = holdfast_call().rpartition(".")
         word = {"RunHandle": "run", "Worker": "worker"}.get(owner, "hf")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from asyncio.events import _get_running_loop
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.engine.door import INSTEAD, opened_elsewhere
+from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 
 AWAKE_SECONDS = 0.5
@@ -40,7 +40,7 @@ class PrivateLoop:
         life = self._life
         if life is not None and life.pid != os.getpid():
             raise opened_elsewhere("hf.sync", life.pid)
-        running = _get_running_loop()
+        running = get_running_loop_or_none()
         if isinstance(running, RunLoop):
             raise running.refuse(f"the blocking {call}()", INSTEAD.get(call.rpartition(".")[2], ""))
         if running is not None:

@@ -19,13 +19,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from asyncio.tasks import _enter_task, _leave_task  # documented under "Extending asyncio"
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from threading import get_ident
 from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.runner.asyncio_private import (
+    FUTURE_IS_AWAITED,
+    GATHER_CHILDREN,
+    TASK_AWAITS,
+    enter_task,
+    leave_task,
+)
 from holdfast.runner.await_chain import await_chain
 from holdfast.runner.takeover import driving
 from holdfast.runner.violation import place_of_coroutine, place_of_frame
@@ -86,11 +92,11 @@ def _destroy(task: RunTask) -> None:
             hook(unraisable)
 
     sys.unraisablehook = report
-    _enter_task(loop, task)
+    enter_task(loop, task)
     try:
         task.run_context.run(doomed.clear)
     finally:
-        _leave_task(loop, task)
+        leave_task(loop, task)
         sys.unraisablehook = hook
 
 
@@ -137,11 +143,11 @@ def release(task: RunTask) -> None:
     of a `gather` only asks for it.
     """
     asyncio.Future.cancel(task)
-    awaited: object = getattr(task, "_fut_waiter", None)
+    awaited: object = getattr(task, TASK_AWAITS, None)
     if isinstance(awaited, asyncio.Future) and awaited.get_loop() is task.get_loop():
         asyncio.Future.cancel(awaited)
         if sys.version_info >= (3, 14):  # futures know there who awaits them
-            for future in (awaited, *getattr(awaited, "_children", ())):  # the latter of a gather
+            for future in (awaited, *getattr(awaited, GATHER_CHILDREN, ())):
                 asyncio.future_discard_from_awaited_by(future, task)
 
 
@@ -155,7 +161,7 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
     loop, run = task.get_loop(), task.run_context.run
     interrupt: KeyboardInterrupt | None = None
     rounds = 0
-    _enter_task(loop, task)
+    enter_task(loop, task)
     while links and rounds < ROUND_LIMIT:
         try:
             awaited = run(links[-1].throw, GeneratorExit()) if begin is None else run(begin)
@@ -167,11 +173,11 @@ def _unwind(task: RunTask, links: list[Any], *, begin: Callable[[], object] | No
         else:
             # It awaits while it dies. Nobody will wait for that future, so it must not look awaited.
             if isinstance(awaited, asyncio.Future):
-                awaited._asyncio_future_blocking = False  # noqa: SLF001 - what a task does with what it is given
+                setattr(awaited, FUTURE_IS_AWAITED, False)
             rounds += 1
             links += await_chain(links[-1])[1:]
         begin = None
-    _leave_task(loop, task)
+    leave_task(loop, task)
     return interrupt
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from asyncio.events import _get_running_loop
 from asyncio.tasks import current_task
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -32,20 +31,20 @@ from typing import Any, Protocol
 
 from holdfast.core.errors import InvalidRequest, WorkflowViolation
 from holdfast.core.location import TIMER_NAME, Scope
+from holdfast.runner.asyncio_private import (
+    AS_COMPLETED,
+    AS_COMPLETED_GIVEN,
+    FUTURE_IS_AWAITED,
+    GATHER_INIT,
+    TASK_STEP_TYPE,
+    WAIT_FOR,
+    WRAPPING_COROUTINE,
+    get_running_loop_or_none,
+)
 from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, destroy_survivors, release
 from holdfast.runner.takeover import Outside, driving, free_thread, give_back, take_over
-from holdfast.runner.task import (
-    AS_COMPLETED,
-    GATHER_INIT,
-    WAIT_FOR,
-    RunFuture,
-    RunGather,
-    RunTask,
-    as_coroutine,
-    asker_of,
-    first_serial,
-)
+from holdfast.runner.task import RunFuture, RunGather, RunTask, as_coroutine, asker_of, first_serial
 from holdfast.runner.timer import LoopHandle, LoopTimer, nothing
 from holdfast.runner.violation import RefusingLoop, explain_foreign, place_of_caller, place_of_coroutine
 
@@ -222,7 +221,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         ready = self._ready
         if ready is None:
             return self._stray()
-        if type(callback).__name__ == "TaskStepMethWrapper":
+        if type(callback).__name__ == TASK_STEP_TYPE:
             self._check_step(callback)
         # Not `context or ...`: an empty context is falsy.
         handle = LoopHandle(callback, args, copy_context() if context is None else context)
@@ -231,7 +230,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
 
     def call_soon_threadsafe(self, *_: object, **__: object) -> LoopHandle:
         # Workflow code gets the error. A thread that has finished something for this run is outside and innocent.
-        if _get_running_loop() is self:
+        if get_running_loop_or_none() is self:
             raise self.refuse("loop.call_soon_threadsafe()")
         return self._stray()
 
@@ -356,7 +355,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 self._violate(str(foreign).replace("an unknown line", place_of_coroutine(coroutine)))
                 # It must not look awaited: the next turn would meet another error, which says nothing of the reason.
                 for future in awaited_futures(coroutine):
-                    future._asyncio_future_blocking = False  # noqa: SLF001 - as a task would do
+                    setattr(future, FUTURE_IS_AWAITED, False)
 
     def _stray(self) -> LoopHandle:
         """Answer a wake from outside: not with an error, as its caller is innocent, and without waking anything."""
@@ -385,7 +384,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def _leave(self, outside: Outside) -> None:
         self._ready = None
         self._is_running = False
-        if _get_running_loop() is not self:
+        if get_running_loop_or_none() is not self:
             self._violate("workflow code replaced the running event loop")
         if self.violation is not None:
             free_thread(self)
@@ -406,7 +405,7 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
                 if isinstance(getattr(handle.callback, "__self__", None), asyncio.Task):
                     # Not user code's error, which ends in its task, but one of stepping the task: it will never move
                     # again, and to go on would leave a run that waits for ever.
-                    if _get_running_loop() is self:  # else that is what went wrong
+                    if get_running_loop_or_none() is self:  # else that is what went wrong
                         self._violate(f"a task cannot go on: {error!r}")
                     return
                 self.call_exception_handler(
@@ -445,10 +444,10 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
         The first time all tasks are made, in the order in which they were given. Which one is handed
         out does not matter then, as they all end in one set.
         """
-        if getattr(coroutine, "__name__", "") == "_wrap_awaitable":
+        if getattr(coroutine, "__name__", "") == WRAPPING_COROUTINE:
             coroutine.close()  # ours takes its place
         if not self._prepared:
-            given = asker.f_locals["fs" if "fs" in asker.f_locals else "aws"]
+            given = asker.f_locals[AS_COMPLETED_GIVEN]
             if isinstance(given, (Iterator, set, frozenset)):
                 raise self._violate(
                     f"asyncio.as_completed at {place_of_caller()} starts coroutines in no fixed order. "

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from asyncio.events import _get_running_loop, _set_running_loop
-from asyncio.tasks import _leave_task, current_task  # the first is documented under "Extending asyncio"
+from asyncio.tasks import current_task
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holdfast.runner.asyncio_private import get_running_loop_or_none, leave_task, set_running_loop
+
 if sys.version_info >= (3, 14):
-    from asyncio.tasks import _swap_current_task
+    from holdfast.runner.asyncio_private import swap_current_task
 
 if TYPE_CHECKING:
     from holdfast.runner.loop import RunLoop
@@ -41,14 +42,14 @@ driving = _Driving()
 
 def take_over(loop: RunLoop, hold_generator: Callable[[AsyncGenerator[Any, Any]], None]) -> Outside:
     """Make `loop` the thread's running loop."""
-    outer, outer_task = _get_running_loop(), None
+    outer, outer_task = get_running_loop_or_none(), None
     if sys.version_info >= (3, 14) and outer is not None:
         # Else no task of ours could be entered when a drive is started from inside a task.
-        outer_task = _swap_current_task(outer, None)
+        outer_task = swap_current_task(outer, None)
     outside = (outer, outer_task, sys.get_asyncgen_hooks())
     # Without hooks of our own a generator would register with the outer loop, which would close it there.
     sys.set_asyncgen_hooks(hold_generator, None)
-    _set_running_loop(loop)
+    set_running_loop(loop)
     driving.loop = loop
     return outside
 
@@ -57,15 +58,15 @@ def give_back(outside: Outside) -> None:
     """Put back what `take_over` found."""
     outer, outer_task, hooks = outside
     driving.loop = None
-    _set_running_loop(outer)
+    set_running_loop(outer)
     sys.set_asyncgen_hooks(*hooks)
-    if sys.version_info >= (3, 14) and outer_task is not None:
-        _swap_current_task(outer, outer_task)
+    if sys.version_info >= (3, 14) and outer is not None and outer_task is not None:
+        swap_current_task(outer, outer_task)
 
 
 def free_thread(loop: asyncio.AbstractEventLoop) -> None:
     """Leave the task of `loop` that could not leave by itself, or no other could be entered (from 3.14 on)."""
-    _set_running_loop(loop)
+    set_running_loop(loop)
     task = current_task(loop)
     if task is not None:
-        _leave_task(loop, task)
+        leave_task(loop, task)

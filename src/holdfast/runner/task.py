@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio import tasks
-from asyncio.tasks import _GatheringFuture  # type: ignore[attr-defined]  # private, hence not declared
 from collections.abc import Awaitable, Coroutine
 from contextvars import Context
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 from zlib import crc32
 
 from holdfast.core.location import Scope
+from holdfast.runner.asyncio_private import ENSURE_FUTURE, ENSURE_FUTURE_INNER, GatheringFuture
 
 
 class RunFuture(asyncio.Future[Any]):
@@ -41,7 +40,7 @@ class RunTask(asyncio.Task[Any]):
         return self.serial
 
 
-class RunGather(_GatheringFuture):  # type: ignore[misc]
+class RunGather(GatheringFuture):  # type: ignore[misc]  # private, hence not declared
     """What `asyncio.gather` returns inside a run; see `RunLoop.get_debug`."""
 
     serial: int
@@ -62,23 +61,11 @@ def first_serial(run_id: str) -> int:
     return (crc32(run_id.encode()) & 0xFFFFF) << 40 if sys.maxsize > 2**32 else 0
 
 
-WAIT_FOR: CodeType = tasks.wait_for.__code__
-AS_COMPLETED: CodeType = (
-    tasks._AsCompletedIterator.__init__  # noqa: SLF001 - from 3.13 on it is a class
-    if hasattr(tasks, "_AsCompletedIterator")
-    else tasks.as_completed
-).__code__
-GATHER_INIT: CodeType = _GatheringFuture.__init__.__code__
-
-_ENSURE_FUTURE: CodeType = tasks.ensure_future.__code__
-_ENSURE_FUTURE_INNER: CodeType = getattr(tasks, "_ensure_future", tasks.ensure_future).__code__  # up to 3.11
-
-
 def asker_of(frame: FrameType) -> FrameType:
     """The frame that wants a task: the caller of `ensure_future` if `frame` is of that, else `frame` itself."""
     while True:
         code = frame.f_code
-        if code is not _ENSURE_FUTURE_INNER and code is not _ENSURE_FUTURE and code.co_name != "<setcomp>":
+        if code is not ENSURE_FUTURE_INNER and code is not ENSURE_FUTURE and code.co_name != "<setcomp>":
             return frame
         assert frame.f_back is not None, "a drive is below"
         frame = frame.f_back

@@ -13,7 +13,6 @@ smaller, and told with its last events; `--keep FOLDER` writes it there. The exi
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.core.errors import InvalidRequest
+from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.registry import Registry
 from holdfast.testing.simulation.plan import Plan, adversity_of, plan_of
 from holdfast.testing.simulation.shrink import shrunk
@@ -63,7 +63,7 @@ def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 10
     """
     if seeds < 1:
         raise InvalidRequest(f"seeds={seeds}: at least one has to be played")
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises where there is none
+    if get_running_loop_or_none() is not None:
         raise InvalidRequest("simulate has an event loop of its own: call it from a test that is not async")
     registry = source.registry if isinstance(source, Holdfast) else source
     for seed in range(first, first + seeds):

@@ -106,13 +106,21 @@ def tell(outcomes: Iterable[Outcome], hint: Hint | None = None, listeners: Itera
     if hint is not None:
         for loop, listener in listeners:
             by_loop.setdefault(loop, ([], []))[1].append(listener)
-    here = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises where there is none
+    here = running_loop()
     for loop, (settled, hinted) in by_loop.items():
         hand_over = loop.call_soon if loop is here else loop.call_soon_threadsafe
         try:
             hand_over(_receive, loop, settled, hint, hinted)
         except RuntimeError:  # the loop is closed: nobody waits there any more
             continue
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _receive(

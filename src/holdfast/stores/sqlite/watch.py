@@ -18,7 +18,7 @@ from functools import partial
 from holdfast.core.hint import Hint
 from holdfast.stores.sqlite.board import Board
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import Listener
+from holdfast.stores.sqlite.jobs import Listener, running_loop
 
 _SLOW_LOOK_SECONDS = 1.0
 _FIRST_LOOK_SECONDS = 0.005
@@ -176,7 +176,7 @@ class _Watch:
         """Stop. The loop's own thread does it, unless the loop is gone."""
         if self._loop.is_closed():
             self._close()
-        elif self._loop is _running_loop():
+        elif self._loop is running_loop():
             self._end()
         else:
             self._loop.call_soon_threadsafe(self._end)
@@ -223,10 +223,3 @@ def _checked(answer: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return answer
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

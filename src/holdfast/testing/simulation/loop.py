@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
+from holdfast.runner.asyncio_private import RoundLoop, run_handle
+
 
 class Process:
     """A process of the simulated world."""
@@ -43,7 +45,7 @@ class EndlessWork(Exception):
     """So much was done that it will never end."""
 
 
-class SimulatedLoop(asyncio.BaseEventLoop):
+class SimulatedLoop(RoundLoop):
     """Runs callbacks in the order they were scheduled, each in the name of its process."""
 
     def __init__(
@@ -91,9 +93,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._count += 1
         heapq.heappush(self._later, (when, self._count, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Take a moment, call, and take another moment: there are no threads."""
@@ -157,8 +156,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Let as much be done again as at the beginning."""
         self._callbacks_left = self._callback_limit
 
-    def _run_once(self) -> None:
-        """One round: what is due, or what is due next. Called by `run_forever`."""
+    def run_round(self) -> None:
+        """One round: what is due, or what is due next."""
         if not self._soon:
             self._seconds = max(self._seconds, self._next_due())
         while self._later and self._later[0][0] <= self._seconds:
@@ -175,7 +174,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 process.held_back.append(handle)
                 continue
             self.process = process
-            handle._run()  # noqa: SLF001 - as every event loop does
+            run_handle(handle)
             self.process = None
 
     def _next_due(self) -> float:
