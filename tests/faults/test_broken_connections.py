@@ -15,6 +15,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.stores.postgres.connections import Limits
 from holdfast.testing.postgres import PostgresProxy
+from tests.duration import lasting
 from tests.faults.app import Post, until
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
@@ -28,7 +29,7 @@ where application_name = 'holdfast'
   and datname = current_database()
 """
 
-pytestmark = pytest.mark.timeout(SECONDS * 10 + 60)
+pytestmark = lasting(SECONDS)
 
 
 @pytest.fixture

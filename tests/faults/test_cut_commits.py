@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.postgres import PostgresProxy
+from tests.duration import lasting
 from tests.faults.app import LIMIT_SECONDS, Post, letters, until, watch
 from tests.faults.statements import COMMIT, STATEMENTS
 
@@ -140,7 +141,7 @@ def some_of(statement: str) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None and next(numbers) % 3 == 0
 
 
-@pytest.mark.timeout(SECONDS * 10 + 60)
+@lasting(SECONDS)
 async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: Holdfast) -> None:
     post = Post(hf)
     async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50), post.sending():

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import RunHandle
 from holdfast.testing.postgres import PostgresProxy
+from tests.duration import lasting
 from tests.process.app import quick, story
 from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
 
@@ -19,7 +20,7 @@ LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
 
 
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@lasting(10 * ROUNDS)
 async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(crew: Crew) -> None:
     for round in range(ROUNDS):
         await freeze_once(crew, round)
@@ -73,7 +74,7 @@ async def freeze_once(crew: Crew, round: int) -> None:
 
 
 @pytest.mark.parametrize("crew", ["postgres"], indirect=True)
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@lasting(10 * ROUNDS)
 async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Crew) -> None:
     for round in range(ROUNDS):
         with PostgresProxy(crew.url) as proxy:

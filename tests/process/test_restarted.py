@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
 from holdfast import RunHandle, RunState
 from holdfast.testing.postgres import Databases, PostgresServer
+from tests.duration import lasting
 from tests.faults.app import insist
 from tests.process.app import quick
 from tests.process.crew import Crew, Hand, facts
@@ -47,7 +47,7 @@ async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator
         assert crew.complaints() == []
 
 
-@pytest.mark.timeout(SECONDS * 10 + 60)
+@lasting(SECONDS)
 async def test_workers_outlive_their_database(crew: Crew, postgres_server: PostgresServer) -> None:
     def crash() -> None:
         postgres_server.kill()

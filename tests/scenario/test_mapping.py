@@ -10,6 +10,7 @@ import pytest
 from holdfast import Context, InvalidRequest, JoinFailed, Registry, RunHandle, RunState
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from tests.duration import lasting
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -320,4 +321,4 @@ async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None
         assert await facts(run) == []
 
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = lasting(10)

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.guard import as_user
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.postgres.server import HOST, _free_port
+from tests.duration import lasting
 
 pytestmark = pytest.mark.long
 
@@ -71,7 +71,7 @@ def replicated() -> Iterator[tuple[PostgresServer, Standby]]:
             standby.stop()
 
 
-@pytest.mark.timeout(180)
+@lasting(20)
 async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() -> None:
     with replicated() as (primary, standby):
         async with Holdfast(standby.url) as hf:
