@@ -18,6 +18,7 @@ from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import Databases
 
 MEMORY_KINDS = ("memory", "replay")
@@ -28,9 +29,6 @@ STORE_KINDS = ("sqlite", "postgres")
 
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """Those in which users can keep tables of their own."""
-
-PATIENCE_SECONDS = 5.0
-"""How long a body may take in a test that knows it will end, on a machine that is busy with other things."""
 
 IMPATIENCE_SECONDS = 0.03
 """How long to wait for a body that is known not to end by itself."""
@@ -79,7 +77,7 @@ class Stage:
             always_replay=self.is_replaying,
             clock=self.clock,
             store=store if wrap is None else wrap(store),
-            patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else PATIENCE_SECONDS,
+            patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else GUARD_SECONDS,
         )
 
 

@@ -5,6 +5,7 @@ No more are ever held than a limit allows, nobody waits while there is a free sl
 """
 
 from __future__ import annotations
+import pytest
 
 import asyncio
 import heapq

@@ -1,6 +1,7 @@
 """A primary dies and its standby takes over: with both hosts in the URL, everybody finds it and goes on."""
 
 from __future__ import annotations
+import pytest
 
 import asyncio
 import shutil
