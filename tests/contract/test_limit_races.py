@@ -5,13 +5,14 @@ No more are ever held than a limit allows, nobody waits while there is a free sl
 """
 
 from __future__ import annotations
-import pytest
 
 import asyncio
 import heapq
 import random
 from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Next, Pause, Release, Resume, Suspend
 from holdfast.core.ids import new_id

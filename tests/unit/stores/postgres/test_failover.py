@@ -1,7 +1,6 @@
 """A primary dies and its standby takes over: with both hosts in the URL, everybody finds it and goes on."""
 
 from __future__ import annotations
-import pytest
 
 import asyncio
 import shutil
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.guard import as_user
