@@ -13,9 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast import Context, Holdfast, Registry, RunHandle, RunState, StoreUnavailable, step_info
-
-LIMIT_SECONDS = 30.0
-"""How long anything may take, on a machine that is busy with other things too."""
+from holdfast.testing.patience import guard
 
 workflows = Registry()
 
@@ -75,19 +73,12 @@ async def letters(ctx: Context, count: int) -> list[str]:
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
     """What a producer does that must not lose anything: the same again, with the same key, until it is accepted."""
-    async with asyncio.timeout(LIMIT_SECONDS):
+    async with guard("the store accepts what is asked for"):
         while True:
             try:
                 return await act()
             except StoreUnavailable:
                 await asyncio.sleep(0.02)
-
-
-async def until(is_so: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 def expected(number: int) -> list[Any]:
@@ -113,7 +104,7 @@ class Post:
                 yield
             finally:
                 self._is_over = True
-        async with asyncio.timeout(LIMIT_SECONDS):
+        async with guard(f"{len(self.runs)} runs have ended"):
             results = await asyncio.gather(*(run.result() for run in self.runs))
         assert results == [expected(number) for number in range(len(results))]
 

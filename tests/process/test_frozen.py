@@ -97,7 +97,7 @@ async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
     frozen.signal(signal.SIGSTOP)
     await crew.until("the process stands still", lambda: is_stopped(frozen))
     crew.gate(over).touch()
-    heir = await crew.hire(lease=30)
+    heir = await crew.hire()
     await crew.result(runs[over])
     await crew.begun(runs[shared], "middle", heir)
     before = [await everything(run) for run in runs.values()]
@@ -124,13 +124,13 @@ async def test_a_worker_that_was_stopped_begins_no_step_that_another_has_done(cr
     """It was stopped before it heard that a step is recorded, and hears that when its lease has long been over."""
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     with PostgresProxy(crew.url) as proxy:
-        frozen = await crew.ready(crew.launch(proxy.url, lease=LEASE_SECONDS))
+        frozen = await crew.ready(crew.launch(proxy.url, lease=4))
         await crew.begun(run, "middle", frozen)
-        await asyncio.to_thread(proxy.delay, to_client=LEASE_SECONDS / 2)
+        await asyncio.to_thread(proxy.delay, to_client=3.5)
         crew.gate().touch()
         await crew.until("the step is recorded", partial(is_recorded, run, "middle"))
         frozen.signal(signal.SIGSTOP)
-        heir = await crew.hire(lease=30)
+        heir = await crew.hire()
         await crew.result(run)
 
         frozen.signal(signal.SIGCONT)
