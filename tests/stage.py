@@ -18,6 +18,7 @@ from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import Databases
 
 MEMORY_KINDS = ("memory", "replay")
@@ -29,8 +30,8 @@ STORE_KINDS = ("sqlite", "postgres")
 DATABASE_KINDS = ("sqlite", "sqlite replay", "postgres")
 """Those in which users can keep tables of their own."""
 
-PATIENCE_SECONDS = 5.0
-"""How long a body may take in a test that knows it will end, on a machine that is busy with other things."""
+SLOWNESS = "kept the worker's loop"
+"""What a worker logs of code that takes longer than it should."""
 
 IMPATIENCE_SECONDS = 0.03
 """How long to wait for a body that is known not to end by itself."""
@@ -79,7 +80,7 @@ class Stage:
             always_replay=self.is_replaying,
             clock=self.clock,
             store=store if wrap is None else wrap(store),
-            patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else PATIENCE_SECONDS,
+            patience_seconds=IMPATIENCE_SECONDS if has_endless_bodies else GUARD_SECONDS,
         )
 
 
@@ -110,7 +111,11 @@ async def facts(run: RunHandle[Any]) -> list[str]:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged as a warning or worse; not that the machine was slow, which is no fault of ours."""
+    """What was logged as a warning or worse."""
     records = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    texts = [record.getMessage() for record in records]
-    return [text for text in texts if "kept the worker's loop" not in text]
+    return [record.getMessage() for record in records if not is_of_slowness(record)]
+
+
+def is_of_slowness(record: logging.LogRecord) -> bool:
+    """Whether it tells that code took long, which it does on a machine that is busy with other things."""
+    return SLOWNESS in record.getMessage()

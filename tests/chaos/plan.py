@@ -19,8 +19,8 @@ LONGEST_LEASE_SECONDS = 20.0
 class Plan:
     """`pace` is how many jobs a second each producer begins, up to `most` (0: no end); `kinds` and `blows` none: all.
 
-    `slack_seconds` is how much longer than a lease and a second a takeover may take, where the machine is busy with
-    other things too.
+    It goes on for longer than `seconds` until `least_blows` have fallen and `least_runs` were accepted. If it
+    `is_timed`, a takeover that comes too late counts as a violation.
     """
 
     seconds: float
@@ -34,8 +34,9 @@ class Plan:
     most: int = 0
     kinds: tuple[str, ...] = ()
     blows: tuple[str, ...] = ()
-    settle_seconds: float = 90.0
-    slack_seconds: float = 0.0
+    least_blows: int = 0
+    least_runs: int = 0
+    is_timed: bool = False
 
 
 def fitted(plan: Plan) -> Plan:
@@ -61,4 +62,5 @@ def of_kills(seed: str) -> Plan:
         most=KILLS_RUNS,
         kinds=("chain",),
         blows=("kill",),
+        is_timed=True,
     )

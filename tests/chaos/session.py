@@ -30,7 +30,7 @@ async def hold(store: str, plan: Plan, display: Display, folder: Path | None = N
         storm = Storm(place, plan, display)
         async with storm.crew.hf:
             evidence = await storm.rage()
-            verdict = judge(evidence, store, plan.seed, plan.slack_seconds)
+            verdict = judge(evidence, store, plan.seed, is_timed=plan.is_timed)
             if not verdict.is_good:
                 proof = await _proof(storm, evidence, verdict)
                 (where / "evidence.json").write_bytes(msgspec.json.encode(evidence))

@@ -13,6 +13,7 @@ from functools import partial
 
 from holdfast import StoreUnavailable
 from holdfast.core.ports import ScheduleQuery
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.chaos import load
 from tests.chaos.display import Display
 from tests.chaos.evidence import Evidence, Fate, Remark
@@ -22,13 +23,11 @@ from tests.chaos.plan import Plan
 from tests.chaos.witness import Witness
 from tests.faults.app import insist
 from tests.process.app import make_tables
-from tests.process.crew import COMPLAINTS, LIMIT_SECONDS, Crew, Hand, is_stopped
+from tests.process.crew import COMPLAINTS, Crew, Hand, is_stopped
 
 GRACE_SECONDS = 2.0
 CONCURRENCY = 100
 SCHEDULE = "tick"
-START_SECONDS = 120.0
-"""How long workers may take to start, on a machine that is very busy."""
 LONGER = (1.1, 1.6)
 """Between so many leases a worker is stopped."""
 
@@ -86,7 +85,7 @@ class Storm:
         self._refill()
         for slot in range(self.plan.producers):
             self._produce(slot)
-        await self._until(self._has_begun, START_SECONDS)
+        await self._until(self._has_begun)
         self._begun = time.monotonic()
 
     async def _has_begun(self) -> bool:
@@ -135,10 +134,8 @@ class Storm:
 
     async def _tell(self) -> None:
         while True:
-            accepted = sum(self._journal(slot).count(b'"what":"start"') for slot in self._producers)
-            self._display.show(
-                time.monotonic() - self._begun, accepted, self.witness.ended, self.blows, self.witness.slowest
-            )
+            seconds = time.monotonic() - self._begun
+            self._display.show(seconds, self._accepted(), self.witness.ended, self.blows, self.witness.slowest)
             await asyncio.sleep(self._display.pause_seconds)
 
     async def _disturb(self) -> None:
@@ -146,9 +143,10 @@ class Storm:
         names, weights = list(blows), [blow.weight for blow in blows.values()]
         until = time.monotonic() + self.plan.seconds
         async with asyncio.TaskGroup() as group:
-            while (left := until - time.monotonic()) > 0:
+            while (left := until - time.monotonic()) > 0 or self._is_little():
                 spread = 1.0 if self.plan.is_steady else self._chance.uniform(0.5, 1.5)
-                await asyncio.sleep(min(left, self.plan.pause_seconds * spread))
+                pause = self.plan.pause_seconds * spread
+                await asyncio.sleep(min(left, pause) if left > 0 else pause)
                 hands = self._ready()
                 if len(hands) < 2:
                     continue  # somebody has to be there who takes over
@@ -160,6 +158,13 @@ class Storm:
                 self.blows[name] += 1
                 self._note_deaths()
                 self._refill()
+
+    def _is_little(self) -> bool:
+        """Whether too little has happened so far, on a machine that is busy with other things."""
+        return self.blows.total() < self.plan.least_blows or self._accepted() < self.plan.least_runs
+
+    def _accepted(self) -> int:
+        return sum(self._journal(slot).count(b'"what":"start"') for slot in self._producers)
 
     def _all_blows(self) -> Mapping[str, Blow]:
         all_blows = {
@@ -198,7 +203,7 @@ class Storm:
         stops.append((time.time(), float("inf")))
         hand.signal(signal.SIGSTOP)
         try:
-            await self._until(lambda: _stands(hand), LIMIT_SECONDS)
+            await self._until(lambda: _stands(hand))
             with self.place.outage() if self.place.waits_for(hand) else nullcontext():
                 await asyncio.sleep(self.plan.lease_seconds * chance.uniform(*LONGER))
         finally:
@@ -224,17 +229,17 @@ class Storm:
             for slot in self._producers
             for one in {one.run_id: one for one in self._journal(slot) if one.what == "start"}.values()
         )
-        await self._until(partial(self._is_quiet, waiting), self.plan.settle_seconds)
+        await self._until(partial(self._is_quiet, waiting))
         for hand in self.crew.hands:
             if hand.is_alive and not hand.is_leaving:
                 hand.leave()
-        await self._until(self._are_gone, LIMIT_SECONDS)
+        await self._until(self._are_gone)
 
     async def _close(self, slot: int) -> None:
         if self._producers[slot].is_alive and not self.plan.most:
             self._producers[slot].leave()
         for _ in range(3):
-            await self._until(lambda: self._has_left(slot), self.plan.settle_seconds)
+            await self._until(lambda: self._has_left(slot))
             if self._producers[slot].process.poll() == 0:
                 return
             self._produce(slot, closing=not self.plan.most)
@@ -258,8 +263,9 @@ class Storm:
     async def _are_gone(self) -> bool:
         return not any(hand.is_alive for hand in self.crew.hands)
 
-    async def _until(self, is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        limit = time.monotonic() + seconds
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Wait, but not for ever: what is not so in the end is in the evidence."""
+        limit = time.monotonic() + GUARD_SECONDS
         while not await is_so() and time.monotonic() < limit:
             await asyncio.sleep(0.05)
 

@@ -305,14 +305,14 @@ def test_every_invariant_has_something_planted() -> None:
 def test_a_takeover_that_took_too_long_spoils_the_verdict() -> None:
     in_time, late = lost(killed_at=LATER - 1.5), lost(killed_at=LATER - 2.5)
 
-    assert judge(in_time, "sqlite", "s", 0).is_good
-    assert not judge(late, "sqlite", "s", 0).is_good
-    assert judge(late, "sqlite", "s", 1).is_good
-    assert judge(late, "sqlite", "s", 0).figures.takeover_most == pytest.approx(2.5)
+    assert judge(in_time, "sqlite", "s", is_timed=True).is_good
+    assert not judge(late, "sqlite", "s", is_timed=True).is_good
+    assert judge(late, "sqlite", "s").is_good
+    assert judge(late, "sqlite", "s").figures.takeover_most == pytest.approx(2.5)
 
 
 def test_a_verdict_tells_what_is_wrong_with_which_run() -> None:
-    verdict = judge(PLANTED["a lost run"][2], "sqlite", "s", 0)
+    verdict = judge(PLANTED["a lost run"][2], "sqlite", "s")
 
     lines = list(verdict.lines())
 

@@ -16,25 +16,25 @@ from tests.chaos.display import Display
 from tests.chaos.places import names
 from tests.chaos.plan import Plan
 from tests.chaos.session import hold
+from tests.duration import lasting
 
 pytestmark = pytest.mark.long
 
 SECONDS = max(40.0, float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "0")))
 """How long blows fall; then there is the calm after it."""
-SLACK_SECONDS = 15.0
-"""The machine is busy with other tests, and every worker may be about to start."""
+BLOWS, RUNS = round(SECONDS / 8), round(2 * SECONDS)
+"""At least so many, so that every invariant has something to be checked of."""
 
 
-@pytest.mark.timeout(SECONDS * 2 + 240)
+@lasting(2 * SECONDS)
 @pytest.mark.parametrize("store", names())
 async def test_every_invariant_holds_in_a_storm(store: str, tmp_path: Path) -> None:
     seed = os.environ.get("HOLDFAST_CHAOS_SEED") or secrets.token_hex(4)
-    plan = Plan(seconds=SECONDS, seed=seed, producers=1, pause_seconds=0.9, slack_seconds=SLACK_SECONDS)
+    plan = Plan(seconds=SECONDS, seed=seed, producers=1, pause_seconds=0.9, least_blows=BLOWS, least_runs=RUNS)
 
     verdict = await hold(store, plan, Display(), tmp_path)
 
     told = "\n".join(verdict.lines())
     sys.stdout.write(told)
     assert verdict.is_good, told
-    assert sum(verdict.figures.blows.values()) >= SECONDS / 8, "hardly any worker was ready to be disturbed"
-    assert {check.invariant for check in verdict.checks if check.count == 0} <= {"takeover"}
+    assert [check.invariant for check in verdict.checks if check.count == 0] == []

@@ -15,6 +15,7 @@ from holdfast.core.model import Lease, TypeChange
 from holdfast.core.ports import Query, Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
+from holdfast.testing.patience import GUARD_SECONDS
 
 CLAIMERS = 8
 RUNS = 200
@@ -41,7 +42,7 @@ def on_threads(make_store: MakeStore, claimer: Callable[[Store, str], Awaitable[
     async def run(worker: str) -> list[Lease]:
         store = make_store()
         await store.open()
-        together.wait(timeout=30)
+        together.wait(timeout=GUARD_SECONDS)
         try:
             return await claimer(store, worker)
         finally:

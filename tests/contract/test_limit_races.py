@@ -24,6 +24,7 @@ from holdfast.stores.memory.state import Record, State
 from holdfast.testing.contract.arrange import an_id, checkpoint_for, claim, fail, for_message, succeed
 from tests.contract.slots import check_slots
 from tests.contract.test_races import RACES, stores
+from tests.duration import lasting
 
 __all__ = ["stores"]
 
@@ -36,7 +37,7 @@ LIVE = frozenset(state for state in RunState if not state.is_end)
 
 Stores = Sequence[Store]
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, lasting(RACES / 50)]
 
 
 def some_runs(count: int = RUNS) -> list[Intent]:

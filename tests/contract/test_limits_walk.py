@@ -51,6 +51,7 @@ from holdfast.testing.contract.arrange import (
     succeed,
 )
 from tests.contract.slots import check_slots
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 TYPES = ("a", "b")
@@ -220,6 +221,7 @@ ACTIONS = (
 
 
 @pytest.mark.both_tiers
+@lasting(WALKS / 20)
 async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> None:
     for seed in range(WALKS):
         walker = Walker(seed)

@@ -30,6 +30,7 @@ from holdfast.stores.postgres.working import WorkingSet
 from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
@@ -39,11 +40,13 @@ STEPS = 50
 
 
 @pytest.mark.both_tiers
+@lasting(EXAMPLES / 5)
 def test_the_sqlite_store_answers_like_the_model(tmp_path: Path) -> None:
     drive(StoreMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
 @pytest.mark.both_tiers
+@lasting(POSTGRES_EXAMPLES)
 def test_the_postgres_store_answers_like_the_model(
     postgres_databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +200,7 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
 
 
 @pytest.mark.long
+@lasting(20)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, *BUGS[bug], bug)

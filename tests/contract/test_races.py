@@ -38,6 +38,7 @@ from holdfast.testing.contract.arrange import (
     for_message,
     succeed,
 )
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 RACES = amount(short=40, long=400, variable="HOLDFAST_RACES")
@@ -46,7 +47,7 @@ WIDTH = 10
 
 Stores = Sequence[Store]
 
-pytestmark = pytest.mark.both_tiers
+pytestmark = [pytest.mark.both_tiers, lasting(RACES / 50)]
 
 DEADLOCKS = "select deadlocks from pg_stat_database where datname = current_database()"
 OTHERS = """

@@ -22,6 +22,7 @@ from holdfast.stores.memory.state import State
 from holdfast.testing.postgres import Databases
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 EXAMPLES = amount(short=10, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
@@ -30,11 +31,13 @@ STEPS = 30
 
 
 @pytest.mark.both_tiers
+@lasting(EXAMPLES / 5)
 def test_the_sqlite_store_keeps_schedules_like_the_model(tmp_path: Path) -> None:
     drive(ScheduleMachine, sqlite_stores(tmp_path), settings(max_examples=EXAMPLES), STEPS)
 
 
 @pytest.mark.both_tiers
+@lasting(POSTGRES_EXAMPLES)
 def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: Databases) -> None:
     with ExitStack() as lent:
         stores = postgres_stores(postgres_databases, lent)
@@ -79,6 +82,7 @@ BUGS: dict[Callable[..., object], str] = {
 
 
 @pytest.mark.long
+@lasting(20)
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_machine_notices(bug: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     infect(monkeypatch, schedules, BUGS[bug], bug)

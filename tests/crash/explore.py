@@ -28,6 +28,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.ports import Query
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import Databases, PostgresServer
 from holdfast.testing.programs.comparison import Played, problems
 from holdfast.testing.programs.expectation import Outcome
@@ -36,9 +37,6 @@ from holdfast.testing.programs.performer import build
 from holdfast.testing.programs.vocabulary import Gardener
 from tests.crash.rehearsal import Faults, Rehearsal, Script
 from tests.stage import Stage, lent
-
-PLAY_SECONDS = 30
-"""So long may one play take, in real time; one that takes longer hangs."""
 
 
 class Mismatch(AssertionError):
@@ -103,7 +101,7 @@ async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool =
     rehearsal = Rehearsal(script, stage, faults)
     async with rehearsal.harness as h:
         try:
-            async with asyncio.timeout(PLAY_SECONDS):
+            async with asyncio.timeout(GUARD_SECONDS):
                 await rehearsal.play()
         except TimeoutError:
             stuck = [f"{info.id}: {await h.run(info.id).explain()}" async for info in h.list() if not info.state.is_end]

@@ -16,6 +16,7 @@ from holdfast.core.ports import Query, Store
 from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.programs.ledger import Ledger
 from tests.stage import Stage
 
@@ -66,7 +67,7 @@ class Rehearsal:
         app = Registry()
         script.build(app, self.ledger)
         self.harness = _Hall(
-            app, always_replay=stage.is_replaying, clock=stage.clock, store=self.store, patience_seconds=5
+            app, always_replay=stage.is_replaying, clock=stage.clock, store=self.store, patience_seconds=GUARD_SECONDS
         )
         self.harness.is_closed = self.store.disturbed.is_set
 

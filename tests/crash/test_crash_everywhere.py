@@ -16,6 +16,7 @@ from holdfast.testing.postgres import Databases
 from tests.crash.compositions import COMPOSITIONS
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.crash.scripts import SCRIPTS
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.stage import lent
 
@@ -91,6 +92,7 @@ async def test_a_crash_at_any_call_changes_nothing_on_sqlite(script: Script, whe
         compare(undisturbed, await play(script, "sqlite", folder, crashes=((number, when),)))
 
 
+@lasting(60 / CRASHES_APART)
 @either
 @scripts
 async def test_a_crash_at_any_call_changes_nothing_on_postgres(

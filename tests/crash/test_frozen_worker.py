@@ -15,6 +15,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.ports import Query
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import guarded, until
 from holdfast.worker.worker import Worker
 from tests.stage import Stage, facts
 
@@ -31,7 +32,7 @@ class Scene:
 
     async def take_over(self) -> None:
         """Let the first worker's leases end while it is frozen, and a second worker begin."""
-        await asyncio.wait_for(self.faults.frozen.wait(), 5)
+        await guarded("the first worker is frozen", self.faults.frozen.wait())
         while self.faults.under_way:
             await asyncio.sleep(0.001)
         self.h.clock.pass_to(self.h.clock.now() + (LEASE_SECONDS + 1) * SECOND)
@@ -208,7 +209,7 @@ async def test_expiry_alone_ends_nothing(tmp_path: Path) -> None:
     async with scene(stage, app) as s:
         s.faults.freeze("checkpoint")
         run = await s.h.start(shop)
-        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        await guarded("the first worker is frozen", s.faults.frozen.wait())
         s.h.clock.pass_to(s.h.clock.now() + 100 * LEASE_SECONDS * SECOND)
         await s.go_on()
         assert (await run.info()).state is RunState.SUCCEEDED
@@ -251,7 +252,7 @@ async def test_a_suspension_written_too_late_does_not_put_the_run_to_sleep(stage
     async with scene(stage, app, has_endless_bodies=True) as s:
         s.faults.freeze("checkpoint")
         run = await s.h.start(shop)
-        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        await guarded("the first worker is frozen", s.faults.frozen.wait())
         await run.send("go")
         await s.take_over()
         await s.go_on()
@@ -280,7 +281,7 @@ async def test_a_cancelled_run_stays_cancelled_whatever_a_frozen_worker_writes(s
             await asyncio.sleep(0.001)
         s.faults.freeze("checkpoint")
         run = await s.h.start(shop)
-        await asyncio.wait_for(s.faults.frozen.wait(), 5)
+        await guarded("the first worker is frozen", s.faults.frozen.wait())
         assert await run.cancel("enough")
         await s.go_on()
         assert (await run.info()).state is RunState.CANCELLED
@@ -305,8 +306,7 @@ async def test_renewing_what_another_worker_holds_tells_so_and_changes_nothing(s
         before = await run.info()
         s.faults.thaw()
         await s.first.renew()
-        await asyncio.sleep(0.01)
-        assert s.first.is_idle
+        await until("the first worker has nothing to do", lambda: s.first.is_idle)
         after = await run.info()
         assert (after.worker, after.ready_at) == (before.worker, before.ready_at)
         opened.set()

@@ -20,6 +20,7 @@ import pytest
 from holdfast import Registry
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.programs.ledger import Ledger
 from tests.crash import programs
 from tests.crash.rehearsal import Fault, Outcome, Script, play
@@ -127,7 +128,7 @@ async def test_random_programs_replay_alike_in_another_process_with_another_hash
         env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)},
         cwd=root,
         capture_output=True,
-        timeout=50,
+        timeout=GUARD_SECONDS,
         check=False,
     )
     assert replayed.returncode == 0, replayed.stderr.decode()

@@ -16,6 +16,7 @@ from holdfast.testing.programs.effects import NOTHING, Check, Effect, Maybe, Par
 from holdfast.testing.programs.interpreter import Interpreter
 from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 PROGRAMS = amount(short=40, long=320, variable="HOLDFAST_VOCABULARY")
@@ -29,6 +30,7 @@ def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.both_tiers
+@lasting(PROGRAMS / BATCHES)
 @pytest.mark.parametrize("batch", range(BATCHES))
 async def test_random_programs_come_to_the_end_that_an_interpreter_says(
     batch: int, tmp_path: Path, postgres_databases: Databases

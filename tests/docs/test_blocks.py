@@ -17,8 +17,10 @@ from types import ModuleType
 import pytest
 
 from holdfast import Holdfast
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import find_installation
 from tests.docs.page import Block, Page, pages
+from tests.duration import lasting
 
 RUNNABLE = ("python", "sql")
 PAGES = [page for page in pages() if any(page.blocks(language) for language in RUNNABLE)]
@@ -41,7 +43,7 @@ def url(page: Page, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
             psql(address, f"drop owned by {role} cascade; drop role {role};")
 
 
-@pytest.mark.timeout(180)  # a page may start servers of its own
+@lasting(20)  # a page may start servers of its own
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_in_order(
     page: Page, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +75,13 @@ def psql(url: str, text: str) -> str:
     """What psql prints when somebody types this, errors included."""
     command = [str(find_installation().psql), "--no-psqlrc", "--quiet", "--set", "VERBOSITY=terse", url]
     typed = subprocess.run(
-        command, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=50, check=True
+        command,
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=GUARD_SECONDS,
+        check=True,
     )
     return typed.stdout
 

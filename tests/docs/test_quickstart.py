@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.docs.page import DOCS, Page
 
 
@@ -27,16 +28,16 @@ def shop(tmp_path: Path) -> Path:
 
 def test_a_run_survives_the_death_of_its_worker(shop: Path) -> None:
     with _worker(shop) as first:
-        _holdfast(shop, "start", "shop.checkout.v1", "order=17", "cents:=1999", "wait:=2", "--key", "order-17")
+        _holdfast(shop, "start", "shop.checkout.v1", "order=17", "cents:=1999", "wait:=5", "--key", "order-17")
         assert first.stdout is not None
         assert first.stdout.readline() == "charging 1999 cents for order 17\n"
         asyncio.run(_until_charged(shop))  # killed before the payment is recorded, it would be made again
         first.send_signal(signal.SIGKILL)
 
     with _worker(shop) as second:
-        result = _holdfast(shop, "result", "key:order-17", "--wait", "--timeout", "30")
+        result = _holdfast(shop, "result", "key:order-17", "--wait", "--timeout", f"{GUARD_SECONDS:g}")
         second.send_signal(signal.SIGTERM)
-        printed, _ = second.communicate(timeout=30)
+        printed, _ = second.communicate(timeout=GUARD_SECONDS)
 
     assert '"parcel": "parcel-17"' in result
     assert printed == "packing order 17\n"

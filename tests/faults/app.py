@@ -14,9 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast import Context, Holdfast, Registry, RunHandle, RunState, StoreUnavailable, step_info
-
-LIMIT_SECONDS = 240.0
-"""Guard against a hang, below that of the test itself, so that a failure says what was waited for."""
+from holdfast.testing.patience import guard
 
 workflows = Registry()
 
@@ -76,31 +74,14 @@ async def letters(ctx: Context, count: int) -> list[str]:
     return [await ctx.receive("word", type=str) for _ in range(count)]
 
 
-@asynccontextmanager
-async def waiting_for(what: str, seconds: float = LIMIT_SECONDS) -> AsyncIterator[None]:
-    """Wait inside of this block, but not for ever; the failure says for what."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise AssertionError(f"waited {seconds:g} s for {what}") from error
-
-
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
     """What a producer does that must not lose anything: the same again, with the same key, until it is accepted."""
-    async with waiting_for("a request to be accepted"):
+    async with guard("the store accepts what is asked for"):
         while True:
             try:
                 return await act()
             except StoreUnavailable:
                 await asyncio.sleep(0.02)
-
-
-async def until(is_so: Callable[[], bool], seconds: float = LIMIT_SECONDS) -> None:
-    """Wait until something is so."""
-    async with waiting_for("a condition of the test", seconds):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 def expected(number: int) -> list[Any]:
@@ -127,7 +108,7 @@ class Post:
                 yield
             finally:
                 self._is_over = True
-        async with waiting_for(f"the results of {len(self.runs)} parcels"):
+        async with guard(f"{len(self.runs)} runs have ended"):
             results = await asyncio.gather(*(run.result() for run in self.runs))
         assert results == [expected(number) for number in range(len(results))]
 

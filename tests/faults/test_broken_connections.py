@@ -14,12 +14,17 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.stores.postgres.connections import Limits
+from holdfast.testing.patience import until
 from holdfast.testing.postgres import PostgresProxy
-from tests.faults.app import Post, until
+from tests.duration import lasting
+from tests.faults.app import Post
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
 PAUSE_SECONDS = 0.2
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 10.0
+"""Not lost by what happens here, where the machine is busy with other things too."""
+BREAKS = SECONDS / PAUSE_SECONDS
+"""At least so many connections break."""
 
 _END_ALL = """
 select count(pg_terminate_backend(pid))
@@ -28,7 +33,7 @@ where application_name = 'holdfast'
   and datname = current_database()
 """
 
-pytestmark = pytest.mark.timeout(SECONDS * 10 + 300)
+pytestmark = lasting(SECONDS)
 
 
 @pytest.fixture
@@ -46,11 +51,10 @@ async def test_sessions_may_be_terminated_all_the_time(hf: Holdfast, postgres_ur
         post.sending(),
     ):
         until_then = time.monotonic() + SECONDS
-        while time.monotonic() < until_then:
+        while time.monotonic() < until_then or ended < BREAKS:
             await asyncio.sleep(PAUSE_SECONDS)
             ended += (await (await administrator.execute(_END_ALL)).fetchone() or (0,))[0]
 
-    assert ended > SECONDS / PAUSE_SECONDS
     await post.check(may_be_late=True)
 
 
@@ -59,11 +63,10 @@ async def test_connections_may_be_cut_all_the_time(hf: Holdfast, proxy: Postgres
     cut = 0
     async with hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
         until_then = time.monotonic() + SECONDS
-        while time.monotonic() < until_then:
+        while time.monotonic() < until_then or cut < BREAKS:
             await asyncio.sleep(PAUSE_SECONDS)
             cut += await asyncio.to_thread(proxy.cut)
 
-    assert cut > SECONDS / PAUSE_SECONDS
     await post.check(may_be_late=True)
 
 
@@ -83,14 +86,14 @@ async def test_connections_that_lead_nowhere_are_given_up(
 ) -> None:
     post = Post(hf)
     async with hf.worker(lease_seconds=LEASE_SECONDS), post.sending():
-        await until(lambda: len(post.runs) > 3)
+        await until("some parcels are sent", lambda: len(post.runs) > 3)
         await asyncio.to_thread(proxy.black_hole)
-        await until(lambda: "does not answer" in caplog.text)
+        await until("the silence is noticed", lambda: "does not answer" in caplog.text)
         accepted = proxy.accepted
-        await until(lambda: proxy.accepted > accepted)
+        await until("another connection is tried", lambda: proxy.accepted > accepted)
         # Whatever was sent into the void arrives now: late, and from nobody who waits for the answer.
         await asyncio.to_thread(proxy.heal)
         sent = len(post.runs)
-        await until(lambda: len(post.runs) > sent + 3)
+        await until("more parcels are sent", lambda: len(post.runs) > sent + 3)
 
     await post.check(may_be_late=True)

@@ -15,13 +15,15 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import Holdfast, RunState, StoreUnavailable
+from holdfast.testing.patience import GUARD_SECONDS, until
 from holdfast.testing.postgres import PostgresProxy
-from tests.faults.app import LIMIT_SECONDS, Post, letters, until, watch
+from holdfast.worker import heart
+from tests.duration import lasting
+from tests.faults.app import Post, letters, watch
 from tests.faults.statements import COMMIT, STATEMENTS
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)
-LEASE_SECONDS = 3.0
 
 CUTS = {name: round(SECONDS / 8 * (1 if name == "renew" else 8)) for name in STATEMENTS}
 """How many of each before and as many after it; heartbeats are too few for more."""
@@ -69,7 +71,7 @@ async def test_messages_cut_off_arrive_once_and_in_order(proxy: PostgresProxy, h
         with cut():
             await run.send("word", word)
     async with hf.worker():
-        assert await run.result(timeout=LIMIT_SECONDS) == words
+        assert await run.result(timeout=GUARD_SECONDS) == words
 
 
 @around
@@ -82,7 +84,7 @@ async def test_events_cut_off_reach_everybody_once(proxy: PostgresProxy, hf: Hol
             # Nobody else commits meanwhile: the worker is idle.
             with cut():
                 assert await hf.emit(f"topic-{number}", number) == 2
-            assert [await run.result(timeout=LIMIT_SECONDS) for run in runs[number]] == [number] * 2
+            assert [await run.result(timeout=GUARD_SECONDS) for run in runs[number]] == [number] * 2
             assert await hf.emit(f"topic-{number}", "nobody waits") == 0
 
 
@@ -113,7 +115,7 @@ async def test_a_start_cut_off_goes_to_the_worker_it_was_leased_to(
             with cut(STATEMENTS["create"]):
                 run = await hf.start(letters, 0)
 
-            assert await run.result(timeout=LIMIT_SECONDS) == []
+            assert await run.result(timeout=GUARD_SECONDS) == []
             assert [fact.event for fact in await run.audit()] == ["created", "claimed", "succeeded"]
 
 
@@ -125,7 +127,7 @@ async def test_a_start_whose_producer_gave_up_is_not_lost_on_his_worker(proxy: P
             await hf.start(letters, 0, key="k")
         rule.end()
 
-        assert await hf.run(key="k").result(timeout=LIMIT_SECONDS) == []
+        assert await hf.run(key="k").result(timeout=GUARD_SECONDS) == []
 
     assert rule.hits >= 3
     info = await hf.run(key="k").info()
@@ -140,16 +142,19 @@ def some_of(statement: str) -> Callable[[str], bool]:
     return lambda text: pattern.search(text) is not None and next(numbers) % 3 == 0
 
 
-@pytest.mark.timeout(SECONDS * 10 + 300)
-async def test_nothing_is_lost_or_doubled_under_load(proxy: PostgresProxy, hf: Holdfast) -> None:
+@lasting(SECONDS)
+async def test_nothing_is_lost_or_doubled_under_load(
+    proxy: PostgresProxy, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heart, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are beats to be cut off
     post = Post(hf)
-    async with hf.worker(lease_seconds=LEASE_SECONDS, concurrency=50), post.sending():
+    async with hf.worker(concurrency=50), post.sending():
         rules = [
             proxy.cut_around_commit(some_of(statement), before=before, count=CUTS[name])
             for name, statement in STATEMENTS.items()
             for before in (True, False)
         ]
-        await until(lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()), LIMIT_SECONDS + SECONDS * 2)
+        await until("all cuts are made", lambda: sum(rule.hits for rule in rules) == 2 * sum(CUTS.values()))
 
     await post.check()
     cuts = sum(rule.hits for rule in rules)

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast import Holdfast
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import PostgresProxy
 from holdfast.testing.proxy import FaultProxy, Tap, Verdict
-from tests.faults.app import LIMIT_SECONDS, Post, letters, workflows
+from tests.faults.app import Post, letters, workflows
 
 IDLE_SECONDS = 5.0
 
@@ -37,7 +38,7 @@ async def test_an_idle_worker_asks_less_than_once_a_second(hf: Holdfast, proxy: 
         await asyncio.sleep(IDLE_SECONDS)
         heard = list(ear.statements)
         await run.send("word", "still there?")
-        assert await run.result(timeout=LIMIT_SECONDS) == ["still there?"]
+        assert await run.result(timeout=GUARD_SECONDS) == ["still there?"]
 
     assert len(heard) < IDLE_SECONDS, heard
 
@@ -74,7 +75,7 @@ async def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, options: s
             for _ in range(20):
                 run = await hf.start(letters, 1)
                 await run.send("word", "again")
-                await run.result(timeout=LIMIT_SECONDS)
+                await run.result(timeout=GUARD_SECONDS)
 
     assert names
     assert any(names) == is_prepared

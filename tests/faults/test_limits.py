@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, step_info
+from holdfast.testing.patience import guard
 from holdfast.testing.postgres import PostgresProxy
-from tests.faults.app import BOOK, Post, insist, waiting_for
+from tests.faults.app import BOOK, Post, insist
 
 ROUNDS = round(float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")))
 """So often all connections are cut."""
@@ -55,7 +56,7 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
 
         async def look_until(*, taken: int = 0, ended: int = 0) -> None:
             nonlocal most, done
-            async with waiting_for(f"{taken} slots to be taken and {ended} errands to end"):
+            async with guard(f"{taken} slots are taken and {ended} errands have ended"):
                 while most < taken or done < ended:
                     ((held, have, done),) = await (await onlooker.execute(_USE)).fetchall()
                     most = max(most, held, have)

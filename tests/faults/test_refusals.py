@@ -15,6 +15,7 @@ import pytest
 from holdfast import Holdfast, HoldfastError, SchemaOutOfDate, StoreUnavailable
 from holdfast.cli.exits import ExitCode
 from holdfast.stores.postgres import connections
+from holdfast.testing.patience import guard
 from tests.faults.app import letters, workflows
 
 NOBODY = "nobody listens there; is the server running, and are host and port right?"
@@ -144,7 +145,7 @@ async def test_a_worker_that_cannot_begin_ends_with_the_reason(postgres_url: str
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(30):
+        async with guard("the worker ends"):
             said, _ = await worker.communicate()
 
     assert worker.returncode == ExitCode.UNREACHABLE

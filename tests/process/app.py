@@ -1,4 +1,4 @@
-"""A worker process of the tests: `python -m tests.process.app URL [--lease …] [--grace …] [--concurrency …]`.
+"""A worker process of the tests: `python -m tests.process.app URL [--lease …] [--grace …] [--hints-only 1] …`.
 
 Where a body keeps its ledger, and which file lets it go on, comes with the payload of its run.
 """
@@ -21,10 +21,13 @@ import apsw
 import msgspec
 
 from holdfast import Context, Holdfast, Registry, Retry, step_info
+from holdfast.stores.sqlite import watch
+from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.process.ledger import Ledger
 
 POLL_SECONDS = 0.01
-LONG_SECONDS = 60.0
+LONG_SECONDS = 600.0
+"""Longer than any test waits."""
 
 workflows = Registry()
 
@@ -54,7 +57,7 @@ async def hold(book: str, gate: str) -> str:
 
 
 async def hang(book: str, gate: str) -> str:
-    """Take a minute, unless the gate is open from the beginning."""
+    """Take very long, unless the gate is open from the beginning."""
     with Ledger(book).execution() as mark:
         if not is_open(gate):
             await asyncio.sleep(LONG_SECONDS)
@@ -69,16 +72,11 @@ def stick(book: str, gate: str) -> str:
         return mark
 
 
-async def block(book: str, gate: str, seconds: float) -> str:
-    """Keep the worker's whole event loop from doing anything else, unless the gate is open from the beginning."""
+async def block(book: str, gate: str) -> str:
+    """Keep the worker's whole event loop from doing anything else until somebody opens the gate."""
     with Ledger(book).execution() as mark:
-        if not is_open(gate):
-            _stall(seconds)
+        wait_until(f"somebody opens {gate}", lambda: is_open(gate))
         return mark
-
-
-def _stall(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 async def die(book: str) -> None:
@@ -115,15 +113,15 @@ async def stages(ctx: Context, book: str, gates: list[str]) -> list[str]:
 
 
 @workflows.workflow("blocking")
-async def blocking(ctx: Context, book: str, gate: str, seconds: float) -> str:
+async def blocking(ctx: Context, book: str, gate: str) -> str:
     """A step that should have been in a thread."""
-    return await ctx.step("block", block, book, gate, seconds)
+    return await ctx.step("block", block, book, gate)
 
 
 @workflows.workflow("letter")
 async def letter(ctx: Context) -> Any:
     """Give back what it is sent."""
-    return await ctx.receive("word", timeout=30)
+    return await ctx.receive("word")
 
 
 @workflows.workflow("deadly")
@@ -217,7 +215,7 @@ _PROGRAM = (sys.executable, "-c", "print(7 * 6)")
 
 
 def run_in_thread() -> int:
-    return int(subprocess.run(_PROGRAM, check=True, capture_output=True, timeout=30).stdout)
+    return int(subprocess.run(_PROGRAM, check=True, capture_output=True, timeout=GUARD_SECONDS).stdout)
 
 
 async def run_on_loop() -> int:
@@ -228,7 +226,7 @@ async def run_on_loop() -> int:
 
 def run_in_pool() -> int:
     with ProcessPoolExecutor(1) as pool:
-        return pool.submit(_product, 7, 6).result(30)
+        return pool.submit(_product, 7, 6).result(GUARD_SECONDS)
 
 
 def _product(one: int, other: int) -> int:
@@ -252,10 +250,10 @@ def bring_up(book: str, gate: str) -> str:
     """The first time: leave two children behind, one of them a fork, and wait for the end."""
     with Ledger(book).execution() as mark:
         if not is_open(gate):
-            program = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+            program = subprocess.Popen(["sleep", str(LONG_SECONDS)], stdin=subprocess.DEVNULL)
             fork = os.fork()
             if fork == 0:
-                time.sleep(60)
+                time.sleep(LONG_SECONDS)
                 os._exit(0)
             Path(f"{book}.children").write_text(f"{program.pid} {fork}\n")
             time.sleep(LONG_SECONDS)
@@ -265,12 +263,15 @@ def bring_up(book: str, gate: str) -> str:
 # The process
 
 
-async def serve(url: str, registries: Sequence[Registry], **options: Any) -> None:
+async def serve(url: str, registries: Sequence[Registry], *, hints_only: bool, **options: Any) -> None:
     hf = Holdfast(url)
     for registry in registries:
         hf.include(registry)
+    if hints_only:
+        watch._SLOW_LOOK_SECONDS = LONG_SECONDS
+        options["poll"] = None
     try:
-        await hf.worker(**options).run()
+        await hf._hire(**options).run()
     finally:
         await hf.close()
 
@@ -282,6 +283,7 @@ def main(*others: Registry) -> None:
     parser.add_argument("--lease", dest="lease_seconds", type=float, default=30)
     parser.add_argument("--grace", dest="grace_seconds", type=float, default=10)
     parser.add_argument("--concurrency", type=int, default=200)
+    parser.add_argument("--hints-only", type=int, default=0, help="1: do not look for what nobody tells of")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
     asyncio.run(serve(registries=(workflows, *others), **vars(parser.parse_args())))
 

@@ -11,8 +11,6 @@ import pytest_asyncio
 
 from tests.process.crew import Crew
 
-POSTGRES_LEASE_SECONDS = 2.0
-
 
 @pytest_asyncio.fixture
 async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crew]:
@@ -20,7 +18,7 @@ async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     if getattr(request, "param", "sqlite") == "sqlite":
         crew = Crew(tmp_path)
     else:
-        crew = Crew(tmp_path, url=request.getfixturevalue("postgres_url"), lease=POSTGRES_LEASE_SECONDS)
+        crew = Crew(tmp_path, url=request.getfixturevalue("postgres_url"))
     async with crew.hf:
         try:
             yield crew

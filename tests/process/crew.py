@@ -18,20 +18,21 @@ import pytest
 
 from holdfast import AuditInfo, EntryInfo, Holdfast, RunHandle
 from holdfast.core.model import EntryKind
+from holdfast.testing.patience import GUARD_SECONDS, until
 from tests.process.app import workflows
 from tests.process.ledger import Deed, Ledger
+from tests.stage import SLOWNESS
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 20.0
-"""How long anything may take, on a machine that is busy with other things too."""
-
 on_every_store = pytest.mark.parametrize("crew", ["sqlite", "postgres"], indirect=True)
 """For tests of what workers do on an SQLite file and on a Postgres server alike."""
 
 COMPLAINTS = ("Traceback", "Exception ignored", "was destroyed", "never awaited", "never retrieved")
 """What no worker ever says, however it ends."""
 
-_POLL_SECONDS = 0.01
+LONG_LEASE_SECONDS = 3_600.0
+"""Longer than any test: what is taken over in spite of it was heard to have ended, or was given back."""
+
 _TAIL_CHARACTERS = 4_000
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class Hand:
         self.killed_at: float | None = None
         self.left_at: float | None = None
         self._log = folder / f"{role}-{number}.log"
-        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", program, url, *words],
@@ -94,22 +95,24 @@ class Hand:
         """SIGKILL. Returns when the process is gone."""
         self.killed_at = time.time()
         self.process.kill()
-        self.process.wait(LIMIT_SECONDS)
+        self.process.wait(GUARD_SECONDS)
 
 
 class Crew:
     """All workers of a test. It dismisses them at the end, whatever has become of them.
 
-    `lease` is how long the leases of its workers last unless they are told otherwise. On an SQLite file others hear of
-    the death of a process; elsewhere they know when its leases have run out, so tests had better make them short.
+    `lease` is how long the leases of its workers last unless they are told otherwise: so long that none is lost where
+    the machine is busy with other things.
     """
 
-    def __init__(self, folder: Path, database: Path | None = None, *, url: str = "", lease: float = 30.0) -> None:
+    def __init__(self, folder: Path, database: Path | None = None, *, url: str = "", lease: float = 60.0) -> None:
         self.folder = folder
         self.database = database or folder / "runs.db"
         self.url = url or f"sqlite:///{self.database}"
         self.lease = lease
         self.hears_of_deaths = not url
+        self.mortal_lease = LONG_LEASE_SECONDS if self.hears_of_deaths else 3.0
+        """For a worker that is to be killed: where nobody hears of its death, its lease has to run out."""
         self.ledger = Ledger(folder / "ledger")
         self.hf = Holdfast(self.url)
         self.hf.include(workflows)
@@ -148,9 +151,9 @@ class Crew:
         hand.worker_id = known.get(hand.pid, "")
         return bool(hand.worker_id)
 
-    async def exited(self, hand: Hand, seconds: float = LIMIT_SECONDS) -> int:
+    async def exited(self, hand: Hand) -> int:
         """Wait until a process has ended by itself; its exit code."""
-        await self.until(f"worker {hand.number} ends", lambda: not hand.is_alive, seconds)
+        await self.until(f"worker {hand.number} ends", lambda: not hand.is_alive)
         return hand.process.wait()
 
     def dismiss(self) -> None:
@@ -176,15 +179,9 @@ class Crew:
 
     # Waiting
 
-    async def until(
-        self, what: str, is_so: Callable[[], bool | Awaitable[bool]], seconds: float = LIMIT_SECONDS
-    ) -> None:
-        """Wait until something is so; fails with all that is known after so many seconds."""
-        limit = time.monotonic() + seconds
-        while not (answer if isinstance(answer := is_so(), bool) else await answer):
-            if time.monotonic() > limit:
-                raise AssertionError(self.report(f"after {seconds:g} s it is still not so that {what}"))
-            await asyncio.sleep(_POLL_SECONDS)
+    async def until(self, what: str, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
+        """Wait until something is so, or the guard ends it with all that is known."""
+        await until(what, is_so, report=self.report)
 
     async def begun(self, run: RunHandle[Any], location: str, hand: Hand) -> Deed:
         """Wait until a worker has begun to execute a step."""
@@ -198,16 +195,16 @@ class Crew:
         """Wait until a worker has logged certain words."""
         await self.until(f"worker {hand.number} says: {words}", lambda: words in hand.log)
 
-    async def result(self, run: RunHandle[T], seconds: float = LIMIT_SECONDS) -> T:
+    async def result(self, run: RunHandle[T]) -> T:
         """The result of a run, or all that is known of why there is none."""
         try:
-            return await run.result(timeout=seconds)
+            return await run.result(timeout=GUARD_SECONDS)
         except TimeoutError:
-            raise AssertionError(self.report(f"after {seconds:g} s no result: {await run.explain()}")) from None
+            raise AssertionError(self.report(f"after {GUARD_SECONDS:g} s no result: {await run.explain()}")) from None
 
-    async def results(self, runs: Iterable[RunHandle[T]], seconds: float = LIMIT_SECONDS) -> list[T]:
-        """The results of many runs, all within so many seconds."""
-        return await asyncio.gather(*(self.result(run, seconds) for run in runs))
+    async def results(self, runs: Iterable[RunHandle[T]]) -> list[T]:
+        """The results of many runs."""
+        return await asyncio.gather(*map(self.result, runs))
 
     # Telling
 
@@ -223,6 +220,11 @@ class Crew:
         ]
         ledger = self.ledger.path.read_text() if self.ledger.path.exists() else ""
         return "\n".join([what, *logs, "--- ledger ---", _tail(ledger)])
+
+
+def warnings_of(hand: Hand) -> list[str]:
+    """The warnings that a worker has logged; not those of code that took long, as it does on a busy machine."""
+    return [line for line in hand.log.splitlines() if "WARNING" in line and SLOWNESS not in line]
 
 
 def is_stopped(hand: Hand) -> bool:

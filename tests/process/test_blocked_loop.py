@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.process.app import blocking, quick
 from tests.process.crew import Crew, facts, marks, on_every_store
 
 
 @on_every_store
 async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
-    lease = 1.0
+    lease = 3.0
     blocked = await crew.hire(lease=lease)
-    run = await crew.hf.start(blocking, crew.book, str(crew.gate()), 2.5 * lease)
+    run = await crew.hf.start(blocking, crew.book, str(crew.gate()))
     await crew.begun(run, "block", blocked)
-    await crew.hire(lease=lease)
+    await crew.hire()
+    await asyncio.sleep(1.5 * lease)
+    crew.gate().touch()
 
     await crew.result(run)
 
@@ -21,17 +25,17 @@ async def test_a_blocked_loop_keeps_its_leases(crew: Crew) -> None:
 
 
 async def test_a_loop_that_is_silent_for_several_leases_loses_them(crew: Crew) -> None:
-    lease = 0.5
-    blocked = await crew.hire(lease=lease)
-    run = await crew.hf.start(blocking, crew.book, str(crew.gate()), 10 * lease)
+    blocked = await crew.hire(lease=0.5)
+    run = await crew.hf.start(blocking, crew.book, str(crew.gate()))
     await crew.begun(run, "block", blocked)
-    crew.gate().touch()
-    heir = await crew.hire(lease=lease * 20)
+    heir = await crew.hire()
+    crew.gate(hand=heir).touch()
 
     await crew.result(run)
+    crew.gate().touch()
 
     assert crew.executions(run, "block") == [blocked.number, heir.number]
     assert (await marks(run))["block"] == crew.ledger.deeds("began", run.id)[-1].mark
-    assert "silent" in blocked.log
+    await crew.said(blocked, "silent")
     heir.kill()
     assert len(await crew.result(await crew.hf.start(quick, crew.book, 2))) == 2  # it has come round

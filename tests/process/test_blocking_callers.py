@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.process.crew import ROOT
 
 PRELUDE = """
@@ -74,7 +75,7 @@ def said(script: str, url: str) -> list[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=GUARD_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -16,7 +16,7 @@ INNOCENT = 12
 async def staffed(crew: Crew, deaths: int) -> Hand:
     """Put a new worker in the place of each that dies, so many times; the last one, which lives."""
     for _ in range(deaths):
-        assert await crew.exited(crew.launch()) == 13
+        assert await crew.exited(crew.launch(lease=crew.mortal_lease)) == 13
     return await crew.hire()
 
 
@@ -88,7 +88,7 @@ async def test_a_suspect_that_has_got_on_makes_place_for_the_next(crew: Crew) ->
     near, far = crew.gate("near"), crew.gate("far")
     runs = await crew.hf.start_many(stages, [(crew.book, [str(near), str(far)])] * 2)
     for _ in range(2):
-        victim = await crew.hire()
+        victim = await crew.hire(lease=crew.mortal_lease)
         for run in runs:
             await crew.begun(run, "stage", victim)
         victim.kill()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from holdfast import RunState
 from tests.process.app import deadly_transaction, make_tables, tellers
 from tests.process.crew import Crew, on_every_store, step
@@ -11,8 +9,7 @@ from tests.process.crew import Crew, on_every_store, step
 
 @on_every_store
 async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew: Crew) -> None:
-    await crew.hire()
-    await asyncio.sleep(1.2)  # so that whatever backs off has done so
+    await crew.hire(hints_only=1)
     with crew.hf.connection() as connection:
         make_tables(connection)
         run = await crew.hf.start_in(connection, tellers, 3)
@@ -23,7 +20,7 @@ async def test_a_run_started_in_a_transaction_is_executed_elsewhere_at_once(crew
 async def test_a_transaction_that_kills_its_worker_uses_up_its_attempts(crew: Crew) -> None:
     run = await crew.hf.start(deadly_transaction)
     for _ in range(2):
-        assert await crew.exited(crew.launch()) == 13
+        assert await crew.exited(crew.launch(lease=crew.mortal_lease)) == 13
     await crew.hire()
     await crew.until("the run ends", lambda: _has_ended(crew, run.id))
 

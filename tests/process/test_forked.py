@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.process.app import nursery, spawning
 from tests.process.crew import ROOT, Crew, facts
 
@@ -84,7 +85,7 @@ def said(script: str, database: Path) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=GUARD_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -109,12 +110,12 @@ async def test_step_bodies_may_start_processes(crew: Crew) -> None:
 
     assert await crew.result(await crew.hf.start(spawning)) == [42, 42, 42, 42]
     worker.leave()
-    assert await crew.exited(worker, 10) == 0
+    assert await crew.exited(worker) == 0
 
 
 async def test_children_of_a_killed_worker_do_not_delay_its_heir(crew: Crew) -> None:
     run = await crew.hf.start(nursery, crew.book, str(crew.gate()))
-    killed = await crew.hire()
+    killed = await crew.hire(lease=crew.mortal_lease)
     left = Path(f"{crew.book}.children")
     await crew.until("the children are there", left.exists)
     children = [int(pid) for pid in left.read_text().split()]
@@ -122,7 +123,7 @@ async def test_children_of_a_killed_worker_do_not_delay_its_heir(crew: Crew) -> 
         killed.kill()
         crew.gate().touch()
         heir = await crew.hire()
-        await crew.result(run, 10)
+        await crew.result(run)
         assert all(is_alive(child) for child in children)
     finally:
         for child in children:

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import RunHandle
 from holdfast.testing.postgres import PostgresProxy
+from tests.duration import lasting
 from tests.process.app import quick, story
 from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
 
@@ -19,7 +20,7 @@ LEASE_SECONDS = 1.5
 ROUNDS = max(1, int(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) // 8)
 
 
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@lasting(10 * ROUNDS)
 async def test_a_worker_that_was_stopped_writes_nothing_and_drops_its_bodies(crew: Crew) -> None:
     for round in range(ROUNDS):
         await freeze_once(crew, round)
@@ -73,7 +74,7 @@ async def freeze_once(crew: Crew, round: int) -> None:
 
 
 @pytest.mark.parametrize("crew", ["postgres"], indirect=True)
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@lasting(10 * ROUNDS)
 async def test_writes_that_arrive_when_the_lease_is_over_change_nothing(crew: Crew) -> None:
     for round in range(ROUNDS):
         with PostgresProxy(crew.url) as proxy:
@@ -96,7 +97,7 @@ async def delay_once(crew: Crew, proxy: PostgresProxy, round: int) -> None:
     frozen.signal(signal.SIGSTOP)
     await crew.until("the process stands still", lambda: is_stopped(frozen))
     crew.gate(over).touch()
-    heir = await crew.hire(lease=30)
+    heir = await crew.hire()
     await crew.result(runs[over])
     await crew.begun(runs[shared], "middle", heir)
     before = [await everything(run) for run in runs.values()]
@@ -123,13 +124,13 @@ async def test_a_worker_that_was_stopped_begins_no_step_that_another_has_done(cr
     """It was stopped before it heard that a step is recorded, and hears that when its lease has long been over."""
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     with PostgresProxy(crew.url) as proxy:
-        frozen = await crew.ready(crew.launch(proxy.url, lease=LEASE_SECONDS))
+        frozen = await crew.ready(crew.launch(proxy.url, lease=4))
         await crew.begun(run, "middle", frozen)
-        await asyncio.to_thread(proxy.delay, to_client=LEASE_SECONDS / 2)
+        await asyncio.to_thread(proxy.delay, to_client=3.5)
         crew.gate().touch()
         await crew.until("the step is recorded", partial(is_recorded, run, "middle"))
         frozen.signal(signal.SIGSTOP)
-        heir = await crew.hire(lease=30)
+        heir = await crew.hire()
         await crew.result(run)
 
         frozen.signal(signal.SIGCONT)

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from holdfast import RunHandle, StoreUnavailable
 from tests.process.app import quick, story
-from tests.process.crew import Crew, Hand, facts, marks
+from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks
 
 LEASE_SECONDS = 1.0
 OUTAGE_SECONDS = 1.5
@@ -80,17 +80,17 @@ async def test_a_worker_that_cannot_write_goes_on_when_it_can(crew: Crew) -> Non
 
 
 async def test_a_worker_that_could_not_give_back_its_runs_is_followed_at_once(crew: Crew) -> None:
-    worker = await crew.hire(grace=0)
+    worker = await crew.hire(grace=0, lease=LONG_LEASE_SECONDS)
     held = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(held, "middle", worker)
 
     with unable_to_grow_files(crew, worker):
         worker.leave()
-        assert await crew.exited(worker, 15) == 0
+        assert await crew.exited(worker) == 0
     crew.gate().touch()
     heir = await crew.hire()
 
-    await crew.result(held, 10)  # a third of the lease
+    await crew.result(held)
     assert [fact.data.get("lost") for fact in await facts(held, "claimed")] == [None, worker.worker_id]
     assert crew.executions(held, "middle") == [worker.number, heir.number]
 

@@ -1,26 +1,20 @@
-"""A worker that is killed: another one goes on at once, with the step that was cut off."""
+"""A worker that is killed: another one goes on with the step that was cut off; on SQLite before its lease is over."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 from holdfast import RunState
 from tests.process.app import story
 from tests.process.crew import Crew, facts, marks, on_every_store, step
 
-TAKEOVER_SECONDS = 3.0
-"""A tenth of the lease of workers on an SQLite file, which tells of a death; and, on Postgres, their lease and one."""
-
 
 @on_every_store
-async def test_a_new_worker_resumes_at_once_and_repeats_only_what_was_cut_off(crew: Crew) -> None:
+async def test_a_new_worker_resumes_and_repeats_only_what_was_cut_off(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
-    killed = await crew.hire()
+    killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)
     killed.kill()
     crew.gate().touch()
     heir = await crew.hire()
-    hired_at = datetime.now(UTC)
 
     result = await crew.result(run)
 
@@ -31,12 +25,11 @@ async def test_a_new_worker_resumes_at_once_and_repeats_only_what_was_cut_off(cr
     (_, again) = await facts(run, "claimed")
     assert again.data["lost"] == killed.worker_id
     assert again.data["worker"] == heir.worker_id
-    assert (again.at - hired_at).total_seconds() < TAKEOVER_SECONDS
 
 
 async def test_the_crash_counts_as_an_attempt_of_the_step_that_was_cut_off(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
-    killed = await crew.hire()
+    killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)
     killed.kill()
     crew.gate().touch()
@@ -51,9 +44,9 @@ async def test_the_crash_counts_as_an_attempt_of_the_step_that_was_cut_off(crew:
 
 
 @on_every_store
-async def test_a_worker_that_stands_by_takes_over_within_seconds(crew: Crew) -> None:
+async def test_a_worker_that_stands_by_takes_over(crew: Crew) -> None:
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
-    killed = await crew.hire()
+    killed = await crew.hire(lease=crew.mortal_lease)
     await crew.begun(run, "middle", killed)
     heir = await crew.hire()
     killed.kill()
@@ -62,9 +55,6 @@ async def test_a_worker_that_stands_by_takes_over_within_seconds(crew: Crew) -> 
     await crew.result(run)
 
     assert crew.executions(run, "middle") == [killed.number, heir.number]
-    (_, again) = await facts(run, "claimed")
-    assert killed.killed_at is not None
-    assert again.at.timestamp() - killed.killed_at < TAKEOVER_SECONDS
     left = [heir.pid] if crew.hears_of_deaths else [killed.pid, heir.pid]
     assert [worker.pid for worker in await crew.hf.store.workers()] == left
     assert (await run.info()).state is RunState.SUCCEEDED

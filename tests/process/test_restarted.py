@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
 from holdfast import RunHandle, RunState
 from holdfast.testing.postgres import Databases, PostgresServer
+from tests.duration import lasting
 from tests.faults.app import insist
 from tests.process.app import quick
-from tests.process.crew import Crew, Hand, facts
+from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, warnings_of
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = max(1, round(SECONDS / 40))
@@ -34,7 +34,7 @@ LOST, BACK = "lost the database", "the database is back"
 async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[Crew]:
     """On a server of its own, which may be stopped."""
     with Databases(postgres_server.url) as databases, databases.lend() as url:
-        crew = Crew(tmp_path, url=url)
+        crew = Crew(tmp_path, url=url, lease=LONG_LEASE_SECONDS)
         try:
             async with crew.hf:
                 yield crew
@@ -47,7 +47,7 @@ async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator
         assert crew.complaints() == []
 
 
-@pytest.mark.timeout(SECONDS * 10 + 60)
+@lasting(SECONDS)
 async def test_workers_outlive_their_database(crew: Crew, postgres_server: PostgresServer) -> None:
     def crash() -> None:
         postgres_server.kill()
@@ -89,7 +89,7 @@ async def test_workers_outlive_their_database(crew: Crew, postgres_server: Postg
         assert worker.is_alive
         told = [LOST in line for line in worker.log.splitlines() if LOST in line or BACK in line]
         assert told == [True, False] * (len(told) // 2)
-        assert len(told) == sum("WARNING" in line for line in worker.log.splitlines())  # one line for each change
+        assert len(told) == len(warnings_of(worker))  # one line for each change
 
 
 async def progress(crew: Crew, workers: list[Hand]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from holdfast import Holdfast
-
-LIMIT_SECONDS = 40.0
+from holdfast.testing.patience import GUARD_SECONDS, until
 
 APPLICATION = """
 import asyncio
@@ -72,17 +69,11 @@ class Firm:
             found = frozenset(worker.pid for worker in await self.hf.store.workers()) - without
             return len(found) == number
 
-        limit = time.monotonic() + LIMIT_SECONDS
-        while not await is_so():
-            assert time.monotonic() < limit, self.report(f"there are {sorted(found)}, and not {number}")
-            await asyncio.sleep(0.02)
+        await self.until(f"there are {number} worker processes", is_so)
         return found
 
-    async def until(self, what: str, is_so: Callable[[], bool]) -> None:
-        limit = time.monotonic() + LIMIT_SECONDS
-        while not is_so():
-            assert time.monotonic() < limit, self.report(f"it is still not so that {what}")
-            await asyncio.sleep(0.02)
+    async def until(self, what: str, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
+        await until(what, is_so, report=self.report)
 
     async def begun(self, gate: str) -> None:
         await self.until(f"{gate} has begun", (self.folder / f"begun-{gate}").exists)
@@ -107,7 +98,7 @@ async def firm(tmp_path: Path) -> AsyncIterator[Firm]:
         if firm.supervisor.poll() is None:
             firm.supervisor.terminate()
             try:
-                firm.supervisor.wait(LIMIT_SECONDS)
+                firm.supervisor.wait(GUARD_SECONDS)
             finally:
                 firm.supervisor.kill()
         sys.stdout.write(firm.report("the end of the test"))
@@ -141,7 +132,7 @@ async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: F
     os.kill(holder, signal.SIGKILL)
     (firm.folder / "g").touch()
 
-    assert await run.result(timeout=LIMIT_SECONDS) != holder
+    assert await run.result(timeout=GUARD_SECONDS) != holder
     after = await firm.staffed(2, without=frozenset({holder}))
     assert len(after & before) == 1
     assert f"(pid {holder}) was killed by SIGKILL; another one is started now" in firm.said()
@@ -164,7 +155,7 @@ async def test_a_signal_stops_all_of_them_after_their_steps_have_ended(firm: Fir
     (firm.folder / "g").touch()
 
     assert await firm.ended() == 0
-    assert await run.result(timeout=LIMIT_SECONDS) in pids
+    assert await run.result(timeout=GUARD_SECONDS) in pids
     assert not any(map(is_alive, pids))
     assert await firm.hf.store.workers() == []
 
@@ -196,7 +187,7 @@ async def test_a_service_manager_may_signal_every_process_and_the_grace_still_co
     (firm.folder / "g").touch()
 
     assert await firm.ended() == 0
-    assert await run.result(timeout=LIMIT_SECONDS) in pids
+    assert await run.result(timeout=GUARD_SECONDS) in pids
 
 
 async def test_no_process_outlives_a_supervisor_that_is_killed(firm: Firm) -> None:
@@ -210,7 +201,7 @@ async def test_no_process_outlives_a_supervisor_that_is_killed(firm: Firm) -> No
     (firm.folder / "g").touch()
 
     await firm.until("all processes have ended", lambda: not any(map(is_alive, pids)))
-    assert await run.result(timeout=LIMIT_SECONDS) in pids
+    assert await run.result(timeout=GUARD_SECONDS) in pids
 
 
 async def test_a_process_that_is_told_to_stop_makes_place_for_a_new_one(firm: Firm) -> None:
@@ -231,7 +222,7 @@ async def test_all_of_them_end_when_nothing_is_left_to_do(firm: Firm) -> None:
 
     assert await firm.ended() == 0
     for run in runs:
-        assert await run.result(timeout=1) > 0
+        assert await run.result(timeout=GUARD_SECONDS) > 0
     assert await firm.hf.store.workers() == []
 
 

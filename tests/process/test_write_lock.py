@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-
-import pytest
 
 from tests.process.app import quick, story
-from tests.process.crew import Crew, facts
+from tests.process.crew import LONG_LEASE_SECONDS, Crew, facts
 
 
 async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
@@ -28,17 +25,16 @@ async def test_a_worker_waits_for_its_turn_and_goes_on(crew: Crew) -> None:
     assert len(await crew.result(await crew.hf.start(quick, crew.book))) == 1
 
 
-@pytest.mark.skipif("HOLDFAST_PROCESS_SECONDS" not in os.environ, reason="20 s; set HOLDFAST_PROCESS_SECONDS")
 async def test_a_worker_ends_though_it_cannot_give_back_its_runs(crew: Crew) -> None:
-    worker = await crew.hire(grace=0)
+    worker = await crew.hire(grace=0, lease=LONG_LEASE_SECONDS)
     run = await crew.hf.start(story, crew.book, str(crew.gate()))
     await crew.begun(run, "middle", worker)
 
     with crew.nobody_writing():
         worker.leave()
-        assert await crew.exited(worker, 40) == 0
+        assert await crew.exited(worker) == 0
     crew.gate().touch()
     heir = await crew.hire()
 
-    await crew.result(run, 10)  # a third of the lease
+    await crew.result(run)
     assert crew.executions(run, "middle") == [worker.number, heir.number]

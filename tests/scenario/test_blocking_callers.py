@@ -33,8 +33,8 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.sync import PAGE, Sync
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 
-WAIT_SECONDS = 30.0
 DATABASES = ["sqlite", "postgres"]
 
 
@@ -118,7 +118,7 @@ def test_a_run_is_started_without_a_worker_and_its_result_awaited_beside_one(hf:
     assert run.info().state is RunState.PENDING
     assert "no worker" in run.explain()
     with working(hf):
-        assert run.result(WAIT_SECONDS) == 4
+        assert run.result(GUARD_SECONDS) == 4
         assert hf.sync.execute("half.v1", {"number": 4}) == 2
         assert hf.sync.run(key="k").result() == 4
     assert [entry.location for entry in run.history()] == ["halve"]
@@ -145,12 +145,12 @@ def test_what_goes_wrong_is_raised_in_the_calling_thread(hf: Holdfast) -> None:
 def test_a_run_is_asked_sent_to_and_woken_by_events(hf: Holdfast) -> None:
     with working(hf):
         run = hf.sync.start("till.v1")
-        assert run.request("ask", "how much", timeout=WAIT_SECONDS) == "how much!"
+        assert run.request("ask", "how much", timeout=GUARD_SECONDS) == "how much!"
         assert run.value("open") == "yes"
         run.send("pay", 5, id="m")
         run.send("pay", 5, id="m")
         hf.sync.emit("night", "dark")
-        assert run.result(WAIT_SECONDS) == [5, "dark"]
+        assert run.result(GUARD_SECONDS) == [5, "dark"]
 
 
 @on_each_store
@@ -159,10 +159,10 @@ def test_runs_are_controlled(hf: Holdfast) -> None:
 
     assert (run.pause("lunch"), run.resume(), run.wake()) == (True, True, False)
     with working(hf):
-        run.result(WAIT_SECONDS)
+        run.result(GUARD_SECONDS)
         fork = run.fork("halve", patch={})
         assert isinstance(fork, SyncRunHandle)
-        assert fork.result(WAIT_SECONDS) == 4
+        assert fork.result(GUARD_SECONDS) == 4
     assert hf.sync.rewind(run.id, "halve")
     assert run.info().state is RunState.PENDING
     assert run.cancel("enough")
@@ -319,7 +319,7 @@ def test_closing_ends_the_thread_and_it_may_be_used_again(hf: Holdfast) -> None:
         run = sync.start("till.v1", key="k")
         assert len(set(threading.enumerate()) - before) >= 1
     for thread in set(threading.enumerate()) - before:
-        thread.join(5)
+        thread.join(GUARD_SECONDS)
 
     assert set(threading.enumerate()) <= before
     assert run.info().state is RunState.PENDING
@@ -358,7 +358,7 @@ def test_it_may_be_closed_while_others_go_on_using_it(hf: Holdfast) -> None:
             hf.sync.start("half.v1", {"number": 0})
             hf.sync.close()
         done.set()
-        keys = {f"{number}-{one}" for number, count in enumerate(counts) for one in range(count.result(WAIT_SECONDS))}
+        keys = {f"{number}-{one}" for number, count in enumerate(counts) for one in range(count.result(GUARD_SECONDS))}
 
     assert keys <= {info.key for info in hf.sync.list()}
 
@@ -409,9 +409,9 @@ def test_a_run_exists_exactly_if_your_transaction_is_committed(hf: Holdfast) -> 
 
     assert [info.key for info in hf.sync.list(type="half.v1")] == ["done"]
     with working(hf):
-        assert run.result(WAIT_SECONDS) == 1
+        assert run.result(GUARD_SECONDS) == 1
         hf.sync.emit("night")
-        assert waiting.result(WAIT_SECONDS)[0] == 1
+        assert waiting.result(GUARD_SECONDS)[0] == 1
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)

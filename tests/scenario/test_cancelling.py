@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, Retry, RunCancelled, RunFinished, RunState, step_info
+from holdfast.testing.patience import wait_for
 from tests.stage import Stage
 
 
@@ -79,7 +80,7 @@ async def test_a_suspended_run_is_cancelled_whatever_it_waits_for(stage: Stage, 
 async def test_cancelling_a_running_run_cancels_its_bodies_and_nothing_they_return_is_recorded(stage: Stage) -> None:
     app = Registry()
     ended: list[str] = []
-    release, told = threading.Event(), threading.Event()
+    begun, release, told = threading.Event(), threading.Event(), threading.Event()
 
     async def body() -> None:
         try:
@@ -88,7 +89,8 @@ async def test_cancelling_a_running_run_cancels_its_bodies_and_nothing_they_retu
             ended.append("async")
 
     def thread_body() -> str:
-        release.wait(5)
+        begun.set()
+        wait_for("the run is cancelled", release)
         ended.append("thread knew" if step_info().is_cancelled else "?")
         told.set()
         return "ignored"
@@ -102,12 +104,13 @@ async def test_cancelling_a_running_run_cancels_its_bodies_and_nothing_they_retu
 
     async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(shop)
+        await asyncio.to_thread(wait_for, "the thread has begun", begun)
         await h.settle()
         assert (await run.info()).state is RunState.RUNNING
         assert await run.cancel("not needed")
         await h.settle()
         release.set()
-        assert await asyncio.to_thread(told.wait, 5)
+        await asyncio.to_thread(wait_for, "the thread has ended", told)
         await h.settle()
         assert ended == ["async", "thread knew"]
         assert cancelled(await run.info()) == CANCELLED

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import Holdfast
+from holdfast.testing.patience import wait_for
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -30,7 +31,7 @@ def a_worker(shop: Shop) -> Iterator[None]:
 
     thread = threading.Thread(target=shop.do, args=(work,))
     thread.start()
-    assert is_started.wait(30)
+    wait_for("the worker has started", is_started)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import completing
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.scenario.test_cli_worker import holdfast
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -18,15 +19,14 @@ from tests.unit.cli.rig import Shop
 __all__ = ["shop"]  # a fixture that is used by being here
 
 LIMIT_SECONDS = completing.LIMIT_SECONDS
-PATIENCE_SECONDS = 300.0
 # What the shells call as `holdfast`.
-PATIENT = f"from holdfast.cli import completing, main; completing.LIMIT_SECONDS = {PATIENCE_SECONDS}; main.main()"
+PATIENT = f"from holdfast.cli import completing, main; completing.LIMIT_SECONDS = {GUARD_SECONDS}; main.main()"
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Complete in the directory of the shop, with the patience of a test on a busy machine."""
-    monkeypatch.setattr(completing, "LIMIT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(completing, "LIMIT_SECONDS", GUARD_SECONDS)
     monkeypatch.chdir(tmp_path)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.unit.cli.rig import Shop
 
 pytestmark = pytest.mark.long
@@ -71,7 +72,7 @@ def test_a_demo_that_is_ended_early_cleans_up_all_the_same(tmp_path: Path, numbe
     next(line for line in lines if "✓ reserve" in line)
 
     demo.send_signal(number)
-    _, talk = demo.communicate(timeout=30)
+    _, talk = demo.communicate(timeout=GUARD_SECONDS)
 
     assert demo.returncode == 130, talk
     assert list(tmp_path.iterdir()) == []

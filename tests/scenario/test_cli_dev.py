@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.reloading import stamps
+from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -61,7 +62,7 @@ class Desk:
 
     def said(self) -> str:
         """What the next run comes to."""
-        return str(self.shop.type("start", "say.v1", "--wait", "--timeout", "50").stdout.strip())
+        return str(self.shop.type("start", "say.v1", "--wait", "--timeout", f"{GUARD_SECONDS:g}").stdout.strip())
 
     def talks(self, words: str) -> None:
         """Wait until it has said something."""
@@ -89,7 +90,7 @@ def test_a_change_is_executed_as_soon_as_it_is_saved(desk: Desk) -> None:
     while desk.said() != '"two"':  # the old one may still have taken it
         pass
     desk.process.send_signal(signal.SIGINT)
-    assert desk.process.wait(30) == 0
+    assert desk.process.wait(GUARD_SECONDS) == 0
 
 
 def test_code_that_cannot_be_imported_is_waited_for(desk: Desk) -> None:
@@ -107,13 +108,12 @@ def test_code_that_cannot_be_imported_is_waited_for(desk: Desk) -> None:
 
 def test_an_interrupt_lets_running_steps_end(desk: Desk) -> None:
     run_id = desk.shop.start("slow.v1")
-    while not (desk.folder / "begun").exists():
-        assert desk.process.poll() is None
+    wait_until("the step has begun", (desk.folder / "begun").exists)
 
     desk.process.send_signal(signal.SIGINT)
     (desk.folder / "go").touch()
 
-    assert desk.process.wait(30) == 0
+    assert desk.process.wait(GUARD_SECONDS) == 0
     assert desk.shop.read("show", run_id)["history"][0]["result"] == "one"
     assert desk.shop.read("workers") == []
 

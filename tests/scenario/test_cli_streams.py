@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -50,7 +51,7 @@ def line(words: str) -> list[str]:
 def typed(shop: Shop, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a shell makes of a line."""
     where = place(shop, **environment)
-    return subprocess.run(line(words), **where, capture_output=True, text=True, timeout=55, check=False)
+    return subprocess.run(line(words), **where, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
 
 
 def place(shop: Shop, **environment: str) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_a_worker_works_and_ends_in_order_whatever_becomes_of_its_output(shop: S
     run_id = shop.start("noisy.v1")
 
     async def result(hf: Holdfast) -> Any:
-        return await hf.run(run_id).result(timeout=40)
+        return await hf.run(run_id).result(timeout=GUARD_SECONDS)
 
     with subprocess.Popen(
         line(f"worker app:hf {words}"), **place(shop), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -121,7 +122,7 @@ def test_a_worker_works_and_ends_in_order_whatever_becomes_of_its_output(shop: S
         try:
             assert shop.do(result) == 7
             worker.send_signal(signal.SIGTERM)
-            assert worker.wait(30) == 0
+            assert worker.wait(GUARD_SECONDS) == 0
         finally:
             worker.kill()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.unit.cli.rig import Shop
 
 APPLICATION = """
@@ -32,7 +33,8 @@ def add(a: int, b: int) -> int:
 @hf.task("shop.slow.v1")
 async def slow() -> str:
     Path("begun").touch()
-    await asyncio.sleep(0.5)
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
     return "done"
 
 @hf.workflow("billing.wait.v1")
@@ -79,6 +81,10 @@ def running(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def until_begun(shop: Shop) -> None:
+    wait_until("the step has begun", (shop.path.parent / "begun").exists)
+
+
 def _place(shop: Shop, environment: dict[str, str]) -> dict[str, Any]:
     return {"cwd": shop.path.parent, "env": os.environ | {"HOLDFAST_URL": "sqlite:///shop.db"} | environment}
 
@@ -111,23 +117,23 @@ def test_a_worker_lets_its_steps_end_when_it_is_told_to_stop(shop: Shop) -> None
     shop.start("shop.slow.v1", key="slow")
 
     with running(shop, "-v", "worker", "app:hf") as worker:
-        while not (shop.path.parent / "begun").exists():
-            assert worker.poll() is None
+        until_begun(shop)
         worker.send_signal(signal.SIGTERM)
-        _, talk = worker.communicate(timeout=30)
+        assert worker.stderr is not None
+        told = next(line for line in worker.stderr if "no more claims" in line)
+        (shop.path.parent / "go").touch()
+        worker.communicate(timeout=GUARD_SECONDS)
 
     assert worker.returncode == 0
-    assert "no more claims, running steps have 10 s" in talk
+    assert "running steps have 10 s" in told
     assert shop.read("show", "key:slow")["history"][0]["result"] == "done"
 
 
 def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
-    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
     shop.start("shop.slow.v1")
 
-    with running(shop, "worker", "stuck:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
-        while not (shop.path.parent / "begun").exists():
-            pass
+    with running(shop, "worker", "app:hf", "--name", "wally", "--concurrency", "7", "--types", "shop.*"):
+        until_begun(shop)
         (worker,) = shop.read("workers")
         table = shop.type("workers").stdout
 
@@ -137,15 +143,12 @@ def test_workers_show_their_slots_and_what_they_hold(shop: Shop) -> None:
 
 
 def test_of_a_worker_that_was_killed_all_say_so_at_once(shop: Shop) -> None:
-    (shop.path.parent / "stuck.py").write_text(APPLICATION.replace("asyncio.sleep(0.5)", "asyncio.Event().wait()"))
     held = shop.start("shop.slow.v1")
-    with running(shop, "worker", "stuck:hf", "--name", "wally") as worker:
-        while not (shop.path.parent / "begun").exists():
-            assert worker.poll() is None
-        while not shop.read("workers"):
-            assert worker.poll() is None
+    with running(shop, "worker", "app:hf", "--name", "wally") as worker:
+        until_begun(shop)
+        wait_until("the store knows the worker", lambda: bool(shop.read("workers")))
         worker.kill()
-        worker.wait(30)
+        worker.wait()
         ready = shop.start("shop.add.v1", {"a": 1, "b": 2})
 
         (found,) = shop.read("workers")
@@ -250,7 +253,7 @@ def test_an_interrupt_ends_watching(shop: Shop) -> None:
         assert watching.stdout is not None
         assert "created" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, talk = watching.communicate(timeout=30)
+        _, talk = watching.communicate(timeout=GUARD_SECONDS)
 
     assert (watching.returncode, talk) == (130, "interrupted\n")
 
@@ -265,7 +268,7 @@ def test_a_list_can_be_watched(shop: Shop, form: str) -> None:
         shop.type("cancel", "key:sum", "--yes")
         assert '"state": "cancelled"' in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=30)
+        watching.communicate(timeout=GUARD_SECONDS)
 
     assert watching.returncode == 130
 
@@ -278,7 +281,13 @@ def test_cancel_asks_once_on_a_terminal(shop: Shop, answer: str, code: int, stat
         os.write(ours, f"{answer}\n".encode())
         command = [sys.executable, "-m", "holdfast", "cancel", run_id]
         done = subprocess.run(
-            command, stdin=theirs, text=True, capture_output=True, check=False, timeout=30, **_place(shop, {})
+            command,
+            stdin=theirs,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=GUARD_SECONDS,
+            **_place(shop, {}),
         )
     finally:
         os.close(ours)
@@ -338,6 +347,6 @@ def _said(process: subprocess.Popen[str], beginning: str) -> str:
 
 
 def _fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - of our own worker
+    with urllib.request.urlopen(url, timeout=GUARD_SECONDS) as answer:  # noqa: S310 - of our own worker
         text: str = answer.read().decode()
         return text

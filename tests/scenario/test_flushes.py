@@ -62,6 +62,6 @@ async def test_runs_go_on_in_order_whatever_the_order_of_the_answers() -> None:
         await hf.worker().run_until_idle()
 
         for number, run in enumerate(runs):
-            assert await run.result(timeout=30) == [number + index for index in range(STEPS)]
+            assert await run.result() == [number + index for index in range(STEPS)]
             assert [entry.attempts for entry in await run.history() if entry.kind == "step"] == [1] * STEPS
     assert store.most > 1

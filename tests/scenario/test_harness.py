@@ -12,6 +12,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import guarded
 
 hf = Holdfast("memory://")
 
@@ -147,7 +148,7 @@ async def test_a_frozen_store_stands_still_until_it_thaws() -> None:
     store.freeze("look")
     await store.retire("w")
     looking = asyncio.create_task(store.look([]))
-    await asyncio.wait_for(store.frozen.wait(), 5)
+    await guarded("the worker is frozen", store.frozen.wait())
     retiring = asyncio.create_task(store.retire("w"))
     await asyncio.sleep(0.001)
     assert not looking.done()

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, RunState
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import Stage, complaints
 
 URLS = ["memory://", "sqlite:///{folder}/runs.db"]
@@ -50,7 +51,7 @@ def test_the_same_object_serves_two_event_loops_one_after_the_other(hf: Holdfast
     async def second(run_id: str) -> int:
         async with hf, hf.worker():
             await hf.run(key="k").send("go", 7)
-            return int(await hf.run(run_id).result(timeout=10))
+            return int(await hf.run(run_id).result(timeout=GUARD_SECONDS))
 
     run_id = asyncio.run(first())  # not closed: the loop simply ends
     assert asyncio.run(second(run_id)) == 7
@@ -178,7 +179,7 @@ async def test_a_start_that_its_caller_gives_up_waiting_for_is_executed_all_the_
         await asyncio.wait([starting])
         found = [info async for info in hf.list(key="k")]
         if found:
-            assert await hf.run(key="k").result(timeout=5) == 4
+            assert await hf.run(key="k").result(timeout=GUARD_SECONDS) == 4
             assert [fact.event for fact in await hf.run(key="k").audit()].count("claimed") == 1
 
 

@@ -163,4 +163,4 @@ async def test_result_with_a_timeout_changes_nothing(stage: Stage) -> None:
         await h.settle()
         assert (await run.info()).state is RunState.SUSPENDED
         await run.send("go", 1)
-        assert await run.result(timeout=5) == 1
+        assert await run.result() == 1

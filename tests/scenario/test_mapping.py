@@ -10,6 +10,8 @@ import pytest
 from holdfast import Context, InvalidRequest, JoinFailed, Registry, RunHandle, RunState
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import guarded
+from tests.duration import lasting
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -224,7 +226,7 @@ async def test_slots_are_handed_on_though_the_parent_crashed_while_it_created(st
 
     async with stage.harness(parent_of(limit=2), wrap=faulty) as h:
         run = await h.start("parent", {"type": "map.double.v1", "payloads": [{"n": n} for n in range(8)]})
-        await asyncio.wait_for(stores[0].crashed.wait(), 10)
+        await guarded("the worker is cut off", stores[0].crashed.wait())
         await h.crash_worker()
         stores[0].revive()
         await h.start_worker()
@@ -320,4 +322,4 @@ async def test_a_map_that_cannot_be_is_refused_at_the_call(stage: Stage) -> None
         assert await facts(run) == []
 
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = lasting(10)

@@ -74,9 +74,11 @@ def two_stages(request: pytest.FixtureRequest, folder: Path, source: str, target
 
 
 @asynccontextmanager
-async def both(stages: tuple[Stage, Stage], app: Registry) -> AsyncIterator[tuple[Harness, Harness]]:
+async def both(
+    stages: tuple[Stage, Stage], app: Registry, *, has_endless_bodies: bool = False
+) -> AsyncIterator[tuple[Harness, Harness]]:
     source, target = stages
-    async with source.harness(app) as h, target.harness(app) as there:
+    async with source.harness(app, has_endless_bodies=has_endless_bodies) as h, target.harness(app) as there:
         yield h, there
 
 
@@ -413,7 +415,7 @@ async def test_what_does_not_let_go_in_time_is_left_with_its_family(few_stages: 
     async def other(ctx: Context) -> str:
         return str(await ctx.receive("go"))
 
-    async with both(few_stages, app) as (h, there):
+    async with both(few_stages, app, has_endless_bodies=True) as (h, there):
         family, stranger = await h.start(parent), await h.start(other)
         await begun.wait()
         await h.settle()

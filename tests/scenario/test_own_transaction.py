@@ -24,10 +24,9 @@ from holdfast import (
     RunState,
     StoreUnavailable,
 )
+from holdfast.stores.sqlite import watch
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
-
-SOON_SECONDS = 2.0
-"""Sooner than anybody looks who was not told."""
 
 
 @pytest_asyncio.fixture(params=["sqlite", "postgres"])
@@ -40,6 +39,12 @@ async def hf(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ho
 async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
     async with shop(f"sqlite:///{tmp_path}/shop.db") as hf:
         yield hf
+
+
+@pytest.fixture
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nobody look for what he was not told of; workers of these tests do not poll either."""
+    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
 @asynccontextmanager
@@ -111,38 +116,40 @@ async def test_a_run_of_a_transaction_that_raised_never_was(hf: Holdfast) -> Non
         await hf.run("the-run").info()
 
 
+@pytest.mark.usefixtures("nobody_looks")
 async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast) -> None:
-    async with hf.worker() as worker:
+    async with hf._hire(poll=None) as worker:
         await worker.run_until_idle()
         with hf.connection() as connection:
             run = await hf.start_in(connection, "ship", {"order": place(connection)})
-        assert await run.result(timeout=SOON_SECONDS) == "order 1 is on its way"
+        assert await run.result(timeout=GUARD_SECONDS) == "order 1 is on its way"
 
 
 async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
     sqlite_hf: Holdfast, tmp_path: Path
 ) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
-    async with sqlite_hf.worker():
+    async with sqlite_hf._hire(poll=None):
         connection.execute("begin immediate")
         run = await sqlite_hf.start_in(connection, "ship", {"order": place(connection)})
         connection.execute("commit")
-        assert await run.result(timeout=5) == "order 1 is on its way"
+        assert await run.result(timeout=GUARD_SECONDS) == "order 1 is on its way"
     connection.close()
 
 
 # Messages and events
 
 
+@pytest.mark.usefixtures("nobody_looks")
 async def test_a_message_arrives_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     run = await hf.start("parcel", key="parcel-1")
-    async with hf.worker() as worker:
+    async with hf._hire(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.send_in(connection, run, "word", f"order {place(connection)} is void")
         with hf.connection() as connection:
             await hf.send_in(connection, run, "word", f"order {place(connection)} is paid")
-        assert await run.result(timeout=SOON_SECONDS) == "order 1 is paid"
+        assert await run.result(timeout=GUARD_SECONDS) == "order 1 is paid"
     assert orders(hf) == 1
 
 
@@ -154,7 +161,7 @@ async def test_a_message_may_name_its_run_by_id_or_by_key(hf: Holdfast) -> None:
         third = await hf.start_in(connection, "parcel")
         await third.send_in(connection, "word", 3)
     async with hf.worker():
-        assert [await run.result(timeout=5) for run in (first, second, third)] == [1, 2, 3]
+        assert [await run.result(timeout=GUARD_SECONDS) for run in (first, second, third)] == [1, 2, 3]
 
 
 async def test_a_message_with_the_same_id_is_the_same_message(hf: Holdfast) -> None:
@@ -179,15 +186,16 @@ async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: 
     assert orders(hf) == 1
 
 
+@pytest.mark.usefixtures("nobody_looks")
 async def test_an_event_is_there_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     runs = [await hf.start("listener") for _ in range(2)]
-    async with hf.worker() as worker:
+    async with hf._hire(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.emit_in(connection, "rates", f"void {place(connection)}")
         with hf.connection() as connection:
             assert await hf.emit_in(connection, "rates", f"order {place(connection)}") == 2
-        assert [await run.result(timeout=SOON_SECONDS) for run in runs] == ["order 1"] * 2
+        assert [await run.result(timeout=GUARD_SECONDS) for run in runs] == ["order 1"] * 2
 
 
 async def test_names_and_payloads_are_checked_before_anything_is_written(hf: Holdfast) -> None:

@@ -28,9 +28,9 @@ from holdfast import (
     SyncContext,
 )
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
 
-SECONDS = 20.0
 """How long anything here may take on a busy machine."""
 
 Program = Callable[[], Holdfast]
@@ -95,14 +95,14 @@ async def test_a_run_is_started_by_name_before_anybody_exists_who_knows_it(progr
         assert (again.id, again.created, (await run.info()).state) == (run.id, False, RunState.PENDING)
 
     async with company(program) as (producer, _):
-        assert await producer.run(key="a").result(timeout=SECONDS) == [PAGE]
+        assert await producer.run(key="a").result(timeout=GUARD_SECONDS) == [PAGE]
 
 
 async def test_results_come_as_plain_json_where_the_code_is_not(program: Program) -> None:
     async with company(program) as (producer, reader):
         run = await producer.start("content.ocr.v1", {"path": "a.png", "pages": 2})
 
-        assert await run.result(timeout=SECONDS) == [PAGE, PAGE | {"number": 1}]
+        assert await run.result(timeout=GUARD_SECONDS) == [PAGE, PAGE | {"number": 1}]
         assert await producer.execute("content.count.v1", {"text": "four"}) == 4
         # Whoever has the code, starting by name or not, gets the type.
         typed = await reader.execute("content.ocr.v1", {"path": "a.png"})
@@ -115,7 +115,7 @@ async def test_thousands_are_started_by_name_in_one_trip(program: Program) -> No
         texts = ["x" * n for n in range(300)]
         runs = await producer.start_many("content.count.v1", [{"text": text} for text in texts])
 
-        assert [await run.result(timeout=SECONDS) for run in runs] == list(range(300))
+        assert [await run.result(timeout=GUARD_SECONDS) for run in runs] == list(range(300))
 
 
 async def test_a_run_that_fails_or_is_cancelled_elsewhere_says_so_here(program: Program) -> None:
@@ -124,12 +124,12 @@ async def test_a_run_that_fails_or_is_cancelled_elsewhere_says_so_here(program: 
         waiting = await producer.start("content.wait.v1")
 
         with pytest.raises(RunFailed, match="Fatal: there is nothing on it"):
-            await failing.result(timeout=SECONDS)
+            await failing.result(timeout=GUARD_SECONDS)
         with pytest.raises(TimeoutError):
             await waiting.result(timeout=0.01)
         await waiting.cancel("not needed")
         with pytest.raises(RunCancelled, match="not needed"):
-            await waiting.result(timeout=SECONDS)
+            await waiting.result(timeout=GUARD_SECONDS)
 
 
 async def test_a_producer_sends_to_runs_whose_code_it_does_not_have(program: Program) -> None:
@@ -137,7 +137,7 @@ async def test_a_producer_sends_to_runs_whose_code_it_does_not_have(program: Pro
         run = await producer.start("content.wait.v1")
         await run.send("go", {"by": "ada"})
 
-        assert await run.result(timeout=SECONDS) == {"by": "ada"}
+        assert await run.result(timeout=GUARD_SECONDS) == {"by": "ada"}
 
 
 async def test_a_payload_that_does_not_fit_fails_the_run_where_that_is_known(program: Program) -> None:
@@ -243,7 +243,7 @@ async def test_a_parent_calls_a_type_that_only_other_workers_have(program: Progr
     async with family(program) as shop:
         run = await shop.start("shop.call.v1", {"path": "a.png"})
 
-        assert await run.result(timeout=SECONDS) == [PAGE]
+        assert await run.result(timeout=GUARD_SECONDS) == [PAGE]
         (child,) = [info async for info in shop.list(parent_id=run.id)]
         assert (child.type, child.state) == ("content.ocr.v1", RunState.SUCCEEDED)
 
@@ -262,7 +262,7 @@ async def test_a_parent_waits_for_workers_of_its_child_that_do_not_exist_yet(pro
         assert "does not handle type content.ocr.v1" in await shop.run(waiting[0].id).explain()
 
         async with company(program):
-            assert await run.result(timeout=SECONDS) == [PAGE]
+            assert await run.result(timeout=GUARD_SECONDS) == [PAGE]
 
 
 async def test_a_parent_starts_sends_to_and_cancels_children_by_name(program: Program) -> None:

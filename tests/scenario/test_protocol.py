@@ -14,6 +14,7 @@ from holdfast.core.checkpoint import Checkpoint, Suspend, Verdicts
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import guarded
 from tests.stage import Stage, facts
 
 # Something arrives for a run in every possible state (T1, T4)
@@ -321,7 +322,7 @@ async def test_t8_a_run_that_was_cancelled_while_its_end_was_on_the_way_is_cance
         faulty(h).freeze("checkpoint")
         run = await h.start(shop)
         waiting = asyncio.create_task(run.result())
-        await asyncio.wait_for(faulty(h).frozen.wait(), 5)
+        await guarded("the worker is frozen", faulty(h).frozen.wait())
         assert await run.cancel("enough")
         faulty(h).thaw()
         with pytest.raises(RunCancelled, match="enough"):

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import Context, InvalidRequest, Message, Registry, RunFinished, RunNotFound, RunState, SyncContext
 from holdfast.testing import Harness
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -198,7 +199,7 @@ async def test_a_request_gets_the_reply_of_the_run(stage: Stage) -> None:
         assert await run.request("sum") == {"sum": 2}
 
         await run.send("add", 3)
-        assert await h.run(run.id).request("sum", timeout=30) == {"sum": 5}
+        assert await h.run(run.id).request("sum", timeout=GUARD_SECONDS) == {"sum": 5}
         await run.send("stop")
         assert await run.result() == 5
         assert "reply:sum#2 reply done" in await facts(run)

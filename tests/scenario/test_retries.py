@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Context, Fatal, Registry, Retry, RunFailed, RunState, StepFailed, StepTimeout, step_info
 from holdfast.core.model import EntryState
+from holdfast.testing.patience import wait_for
 from tests.stage import Stage, facts
 
 
@@ -296,7 +297,7 @@ async def test_a_sync_body_that_timed_out_is_told_so_and_its_result_is_dropped(s
     told: list[bool] = []
 
     def slow() -> str:
-        release.wait(5)
+        wait_for("the attempt has timed out", release)
         told.append(step_info().is_cancelled)
         return "too late"
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
@@ -30,9 +29,8 @@ from holdfast import (
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.ports import Store
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import until, wait_for, wait_until
 from tests.stage import Stage, facts
-
-WAIT_SECONDS = 5.0
 
 
 class Gate:
@@ -44,14 +42,14 @@ class Gate:
 
     def wait(self) -> None:
         self.reached.release()
-        assert self.opened.acquire(timeout=WAIT_SECONDS)
+        wait_for("the gate is opened", self.opened)
 
     async def wait_on_loop(self) -> None:
         self.reached.release()
-        await asyncio.to_thread(self.opened.acquire, timeout=WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the gate is opened", self.opened)
 
     async def until_reached(self, h: Harness) -> None:
-        assert await asyncio.to_thread(self.reached.acquire, timeout=WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the body comes to the gate", self.reached)
         await h.settle()
 
     def open(self) -> None:
@@ -240,6 +238,11 @@ async def test_progress_that_is_no_json_fails_the_task_where_it_is_told(stage: S
             await h.execute(export)
 
 
+async def has_failed(h: Harness, run: RunHandle[None]) -> bool:
+    await h.settle()
+    return (await run.info()).state is not RunState.RUNNING
+
+
 async def test_an_attempt_that_fails_leaves_its_progress_until_the_next_one_tells_its_own(stage: Stage) -> None:
     app, gate = Registry(), Gate()
 
@@ -253,7 +256,7 @@ async def test_an_attempt_that_fails_leaves_its_progress_until_the_next_one_tell
 
     async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(export)
-        await h.settle()
+        await until("the first attempt has failed", lambda: has_failed(h, run))
         assert await run.value("progress") == "half"
         await h.advance(60)
         await gate.until_reached(h)
@@ -328,9 +331,7 @@ async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) 
     @app.task
     def spin(ctx: TaskContext) -> None:
         begun.set()
-        until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until and not ctx.is_cancelled:
-            time.sleep(0.001)
+        wait_until("the body is told that it is cancelled", lambda: ctx.is_cancelled)
         for speak in (ctx.heartbeat, lambda: ctx.progress(1)):
             try:
                 speak()
@@ -340,11 +341,11 @@ async def test_a_task_that_is_cancelled_hears_of_it_in_its_thread(stage: Stage) 
 
     async with stage.harness(app, has_endless_bodies=True) as h:
         run = await h.start(spin)
-        assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the body has begun", begun)
         assert await run.cancel("enough")
         with pytest.raises(RunCancelled):
             await run.result()
-        assert await asyncio.to_thread(over.wait, WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the body is over", over)
         assert await run.value("progress") is None
     assert len(heard) == 2
     assert "no longer counts" in heard[0]
@@ -357,16 +358,14 @@ async def test_a_task_that_takes_too_long_hears_of_it(stage: Stage) -> None:
 
     @app.task(timeout=0.01)
     def spin(ctx: TaskContext) -> None:
-        until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until and not ctx.is_cancelled:
-            time.sleep(0.001)
+        wait_until("the body is told that it is cancelled", lambda: ctx.is_cancelled)
         ended.append(ctx.is_cancelled)
         over.set()
 
     async with stage.harness(app, has_endless_bodies=True) as h:
         with pytest.raises(RunFailed, match="longer than"):
             await h.execute(spin)
-        assert await asyncio.to_thread(over.wait, WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the body is over", over)
     assert ended == [True]
 
 

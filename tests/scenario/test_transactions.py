@@ -32,6 +32,7 @@ from holdfast.stores.sqlite import transactions
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import guard, guarded, wait_for
 from tests.stage import DATABASE_KINDS, Stage, facts, url_for
 
 NOW = Retry(max_attempts=3, initial=0, jitter=0)
@@ -158,12 +159,12 @@ async def test_a_transaction_begins_also_after_what_ended_meanwhile_and_nobody_w
     begun, ended = threading.Event(), threading.Event()
 
     async def body() -> None:
-        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(wait_for, "the transaction has begun", begun)
         asyncio.get_running_loop().call_later(0.01, ended.set)  # by then its result is there, and waits
 
     def slow(connection: Any, cents: int) -> int:
         begun.set()
-        ended.wait(10)
+        wait_for("the body has ended", ended)
         return deposit(connection, cents)
 
     async def deposits(ctx: Context) -> int:
@@ -176,7 +177,7 @@ async def test_a_transaction_begins_also_after_what_ended_meanwhile_and_nobody_w
 
     async with bank.open() as h:
         prepare(h)
-        async with asyncio.timeout(20):
+        async with guard("the run ends"):
             assert await h.execute(racing) == 12
 
 
@@ -372,8 +373,6 @@ async def test_a_statement_that_ends_everybodys_transaction_hurts_nobody_else(sq
 async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
     sqlite_bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "LIMIT_SECONDS", 0.15)
-
     def count(connection: apsw.Connection, upto: int) -> int:
         deposit(connection, 5)
         numbers = "with recursive n (i) as (select 1 union all select i + 1 from n where i < ?) select max(i) from n"
@@ -396,7 +395,10 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
 
     async with sqlite_bank.open() as h:
         prepare(h)
-        assert await h.execute(save) == [
+        with monkeypatch.context() as hasty:
+            hasty.setattr(transactions, "LIMIT_SECONDS", 0.15)
+            told = await h.execute(save)
+        assert told == [
             "TimeoutError 3: a transaction has 0.15 s",
             "TimeoutError 3: a transaction has 0.15 s",
         ]
@@ -578,7 +580,7 @@ async def test_a_transaction_of_a_worker_that_lost_its_lease_leaves_no_trace(tmp
         prepare(h)
         faults.freeze("transact")
         run = await h.start(save)
-        await asyncio.wait_for(faults.frozen.wait(), 5)
+        await guarded("the worker is frozen", faults.frozen.wait())
         bank.clock.pass_to(bank.clock.now() + 31_000_000)
         await other.start_worker()
         assert await other.run(run.id).result() == 5
@@ -605,7 +607,7 @@ async def test_a_shutdown_waits_for_a_transaction_and_loses_nothing(bank: Bank) 
 
         faults.interpose("transact", linger, when="after")
         run = await h.start(save)
-        await asyncio.wait_for(under_way.wait(), 5)
+        await guarded("the transaction is under way", under_way.wait())
         await h.stop_worker()
         assert balance(h) == 5
         assert (await run.info()).state is RunState.PENDING

@@ -23,6 +23,7 @@ from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.plan import Act, Blow, Fault, Plan, plan_of
 from holdfast.testing.simulation.shrink import shrunk
 from holdfast.testing.simulation.watch import Violation
+from tests.duration import lasting
 from tests.plugin.tiers import amount
 
 SEEDS = amount(short=24, long=1_000, variable="HOLDFAST_SIMULATION_SEEDS")
@@ -31,6 +32,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 
 @pytest.mark.both_tiers
+@lasting(SEEDS / BATCHES / 2)
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_no_seed_breaks_a_promise(batch: int) -> None:
     for seed in range(batch, SEEDS, BATCHES):

@@ -59,8 +59,7 @@ from holdfast.core.ports import (
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
-
-_FROZEN_SECONDS = 10.0
+from holdfast.testing.patience import wait_for
 
 R = TypeVar("R")
 When = Literal["before", "after"]
@@ -149,7 +148,7 @@ class FaultyStore:
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         if self.frozen.is_set():
-            self._renewing.wait(_FROZEN_SECONDS)
+            wait_for("the frozen worker is thawed", self._renewing)
         lose_answer = self._begin("renew")
         answer = self.inner.renew(worker, holdings, lease)
         if lose_answer:

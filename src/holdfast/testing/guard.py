@@ -21,7 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-_STOP_SECONDS = 30.0
+_STOP_SECONDS = 240.0
+"""As `patience.GUARD_SECONDS`, which cannot be imported here."""
 
 
 def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> None:

@@ -32,7 +32,8 @@ from holdfast.worker.worker import Worker
 T = TypeVar("T")
 
 _QUIET_ROUNDS = 8
-_STALL_SECONDS = 0.01
+_ROUND_SECONDS = 0.0005
+"""No round of the loop counts for more, so that a body has its turns also where the machine is busy."""
 _STUCK_SECONDS = 0.005
 
 
@@ -116,15 +117,14 @@ class Harness(Holdfast):
     async def settle(self) -> None:
         """Wait until nothing more happens by itself, short of time passing. Hooks have had their signals then.
 
-        A step body or hook that is still at it after `patience_seconds` of real time is left to itself: it may wait
-        for time to pass, or for something the test does next.
+        A step body or hook that is still at it after `patience_seconds` of real time, or longer on a busy machine, is
+        left to itself: it may wait for time to pass, or for something the test does next.
         """
         loop = asyncio.get_running_loop()
         rounds, patience, before = 0, self._patience_seconds, loop.time()
         while rounds < _QUIET_ROUNDS:
             await asyncio.sleep(0)
-            # When the whole process stood still, so did the body.
-            patience, before = patience - min(loop.time() - before, _STALL_SECONDS), loop.time()
+            patience, before = patience - min(loop.time() - before, _ROUND_SECONDS), loop.time()
             is_quiet = self._worker is None or self._worker.is_quiet
             if not is_quiet:
                 patience = self._patience_seconds

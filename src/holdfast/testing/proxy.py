@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from holdfast.testing.patience import GUARD_SECONDS
+
 _CHUNK_BYTES = 1 << 16
-_ANSWER_SECONDS = 20.0
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class FaultProxy:
         self.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_SECONDS)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(GUARD_SECONDS)
 
     # In its own thread
 

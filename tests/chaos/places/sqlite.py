@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
+from holdfast.testing.patience import GUARD_SECONDS
 from tests.chaos.places import Blow, Place
-from tests.process.crew import LIMIT_SECONDS, Hand, is_stopped
+from tests.process.crew import Hand, is_stopped
 
 _TRIES = 200
 _MOST_SECONDS = 2.0
@@ -83,7 +84,7 @@ class SqlitePlace(Place):
     async def _checkpoint(self, chance: Random, hands: Sequence[Hand]) -> None:
         """What a backup tool does, or a person with a shell of SQLite."""
         command = [sys.executable, "-c", _OUTSIDER, str(self._file)]
-        done = await asyncio.to_thread(subprocess.run, command, timeout=LIMIT_SECONDS, capture_output=True, text=True)
+        done = await asyncio.to_thread(subprocess.run, command, timeout=GUARD_SECONDS, capture_output=True, text=True)
         assert done.returncode == 0 or "locked" in done.stderr, done.stderr
 
 

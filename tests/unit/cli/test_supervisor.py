@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.lifeline import VARIABLE
 from holdfast.cli.supervisor import Patience, Supervisor
+from holdfast.testing.patience import guarded, until
 
-LIMIT_SECONDS = 30.0
 HASTY = Patience(steady_seconds=60, first_pause_seconds=0.01, last_pause_seconds=0.02, starts=3)
 
 SAY_READY = f"import os, time; os.write(int(os.environ['{VARIABLE}'].partition(':')[2]), b'r')"
@@ -54,9 +53,7 @@ def supervisor(script: Script, *, grace_seconds: float = 5, ends_when_idle: bool
 
 
 async def until_started(script: Script, number: int, times: int) -> None:
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while script.starts(number) < times:
-            await asyncio.sleep(0.01)
+    await until(f"process {number} is started for the {times}th time", lambda: script.starts(number) >= times)
 
 
 async def test_the_others_are_not_started_if_the_first_cannot_work(script: Script) -> None:
@@ -134,14 +131,12 @@ async def test_one_that_ignores_every_order_is_killed_by_the_third(script: Scrip
     script.lines = {1: f"{deaf}; {SAY_READY}; time.sleep(600)", 2: f"{SAY_READY}; time.sleep(600)"}
     running = asyncio.create_task(supervisor(script, grace_seconds=600).run())
     await until_started(script, 2, times=1)
-    began = time.monotonic()
 
     for _ in range(3):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.2)
 
-    assert await running is ExitCode.FAILED
-    assert time.monotonic() - began < LIMIT_SECONDS
+    assert await guarded("all processes are killed", running) is ExitCode.FAILED
 
 
 def test_pauses_grow_to_a_limit() -> None:

@@ -15,6 +15,7 @@ from holdfast.core.model import Intent, Run
 from holdfast.core.states import RunState
 from holdfast.engine.ends import Ends
 from holdfast.stores.memory import MemoryStore, moves
+from holdfast.testing.patience import guarded
 
 DONE = Finish(state=RunState.SUCCEEDED, result="1")
 
@@ -52,6 +53,7 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def ends(store: CountingStore) -> AsyncIterator[Ends]:
     ends = Ends(store)
+    ends.poll_seconds = 3600.0  # so that it looks only when it is told to
     yield ends
     await ends.close()
 
@@ -78,7 +80,7 @@ async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingS
     await store.until_asked(1)
     moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     store._tell()  # the hint that another process would have given
-    end = await asyncio.wait_for(waiting, 5)
+    end = await guarded("the end is found", waiting)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
 
 
@@ -141,7 +143,7 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: Counting
     moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
     ends._hear(Hint(ended=frozenset("a"), is_foreign=True))
     go_on.set()
-    assert (await asyncio.wait_for(waiting, 0.5)).state is RunState.CANCELLED
+    assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
 
 async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: Ends, store: CountingStore) -> None:
@@ -152,7 +154,7 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: E
     await store.until_asked(3)
     store.trouble = None
     moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
-    assert (await asyncio.wait_for(waiting, 5)).state is RunState.CANCELLED
+    assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
 
 async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Ends, store: CountingStore) -> None:

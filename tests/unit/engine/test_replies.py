@@ -15,6 +15,7 @@ from holdfast.engine.replies import Replies
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import an_id, checkpoint_for, held, succeed, write
+from holdfast.testing.patience import guarded, until
 
 
 class CountingStore(MemoryStore):
@@ -35,6 +36,7 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def replies(store: CountingStore) -> AsyncIterator[Replies]:
     replies = Replies(store)
+    replies.poll_seconds = 3600.0  # so that it looks only when it is told to
     yield replies
     await replies.close()
 
@@ -49,7 +51,7 @@ async def test_a_reply_is_told_by_a_hint_and_asked_for_no_more_than_needed(
     store: CountingStore, replies: Replies
 ) -> None:
     waiting = [asyncio.create_task(replies.wait(an_id(1), "m")) for _ in range(3)]
-    await asyncio.sleep(0.02)
+    await until("the first look is taken", lambda: store.asked == 1)
     await answer(store)
 
     assert await asyncio.gather(*waiting) == ["17"] * 3
@@ -79,10 +81,8 @@ async def test_an_end_without_a_reply_is_told(store: CountingStore, replies: Rep
     assert await waiting is None
 
 
-async def test_a_reply_whose_hint_got_lost_is_found_by_looking(
-    store: CountingStore, replies: Replies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.engine.lookout.POLL_SECONDS", 0.001)
+async def test_a_reply_whose_hint_got_lost_is_found_by_looking(store: CountingStore, replies: Replies) -> None:
+    replies.poll_seconds = 0.001
     replies._unlisten()
     waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
     await asyncio.sleep(0.01)
@@ -102,8 +102,7 @@ async def test_a_reply_is_heard_of_in_another_process(tmp_path: Path) -> None:
 
     await answer(answering)
 
-    async with asyncio.timeout(10):
-        assert await waiting == "17"
+    assert await guarded("the reply is heard of", waiting) == "17"
     await replies.close()
     await answering.close()
     await asking.close()

@@ -20,6 +20,7 @@ from holdfast.stores.sqlite import SqliteStore, jobs
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.writer import Writer
 from holdfast.testing.contract.arrange import a_step, a_worker, an_id, an_intent, checkpoint_for, held, start
+from holdfast.testing.patience import until, wait_for
 
 
 class Transactions:
@@ -43,10 +44,10 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 
     def wait(_desk: Desk) -> None:
         entered.set()
-        assert released.wait(30)
+        wait_for("the writer is let go", released)
 
     waiting = asyncio.ensure_future(store._writer.run(wait))
-    assert await asyncio.to_thread(entered.wait, 30)
+    await asyncio.to_thread(wait_for, "the writer is in a transaction", entered)
     try:
         yield store
     finally:
@@ -56,9 +57,7 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
 
 async def queued(store: SqliteStore, count: int) -> None:
     """Returns when so many jobs wait for the writer."""
-    async with asyncio.timeout(10):
-        while store._writer._jobs.qsize() < count:
-            await asyncio.sleep(0.001)
+    await until(f"{count} jobs wait for the writer", lambda: store._writer._jobs.qsize() >= count)
 
 
 async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteStore) -> None:

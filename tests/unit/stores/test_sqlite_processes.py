@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
 from holdfast.stores.sqlite import SqliteStore, watch
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
+from holdfast.testing.patience import GUARD_SECONDS, guard, guarded, until
 
 pytestmark = pytest.mark.long
 
@@ -84,7 +84,7 @@ async def main():
     store = SqliteStore(path)
     await store.open()
     lease = await held(store)
-    await asyncio.to_thread(store.renew, a_worker(), [holding_of(lease)], LEASE)
+    await asyncio.to_thread(store.renew, a_worker(), [holding_of(lease)], 120 * LEASE)
     say("held")
     await asyncio.sleep(60)
 
@@ -92,30 +92,27 @@ asyncio.run(main())
 """
 
 
-async def test_the_runs_of_a_killed_process_are_taken_over_within_a_second(path: Path, store: SqliteStore) -> None:
+async def test_the_runs_of_a_killed_process_are_taken_over_long_before_their_lease_ends(
+    path: Path, store: SqliteStore
+) -> None:
     with process(HOLDER, path) as holder:
         assert await asyncio.to_thread(hear, holder) == "held"
         before = await claim(store, worker=OTHER_WORKER)
         holder.send_signal(signal.SIGKILL)
         await asyncio.to_thread(holder.wait)
-    killed_at = time.monotonic()
+    leases: tuple[Lease, ...] = ()
 
-    leases = await claimed_before(store, killed_at + 10)
+    async def is_taken_over() -> bool:
+        nonlocal leases
+        leases = (await claim(store, worker=OTHER_WORKER)).leases
+        return bool(leases)
+
+    await until("another worker, which asks again and again, is given the run", is_taken_over)
 
     assert before.leases == ()
     assert before.next_ready_at is not None
-    assert before.next_ready_at <= before.now + 1_000_000
+    assert before.next_ready_at <= before.now + 1_000_000  # it asks again within a second, though the lease is an hour
     assert [(lease.run.id, lease.run.crashes) for lease in leases] == [(an_id(1), 1)]
-    assert time.monotonic() - killed_at < 2
-
-
-async def claimed_before(store: SqliteStore, deadline: float) -> tuple[Lease, ...]:
-    """What a worker gets that asks again and again."""
-    while time.monotonic() < deadline:
-        if leases := (await claim(store, worker=OTHER_WORKER)).leases:
-            return leases
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 HOLDER_WITH_CHILD = """
@@ -165,12 +162,9 @@ async def main():
     first, count = int(sys.argv[2]), int(sys.argv[3])
     say("ready")
     hear()
-    slowest = 0
     for number in range(first, first + count):
-        begun = time.monotonic()
         await start(store, an_intent(number))
-        slowest = max(slowest, time.monotonic() - begun)
-    say(slowest)
+    say("done")
     await store.close()
 
 asyncio.run(main())
@@ -184,11 +178,11 @@ async def test_processes_take_turns_and_lose_nothing(path: Path, store: SqliteSt
             assert await asyncio.to_thread(hear, writer) == "ready"
         for writer in (one, two):
             say(writer, "go")
-        slowest = [float(await asyncio.to_thread(hear, writer)) for writer in (one, two)]
+        for writer in (one, two):
+            assert await asyncio.to_thread(hear, writer) == "done"
 
     counts = await store.counts()
     assert [sum(states.values()) for states in counts.values()] == [2 * count]
-    assert max(slowest) < 2
 
 
 EMITTER = """
@@ -200,43 +194,25 @@ async def main():
     while hear():
         number += 1
         await start(store, an_intent(number))
-        say(time.monotonic_ns())
     await store.close()
 
 asyncio.run(main())
 """
 
 
-async def test_a_commit_is_heard_of_in_another_process_within_milliseconds(path: Path, store: SqliteStore) -> None:
-    heard: asyncio.Queue[int] = asyncio.Queue()
-
-    def listener(hint: Hint) -> None:
-        assert hint.is_foreign or hint.is_elsewhere
-        heard.put_nowait(time.monotonic_ns())
-
+async def test_a_commit_is_heard_of_in_another_process_that_does_not_look_for_it(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    heard: asyncio.Queue[Hint] = asyncio.Queue()
     with process(EMITTER, path) as emitter:
         assert await asyncio.to_thread(hear, emitter) == "ready"
-        stop = store.listen(listener)
-        await asyncio.sleep(2)  # so that whatever backs off has done so
-        medians = []
-        for _ in range(3):  # once is enough: the machine may be busy with other things meanwhile
-            delays = [await delay(emitter, heard) for _ in range(9)]
-            medians.append(statistics.median(delays))
-            if medians[-1] < 5:
-                break
+        stop = store.listen(heard.put_nowait)
+        for number in range(9):
+            say(emitter, "go")
+            hint = await guarded(f"commit {number} is heard of", heard.get())
+            assert hint.is_foreign or hint.is_elsewhere
         stop()
-
-    assert min(medians) < 5, medians
-
-
-async def delay(emitter: subprocess.Popen[str], heard: asyncio.Queue[int]) -> float:
-    """Milliseconds from a commit there to the hint here."""
-    say(emitter, "go")
-    committed_at = int(await asyncio.to_thread(hear, emitter))
-    async with asyncio.timeout(5):
-        heard_at = await heard.get()
-    await asyncio.sleep(0.05)
-    return (heard_at - committed_at) / 1e6
 
 
 UNCLOSED = """
@@ -256,7 +232,7 @@ async def test_a_store_that_nobody_closed_ends_with_the_program_and_says_nothing
     path: Path, store: SqliteStore
 ) -> None:
     with process(UNCLOSED, path) as unclosed:
-        out, errors = await asyncio.to_thread(unclosed.communicate, None, 20)
+        out, errors = await asyncio.to_thread(unclosed.communicate, None, GUARD_SECONDS)
 
     assert unclosed.returncode == 0
     assert errors == ""
@@ -328,9 +304,8 @@ async def test_processes_that_were_forked_before_the_store_was_opened_hear_of_ea
         asyncio.run(begin())
 
     child = asyncio.create_task(asyncio.to_thread(forked, attempt))
-    async with asyncio.timeout(10):
-        while not is_forked.exists():
-            await asyncio.sleep(0.005)
+    async with guard("the forked child is heard of"):
+        await until("the child is forked", is_forked.exists)
         await store.open()
         heard: asyncio.Queue[Hint] = asyncio.Queue()
         store.listen(heard.put_nowait)

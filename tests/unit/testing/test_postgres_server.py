@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +12,7 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.testing.patience import wait_until
 from holdfast.testing.postgres import (
     Installation,
     PostgresServer,
@@ -23,8 +22,6 @@ from holdfast.testing.postgres import (
 )
 
 pytestmark = pytest.mark.long
-
-LIMIT_SECONDS = 30.0
 
 OWNER = """
 import sys
@@ -110,7 +107,7 @@ def test_a_server_ends_with_the_process_that_started_it_however_that_ends() -> N
 
         owner.kill()
 
-    _until(lambda: not _runs(int(pid)) and not Path(folder).exists())
+    wait_until("the server and its folder are gone", lambda: not _runs(int(pid)) and not Path(folder).exists())
 
 
 def test_processes_share_a_server_until_the_last_one_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +123,7 @@ def test_processes_share_a_server_until_the_last_one_has_left(tmp_path: Path, mo
 
     _end(sharers[1])
 
-    _until(lambda: not _answers(url))
+    wait_until("the server does not answer any more", lambda: not _answers(url))
 
 
 def test_whoever_comes_after_the_last_one_has_left_gets_a_new_server(
@@ -135,7 +132,7 @@ def test_whoever_comes_after_the_last_one_has_left_gets_a_new_server(
     monkeypatch.delenv("HOLDFAST_TEST_POSTGRES", raising=False)
     with shared_url(tmp_path) as first:
         pass
-    _until(lambda: not _answers(first))
+    wait_until("the server does not answer any more", lambda: not _answers(first))
 
     with shared_url(tmp_path) as second:
         psycopg.connect(second).close()
@@ -226,10 +223,3 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return " Z " not in Path(f"/proc/{pid}/stat").read_text()
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

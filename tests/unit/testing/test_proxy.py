@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from holdfast.testing.proxy import FaultProxy
 
-LIMIT_SECONDS = 20.0
 MOMENT_SECONDS = 0.1
 """How long to see that nothing comes."""
 
@@ -40,7 +40,7 @@ def connect(proxy: FaultProxy) -> Iterator[Callable[[], socket.socket]]:
     opened: list[socket.socket] = []
 
     def connect() -> socket.socket:
-        opened.append(socket.create_connection((proxy.host, proxy.port), timeout=LIMIT_SECONDS))
+        opened.append(socket.create_connection((proxy.host, proxy.port), timeout=GUARD_SECONDS))
         return opened[-1]
 
     yield connect
@@ -67,7 +67,7 @@ def test_an_end_is_passed_on(proxy: FaultProxy, connect: Connect) -> None:
     client.shutdown(socket.SHUT_WR)
 
     assert client.recv(1) == b""
-    _until(lambda: proxy.connections == 0)
+    wait_until("the proxy has no connections", lambda: proxy.connections == 0)
 
 
 def test_a_cut_is_an_error_for_every_client_and_new_ones_are_taken(proxy: FaultProxy, connect: Connect) -> None:
@@ -155,7 +155,7 @@ def test_a_closed_proxy_is_gone_with_its_connections(connect: Connect, proxy: Fa
 
 
 def _first_byte(proxy: FaultProxy) -> bytes:
-    with socket.create_connection((proxy.host, proxy.port), timeout=LIMIT_SECONDS) as client:
+    with socket.create_connection((proxy.host, proxy.port), timeout=GUARD_SECONDS) as client:
         return client.recv(1)
 
 
@@ -180,12 +180,5 @@ def _is_silent(client: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        client.settimeout(LIMIT_SECONDS)
+        client.settimeout(GUARD_SECONDS)
     return False
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -12,9 +12,8 @@ from holdfast.core.checkpoint import Checkpoint, Hold, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.patience import guarded, until
 from holdfast.worker.committer import BATCH_LIMIT, WORTH_A_COMMIT, WORTH_SHARE, Committer
-
-LIMIT_SECONDS = 10.0
 
 
 class ScriptedStore(MemoryStore):
@@ -46,9 +45,7 @@ class ScriptedStore(MemoryStore):
 
     async def called(self, times: int) -> None:
         """Wait until there were so many batches."""
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while len(self.calls) < times:
-                await asyncio.sleep(0.001)
+        await until(f"there were {times} batches", lambda: len(self.calls) >= times)
 
 
 async def rounds() -> None:
@@ -453,7 +450,7 @@ async def test_closing_ends_a_batch_in_trouble() -> None:
     await rig.add("b")
     await rig.store.answer(0, StoreUnavailable("away"))
 
-    await asyncio.wait_for(rig.committer.close(), LIMIT_SECONDS)
+    await guarded("the committer is closed", rig.committer.close())
     await rounds()
 
     assert rig.store.batches == [["a"], ["b"]]

@@ -15,6 +15,7 @@ import pytest_asyncio
 from holdfast import step_info
 from holdfast.core.codec import Codec
 from holdfast.runner.operation import StepCall, StepOptions
+from holdfast.testing.patience import GUARD_SECONDS, guard
 from holdfast.worker.executor import Body, Executor
 
 
@@ -36,7 +37,7 @@ class Bench:
         self.changed.set()
 
     async def wait_for(self, count: int) -> list[Body]:
-        async with asyncio.timeout(10):
+        async with guard(f"{count} bodies are reported"):
             while len(self.reported) < count:
                 self.changed.clear()
                 await self.changed.wait()
@@ -194,7 +195,7 @@ async def test_a_result_that_cannot_be_taken_in_does_not_keep_others_from_it(ben
 async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_begun() -> None:
     bench, release = Bench(threads=1), threading.Event()
     begun: list[int] = []
-    bench.start(release.wait, 5)
+    bench.start(release.wait, GUARD_SECONDS)
     waiting = bench.start(lambda: begun.append(1))
     waiting.abandon()
     bench.start(a_sync, 7)
@@ -206,8 +207,8 @@ async def test_a_body_that_is_abandoned_while_it_waits_for_a_thread_is_never_beg
 
 async def test_the_time_a_body_waits_for_a_thread_does_not_count_as_its_own() -> None:
     bench, release = Bench(threads=1), threading.Event()
-    bench.start(release.wait, 5)
-    patient = bench.start(a_sync, 7, timeout=5)
+    bench.start(release.wait, GUARD_SECONDS)
+    patient = bench.start(a_sync, 7, timeout=GUARD_SECONDS)
     await asyncio.sleep(0.01)
     assert patient.timer is None
     release.set()
@@ -222,7 +223,11 @@ async def test_a_body_that_takes_too_long_is_reported_once_as_timed_out(bench: B
     async def endless() -> None:
         await asyncio.Event().wait()
 
-    body = bench.start(endless, timeout=0.01) if kind == "async" else bench.start(release.wait, 5, timeout=0.01)
+    body = (
+        bench.start(endless, timeout=0.01)
+        if kind == "async"
+        else bench.start(release.wait, GUARD_SECONDS, timeout=0.01)
+    )
     assert await bench.wait_for(1) == [body]
     assert body.is_timed_out
     release.set()
@@ -231,8 +236,8 @@ async def test_a_body_that_takes_too_long_is_reported_once_as_timed_out(bench: B
 
 
 async def test_a_body_that_ends_in_time_is_not_timed_out_later(bench: Bench) -> None:
-    bench.start(an_async, 1, timeout=5)
-    bench.start(a_sync, 2, timeout=5)
+    bench.start(an_async, 1, timeout=GUARD_SECONDS)
+    bench.start(a_sync, 2, timeout=GUARD_SECONDS)
     await bench.wait_for(2)
     await asyncio.sleep(0)
     assert all(body.timer is None or body.timer.cancelled() for body in bench.reported)

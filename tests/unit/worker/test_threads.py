@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.testing.patience import GUARD_SECONDS, guard, until, wait_for
 from holdfast.worker.threads import Threads
 
 
@@ -31,7 +32,7 @@ class Bench:
         self.changed.set()
 
     async def wait_for(self, count: int) -> list[object]:
-        async with asyncio.timeout(10):
+        async with guard(f"{count} results are there"):
             while len(self.results) < count:
                 self.changed.clear()
                 await self.changed.wait()
@@ -55,13 +56,12 @@ async def test_there_is_a_thread_for_each_job_up_to_the_limit() -> None:
         name = threading.current_thread().name + str(threading.get_ident())
         running.add(name)
         peak.append(len(running))
-        release.wait(5)
+        release.wait(GUARD_SECONDS)
         running.discard(name)
 
     for _ in range(7):
         bench.submit(body)
-    while len(peak) < 3:
-        await asyncio.sleep(0.001)
+    await until("three jobs are under way", lambda: len(peak) >= 3)
     release.set()
     await bench.wait_for(7)
     assert max(peak) == 3
@@ -74,7 +74,7 @@ async def test_a_job_that_waits_for_a_later_one_does_not_keep_it_from_running() 
     for _ in range(300):
         told = threading.Event()
         done = len(bench.results)
-        bench.submit(lambda told=told: told.wait(5))  # type: ignore[misc]
+        bench.submit(lambda told=told: told.wait(GUARD_SECONDS))  # type: ignore[misc]
         bench.submit(told.set)
         await bench.wait_for(done + 2)
     assert False not in bench.results
@@ -86,8 +86,7 @@ async def test_idle_threads_end_by_themselves_and_come_back_when_needed(monkeypa
     bench = Bench(2)
     bench.submit(lambda: 1)
     await bench.wait_for(1)
-    while bench.threads._count:
-        await asyncio.sleep(0.001)
+    await until("no thread is left", lambda: bench.threads._count == 0)
     bench.submit(lambda: 2)
     assert await bench.wait_for(2) == [1, 2]
     bench.threads.close()
@@ -115,9 +114,7 @@ async def test_a_pool_that_is_closed_lets_its_threads_end() -> None:
         bench.submit(lambda: None)
     await bench.wait_for(5)
     bench.threads.close()
-    async with asyncio.timeout(5):
-        while threading.active_count() > before:
-            await asyncio.sleep(0.001)
+    await until("its threads have ended", lambda: threading.active_count() <= before)
 
 
 def test_a_result_that_comes_after_the_loop_is_closed_is_dropped() -> None:
@@ -125,12 +122,12 @@ def test_a_result_that_comes_after_the_loop_is_closed_is_dropped() -> None:
 
     async def begin() -> None:
         bench = Bench(1)
-        bench.submit(lambda: release.wait(5))
+        bench.submit(lambda: release.wait(GUARD_SECONDS))
         bench.submit(ended.set)
 
     asyncio.run(begin())
     release.set()
-    assert ended.wait(5)
+    wait_for("the second job is done", ended)
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
@@ -157,7 +154,7 @@ async def test_without_any_thread_a_job_is_refused_and_the_next_one_is_not(monke
 
 async def test_with_too_few_threads_jobs_wait_for_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, release = Bench(4), threading.Event()
-    bench.submit(lambda: release.wait(5))
+    bench.submit(lambda: release.wait(GUARD_SECONDS))
     refuse(monkeypatch, 2)
     for name in ("a", "b"):
         bench.submit(lambda name=name: name)  # type: ignore[misc]

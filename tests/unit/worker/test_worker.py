@@ -20,6 +20,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
+from holdfast.testing.patience import until
 from holdfast.worker.executor import Body
 from holdfast.worker.worker import Worker
 
@@ -439,9 +440,7 @@ async def test_a_start_that_is_refused_leaves_the_clock_of_a_worker_that_would_h
     hf.include(registry())
     async with hf, hf.worker() as worker:
         await (await hf.start("shop.order.v1", {"number": 1}, key="order")).result()
-        async with asyncio.timeout(10):
-            while not worker.is_idle:
-                await asyncio.sleep(0)
+        await until("the worker is idle", lambda: worker.is_idle)
         before = worker.clock.now()
 
         with pytest.raises(KeyConflict):
@@ -476,9 +475,7 @@ async def test_a_retry_that_is_due_and_may_not_begin_is_not_looked_at_over_and_o
 
     async with hf, hf._hire(clock=clock, poll=None):
         run = await hf.start(busy)
-        async with asyncio.timeout(10):
-            while not attempts:
-                await asyncio.sleep(0)
+        await until("the step has failed", lambda: bool(attempts))
         if why == "it is to pause":
             await run.pause()
         else:

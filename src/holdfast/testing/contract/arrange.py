@@ -44,6 +44,7 @@ from holdfast.core.ports import Details, Store
 from holdfast.core.received import record_of
 from holdfast.core.states import RunState
 from holdfast.testing.contract.clock import START
+from holdfast.testing.patience import guard
 
 LEASE: Micros = 30 * SECOND
 TYPE = "contract.flow.v1"
@@ -342,7 +343,7 @@ class Listening:
 
     async def until(self, kind: Literal["ready", "arrived", "ended", "taken", "replied"], name: str) -> None:
         """Return once a hint of this kind has named this run or type. Its order and company do not matter."""
-        async with asyncio.timeout(10):
+        async with guard(f"a hint tells that {name} is among {kind}"):
             while not any(name in getattr(hint, kind) for hint in self._heard):
                 self._news.clear()
                 await self._news.wait()

@@ -42,9 +42,7 @@ from holdfast.testing.contract.arrange import (
 )
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
-
-WAIT_SECONDS = 4.0
-"""Longer than anything takes, and shorter than a transaction may."""
+from holdfast.testing.patience import wait_for
 
 
 def a_tx(location: str = "book", position: int = 1, result: str | None = "1", **options: Any) -> Entry:
@@ -212,7 +210,7 @@ class DatabaseContract(Contract):
         lease = await held(store)
         gate = threading.Event()
         asyncio.get_running_loop().call_later(0.01, gate.set)
-        answer = await book.transact(lease, meanwhile=lambda: gate.wait(WAIT_SECONDS))
+        answer = await book.transact(lease, meanwhile=lambda: wait_for("the event loop opens the gate", gate))
         assert gate.is_set()
         assert answer.entry is not None
 
@@ -231,10 +229,10 @@ class DatabaseContract(Contract):
 
         def stand() -> None:
             begun.set()
-            gate.wait(WAIT_SECONDS)
+            wait_for("the gate is opened", gate)
 
         asked = asyncio.create_task(book.transact(lease, meanwhile=stand))
-        await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        await asyncio.to_thread(wait_for, "the transaction begins", begun)
         asked.cancel()
         gate.set()
         answer = await book.transact(lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import HOSTILE, TYPE, an_id, an_intent, claim_one, start
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
+from holdfast.testing.patience import until
 
 MINUTE: Micros = 60 * SECOND
 HOUR: Micros = 60 * MINUTE
@@ -449,13 +451,18 @@ class ScheduleContract(Contract):
     ) -> None:
         """And of the runs that were made; but not of what is as it was."""
         hints: list[Hint] = []
+        unrelated = itertools.count(90)
         leave = store.listen(hints.append)
 
         async def told() -> list[Hint]:
-            await asyncio.sleep(0.02)
+            """What was told up to the end of an unrelated run: hints arrive in order."""
+            number = next(unrelated)
+            await start(store, an_intent(number, type="unrelated"))
+            await store.control(marker := an_id(number), Cancel(id="c"))
+            await until("the end of the unrelated run is told", lambda: any(marker in hint.ended for hint in hints))
             heard = [replace(hint, is_elsewhere=False) for hint in hints if hint != Hint(is_elsewhere=True)]
             hints.clear()
-            return heard
+            return [hint for hint in heard if "unrelated" not in hint.ready and marker not in hint.ended]
 
         try:
             await put(store, a_schedule())

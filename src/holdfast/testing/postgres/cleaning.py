@@ -8,18 +8,17 @@ from typing import Any
 import psycopg
 
 from holdfast.stores.postgres import schema
+from holdfast.testing.patience import GUARD_SECONDS
 
 SCHEMA = "holdfast"
 
-_CONNECT_SECONDS = 20
-_PATIENCE_SECONDS = 10
 
 # Ends the sessions that were left open, and waits until they are gone: what they were at may still be committed.
 _END_SESSIONS = f"""
 do $$
 declare
     others constant name := current_database();
-    patient_until constant timestamptz := clock_timestamp() + interval '{_PATIENCE_SECONDS} s';
+    patient_until constant timestamptz := clock_timestamp() + interval '{GUARD_SECONDS} s';
 begin
     loop
         perform pg_terminate_backend(pid)
@@ -117,7 +116,7 @@ _VERSION = f"select max(value) from {SCHEMA}.meta where name = 'schema'"  # noqa
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(url, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+    return psycopg.connect(url, autocommit=True, connect_timeout=round(GUARD_SECONDS))
 
 
 class Cleaner:

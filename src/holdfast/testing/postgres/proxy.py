@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.proxy import FaultProxy, Tap, Verdict
 
 _ENCRYPTION_REQUESTS = {80877103, 80877104}  # for TLS and for GSSAPI, which precede the startup message
@@ -36,7 +37,7 @@ class CommitRule:
         self._lock = threading.Lock()
         self._done = threading.Event()
 
-    def wait(self, seconds: float = 20.0) -> None:
+    def wait(self, seconds: float = GUARD_SECONDS) -> None:
         """Wait until it has cut as often as it should.
 
         Raises:

@@ -28,6 +28,7 @@ import msgspec
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.guard import as_user, set_guard, use
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres.installation import Installation, find_installation
 
 HOST = "127.0.0.1"
@@ -37,7 +38,6 @@ ROLE = "postgres"
 StopMode = Literal["smart", "fast", "immediate"]
 """Wait for sessions to end; break them off; or crash, so that the next start recovers."""
 
-_WAIT_SECONDS = 40
 _PASSING = ("Address already in use", "pre-existing shared memory block", "is still in use")
 """Why a start may fail now and work in a moment: someone has the port, a child of a killed server still lives."""
 _PORTS = range(15_000, 32_000)
@@ -244,7 +244,7 @@ class PostgresServer:
         return False
 
     def _controlled(self, verb: str, *words: str) -> bool:
-        return self._run("pg_ctl", verb, "-w", "-t", str(_WAIT_SECONDS), *words).returncode == 0
+        return self._run("pg_ctl", verb, "-w", "-t", str(round(GUARD_SECONDS)), *words).returncode == 0
 
     def _run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
@@ -260,9 +260,9 @@ class PostgresServer:
         )
 
     def _until(self, verb: str, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
+        limit = time.monotonic() + GUARD_SECONDS
         while not is_done():
-            if time.monotonic() > deadline:
+            if time.monotonic() > limit:
                 raise self._trouble(verb)
             time.sleep(0.05)
 

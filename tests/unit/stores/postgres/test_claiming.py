@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,8 +27,8 @@ from holdfast.testing.contract.arrange import (
     claim,
     start,
 )
+from holdfast.testing.patience import guarded, until
 
-PATIENCE_SECONDS = 20
 TURN = 4711
 """The advisory lock for which a claim waits, after it has leased the first run and before it locks the second."""
 
@@ -116,13 +116,13 @@ async def claim_slowly(url: str, outsider: psycopg.Connection[Any]) -> Claimed:
         outsider.execute("select pg_advisory_lock(%s)", (TURN,))
 
         claiming = asyncio.create_task(claim(claimer, worker=OTHER_WORKER, limit=2))
-        await _until(lambda: _is_waiting(outsider))
+        await until("the claim waits for its turn", lambda: _is_waiting(outsider))
         writing = holder.checkpoint([checkpoint_for(leases[an_id(2)], entries=(a_step(),))])
-        (verdict,) = (await asyncio.wait_for(writing, PATIENCE_SECONDS)).verdicts
+        (verdict,) = (await guarded("the holder has written", writing)).verdicts
         assert not verdict.is_lost
         assert not claiming.done()
         outsider.execute("select pg_advisory_unlock(%s)", (TURN,))
-        return await asyncio.wait_for(claiming, PATIENCE_SECONDS)
+        return await guarded("the claim is answered", claiming)
 
 
 async def test_a_claim_that_is_slow_to_lock_a_run_gets_a_history_as_new_as_its_token(
@@ -161,12 +161,6 @@ async def _opened(store: PostgresStore) -> AsyncIterator[None]:
         yield
     finally:
         await store.close()
-
-
-async def _until(is_reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_reached():
-            await asyncio.sleep(0.005)
 
 
 def _is_waiting(outsider: psycopg.Connection[Any]) -> bool:

@@ -19,6 +19,7 @@ from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.talks import Talk, chained, hold
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
+from holdfast.testing.patience import until
 
 T = TypeVar("T")
 
@@ -38,10 +39,11 @@ def sender(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 async def until_somebody_waits(outsider: psycopg.Connection[Any]) -> None:
-    async with asyncio.timeout(20):
-        while outsider.execute(IS_WAITING).fetchone() != (True,):
-            outsider.execute("select pg_stat_clear_snapshot()")
-            await asyncio.sleep(0.005)
+    def is_waited() -> bool:
+        outsider.execute("select pg_stat_clear_snapshot()")
+        return outsider.execute(IS_WAITING).fetchone() == (True,)
+
+    await until("somebody waits for a lock", is_waited)
 
 
 def hold_row(outsider: psycopg.Connection[Any], number: int) -> None:

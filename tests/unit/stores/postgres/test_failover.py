@@ -14,8 +14,10 @@ import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
 from holdfast.testing.guard import as_user
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import PostgresServer
 from holdfast.testing.postgres.server import HOST, _free_port
+from tests.duration import lasting
 
 pytestmark = pytest.mark.long
 
@@ -54,7 +56,7 @@ class Standby:
             cwd=self._primary.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # a server that is started keeps it
-            timeout=60,
+            timeout=GUARD_SECONDS,
             check=True,
             **as_user(self._primary.folder.stat().st_uid or None),
         )
@@ -71,7 +73,7 @@ def replicated() -> Iterator[tuple[PostgresServer, Standby]]:
             standby.stop()
 
 
-@pytest.mark.timeout(180)
+@lasting(20)
 async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() -> None:
     with replicated() as (primary, standby):
         async with Holdfast(standby.url) as hf:
@@ -94,7 +96,7 @@ async def test_nothing_accepted_is_lost_when_a_synchronous_standby_takes_over() 
                 await asyncio.to_thread(standby.promote)
                 late = await _insist(hf)
 
-                results = await asyncio.gather(*(run.result(timeout=120) for run in accepted))
+                results = await asyncio.gather(*(run.result(timeout=GUARD_SECONDS) for run in accepted))
 
             assert results == [sum(range(STEPS))] * RUNS
             assert (await hf.run(late).info()).type == "later"

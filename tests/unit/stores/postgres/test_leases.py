@@ -13,7 +13,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.leases import PATIENCE
 from holdfast.testing.contract.arrange import LEASE, a_worker, an_id, checkpoint_for, held, the_run, write
 
-LONGER = LEASE + 100 * SECOND
+LONGER = LEASE + 10_000 * SECOND
 
 
 async def locked(store: PostgresStore, outsider: psycopg.Connection[Any]) -> list[Holding]:

@@ -21,6 +21,7 @@ from holdfast.stores.postgres import claims, reads, requests
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
 from holdfast.stores.postgres.talks import hold
+from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import find_installation
 from tests.stage import complaints
 from tests.unit.stores.postgres.database import Place
@@ -37,7 +38,7 @@ def psql(place: Place, statement: str) -> str:
     """What psql prints, or the error it meets."""
     command = [str(find_installation().psql), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]
     command += ["--set", "ON_ERROR_STOP=1", "--command", statement, place.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_SECONDS, check=False)
     return done.stdout.strip() if done.returncode == 0 else done.stderr.partition("CONTEXT:")[0].strip()
 
 
@@ -432,7 +433,7 @@ def test_workers_that_listen_are_told_at_once(place: Place, call: str, types: li
         listener.execute("listen holdfast")
         place.execute("select {schema}." + call)
 
-        (told,) = listener.connection.notifies(timeout=30, stop_after=1)
+        (told,) = listener.connection.notifies(timeout=GUARD_SECONDS, stop_after=1)
 
     assert msgspec.json.decode(told.payload) == ["", *types]
 

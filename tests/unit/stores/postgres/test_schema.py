@@ -15,6 +15,7 @@ from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.ports import SchemaStatus
 from holdfast.stores.migration import Migration
 from holdfast.stores.postgres import schema
+from holdfast.testing.patience import GUARD_SECONDS, wait_for
 from tests.unit.stores.postgres.database import Place
 
 WANTED = schema.migrations()[-1].version
@@ -135,12 +136,12 @@ def test_of_many_who_migrate_at_once_one_does_and_the_others_find_it_done(empty:
 
     def migrate() -> SchemaStatus:
         with empty.again() as place:
-            barrier.wait(30)
+            barrier.wait(GUARD_SECONDS)
             prepare(place)
             return status(place)
 
     with ThreadPoolExecutor(6) as threads:
-        found = [future.result(60) for future in [threads.submit(migrate) for _ in range(6)]]
+        found = [future.result(GUARD_SECONDS) for future in [threads.submit(migrate) for _ in range(6)]]
 
     assert found == [SchemaStatus(current=WANTED, wanted=WANTED)] * 6
 
@@ -157,9 +158,9 @@ def test_a_change_that_cannot_have_a_table_gives_up_for_a_moment_and_is_tried_ag
         with reader.connection.transaction():
             reader.all("select count(*) from {schema}.runs")
             migration = threads.submit(prepare, place)
-            assert given_up.acquire(timeout=30)
-            assert given_up.acquire(timeout=30)
-        migration.result(30)
+            wait_for("the migration gives up for a moment", given_up)
+            wait_for("the migration gives up for a moment", given_up)
+        migration.result(GUARD_SECONDS)
 
     assert status(place).current == WANTED + 1
 
