@@ -7,6 +7,8 @@ READY  := .venv/.ready
 CODE   := $(wildcard src tests benchmarks examples)
 
 export UV_PYTHON_DOWNLOADS := never
+# Texts and names of files are UTF-8 in every locale.
+export PYTHONUTF8 := 1
 # Hundreds of tests start Python processes; without compiled files each of them would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 

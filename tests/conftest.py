@@ -15,7 +15,7 @@ from hypothesis import Phase, settings
 if TYPE_CHECKING:
     from holdfast.testing.postgres import Databases, PostgresServer
 
-pytest_plugins = ("tests.plugin.tiers", "tests.plugin.summary")
+pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.summary")
 
 # No deadline: a slow machine is not a bug, and a test that hangs meets the guard of every test.
 settings.register_profile("short", deadline=None, print_blob=True, max_examples=40)

@@ -15,6 +15,7 @@ from tests.chaos.display import Display
 from tests.chaos.places import names
 from tests.chaos.plan import Plan
 from tests.chaos.session import hold
+from tests.plugin import environment
 
 OK, VIOLATED = 0, 1
 """Exit codes; bad input is 2, as argparse has it."""
@@ -68,4 +69,6 @@ def _tell(value: object, text: str, *, is_json: bool) -> None:
 
 
 if __name__ == "__main__":
+    environment.forget_settings()
+    environment.settle()
     sys.exit(main(sys.argv[1:]))

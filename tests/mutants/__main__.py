@@ -18,6 +18,7 @@ import msgspec
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.catcher import CATCHERS, Caught
 from tests.mutants.mutant import Catch, Mutant, plant
+from tests.plugin import environment
 
 _LINE_WIDTH = 160
 
@@ -166,6 +167,8 @@ async def _main(mutants: Sequence[Mutant], *, jobs: int, has_control: bool, is_j
 
 
 if __name__ == "__main__":
+    environment.forget_settings()
+    environment.settle()
     given = _arguments()
     wanted = _chosen(given.only)
     if not given.list:

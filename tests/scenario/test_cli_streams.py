@@ -43,9 +43,9 @@ def noisy() -> int:
 """
 
 
-def line(words: str) -> list[str]:
+def line(words: str) -> list[bytes]:
     """A line of a shell: with redirections, which no list of arguments has. Its process becomes that of the command."""
-    return ["sh", "-c", f"exec {sys.executable} -m holdfast {words}"]
+    return [b"sh", b"-c", f"exec {sys.executable} -m holdfast {words}".encode()]
 
 
 def typed(shop: Shop, words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -143,7 +143,7 @@ def test_arguments_are_utf8_also_where_the_locale_knows_only_ascii(shop: Shop) -
 
 
 def test_a_file_with_letters_that_the_locale_does_not_know_is_found_by_its_name(shop: Shop) -> None:
-    (shop.path.parent / "käse.json").write_text('{"a": 1}')
+    (shop.path.parent / os.fsdecode("käse.json".encode())).write_text('{"a": 1}')
     assert typed(shop, "start cheese.v1 @käse.json -q", **ASCII).returncode == 0
     (run,) = shop.read("ls")
     assert run["payload"] == {"a": 1}

@@ -58,7 +58,7 @@ class Standby:
             stdout=subprocess.DEVNULL,  # a server that is started keeps it
             timeout=GUARD_SECONDS,
             check=True,
-            **as_user(self._primary.folder.stat().st_uid or None),
+            **as_user(self._primary._known.user),
         )
 
 

@@ -1,0 +1,102 @@
+"""The environment of the tests: the same wherever and however pytest is started.
+
+This module neutralises only what holdfast is right to follow, such as `HOLDFAST_URL` and `NO_COLOR`. Tests have to pass
+with all else as it is: the user, the home directory, `TMPDIR`, the umask, the time zone.
+"""
+
+from __future__ import annotations
+
+import locale
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from holdfast.cli import lifeline, scenario
+from holdfast.config.settings import SETTINGS
+from holdfast.testing.postgres.server import _is_open
+
+_SETTINGS = {setting.variable for setting in SETTINGS.values()}
+_INTERNAL = {lifeline.VARIABLE, scenario.LEDGER_VARIABLE, scenario.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
+_DISPLAY = {
+    *("CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "FORCE_COLOR", "NO_COLOR", "PY_COLORS"),
+    *("COLUMNS", "LINES", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+}
+_PASSWORDS = {"PGPASSFILE", "PGPASSWORD"}
+"""For a server that `HOLDFAST_TEST_POSTGRES` names; the URLs of private ones have their own."""
+_ENCODING = {"PYTHONCOERCECLOCALE", "PYTHONIOENCODING", "PYTHONUTF8"}
+
+_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+
+
+def pytest_sessionstart() -> None:
+    forget_settings()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settled() -> None:
+    settle()
+
+
+def forget_settings() -> None:
+    """Remove the variables by which a person chooses settings of holdfast, servers of Postgres and a display.
+
+    It comes before tests are collected: modules make a `Holdfast` when they are imported.
+    """
+    for name in list(os.environ):
+        if name in _SETTINGS | _INTERNAL | _DISPLAY or (name.startswith("PG") and name not in _PASSWORDS):
+            del os.environ[name]
+
+
+def settle() -> None:
+    """Give this process, and the processes that it starts, default signals and text in UTF-8.
+
+    Only a process that runs tests does so, not the one that starts the workers of pytest-xdist: they read the names of
+    files as that process does, and ignore what it ignores.
+    """
+    _start_children_with_default_signals()
+    _use_utf8()
+
+
+def _start_children_with_default_signals() -> None:
+    """Take care that no process begins with an ignored signal because a shell has started the tests so.
+
+    With `&` a shell starts a command that ignores SIGINT, and programs pass on what they ignore to those they start. A
+    signal that has a handler gets its default action back there. So this process still ignores the signal, but by a
+    handler that does nothing.
+
+    SIGHUP stays as it is: under `nohup` the tests and all their processes survive the end of the terminal. A test that
+    sends SIGHUP has to choose its action first.
+    """
+    for number in _SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _ignore)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how a child ended
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame
+
+
+def _use_utf8() -> None:
+    for name in list(os.environ):
+        if name in _ENCODING or name == "LANGUAGE" or name.startswith("LC_"):
+            del os.environ[name]
+    os.environ["LC_ALL"] = "C.UTF-8"
+    with suppress(locale.Error):  # where there is no such locale, Python uses UTF-8 by itself
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """A temporary directory that every user can reach, also where only root can reach `TMPDIR`."""
+    usual = Path(tempfile.gettempdir())
+    open_ = next((place for place in (usual, Path("/tmp"), Path("/var/tmp")) if _is_open(place)), usual)  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=open_) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
