@@ -36,6 +36,8 @@ def run_tidily(work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue  # `nohup` wants it so
             with suppress(NotImplementedError):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         return await work
