@@ -370,6 +370,11 @@ def test_colour_can_be_forced_and_forbidden(shop: Shop, words: str) -> None:
     assert coloured.exit_code == plain.exit_code
 
 
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_a_flag_for_colour_wins_over_variables_of_all_programs(shop: Shop, environment: dict[str, str]) -> None:
+    assert "\x1b[31m" in shop.type("show", "key:broken", "--color", "always", **environment).stdout
+
+
 def test_text_of_users_is_not_taken_for_markup(shop: Shop) -> None:
     shown = shop.type("show", "key:broken", "--color", "always", COLUMNS="300").stdout
 

@@ -35,7 +35,14 @@ class Terminal:
 
     def __init__(self, *, is_forced: bool = False, is_stderr: bool = False) -> None:
         self._console = Console(
-            stderr=is_stderr, highlight=False, markup=False, emoji=False, force_terminal=True if is_forced else None
+            stderr=is_stderr,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            # Left to itself, `rich` follows NO_COLOR and TERM.
+            force_terminal=True if is_forced else None,
+            color_system="standard" if is_forced else "auto",
+            no_color=False if is_forced else None,
         )
 
     @property
