@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -48,6 +49,10 @@ def test_commands_are_offered_with_what_they_are_for(shop: Shop) -> None:
     assert offered(shop, "holdfast topics d").keys() == {"dead-letters"}
 
 
+def test_after_a_command_that_does_not_exist_no_error_is_shown(shop: Shop) -> None:
+    assert offered(shop, "holdfast wacth --lim") == {}
+
+
 def test_options_are_offered_those_of_holdfast_itself_too(shop: Shop) -> None:
     assert offered(shop, "holdfast worker --gr").keys() == {"--grace"}
     assert offered(shop, "holdfast worker --u").keys() == {"--until-idle", "--url"}
@@ -80,8 +85,10 @@ def test_the_store_is_that_of_the_flags_typed_so_far(shop: Shop, tmp_path: Path)
     other = Shop(tmp_path / "other")
     other.start("other.v1")
 
-    assert offered(shop, f"holdfast --url {other.url} start ").keys() == {"other.v1"}
-    assert offered(shop, f"holdfast start --url {other.url} o").keys() == {"other.v1"}
+    url = shlex.quote(other.url)
+
+    assert offered(shop, f"holdfast --url {url} start ").keys() == {"other.v1"}
+    assert offered(shop, f"holdfast start --url {url} o").keys() == {"other.v1"}
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "memory://", "postgresql://127.0.0.1:1/x", "sqlite:////nowhere/x.db"])

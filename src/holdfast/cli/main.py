@@ -92,7 +92,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in SUMMARIES:
+        is_called = not ctx.resilient_parsing  # and not only typed so far, in a shell that asks how to go on
+        if is_called and args and not args[0].startswith("-") and args[0] not in SUMMARIES:
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
 
