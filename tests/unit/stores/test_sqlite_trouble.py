@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
@@ -17,6 +19,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite import files as files_module
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.testing.contract.arrange import an_id, an_intent, start
+from tests.plugin.environment import reachable_directory
 
 NOBODY = 65_534
 
@@ -35,13 +38,36 @@ def as_ordinary_user() -> Iterator[None]:
 
 
 async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=f"there is no directory {tmp_path}/nowhere; create it first"):
+    with pytest.raises(StoreUnavailable, match=re.escape(f"there is no directory {tmp_path}/nowhere; create it first")):
         await SqliteStore(tmp_path / "nowhere" / "runs.db").open()
 
 
 async def test_a_directory_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="it is a directory; name a file"):
         await SqliteStore(tmp_path).open()
+
+
+async def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"k\xe4se.db")
+    with pytest.raises(StoreUnavailable, match="SQLite takes only paths in UTF-8; choose another one"):
+        await SqliteStore(path).open()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+_OPEN = """
+import asyncio, pathlib, sys
+from holdfast.stores.sqlite import SqliteStore
+asyncio.run(SqliteStore(pathlib.Path(sys.argv[1])).open())
+"""
+
+
+def test_a_path_is_the_same_file_whatever_the_locale_knows(tmp_path: Path) -> None:
+    name = "käse.db".encode()
+    ascii_ = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", _OPEN, name], cwd=tmp_path, env=ascii_, check=True)
+
+    assert SqliteStore(tmp_path / os.fsdecode(name)).schema().current > 0
 
 
 async def test_memory_is_no_file() -> None:
@@ -56,19 +82,19 @@ def diary(path: Path) -> Path:
 
 
 async def test_a_file_that_is_no_database_is_refused(diary: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=rf"{diary} is not a SQLite database"):
+    with pytest.raises(StoreUnavailable, match=re.escape(f"{diary} is not a SQLite database")):
         await SqliteStore(diary).open()
-    with pytest.raises(StoreUnavailable, match=rf"{diary} is not a SQLite database"):
+    with pytest.raises(StoreUnavailable, match=re.escape(f"{diary} is not a SQLite database")):
         SqliteStore(diary).schema()
 
 
 @pytest.fixture
 def public() -> Iterator[Path]:
     """A directory that every user can reach, unlike those pytest makes."""
-    with TemporaryDirectory() as directory:
-        Path(directory).chmod(0o777)
-        yield Path(directory)
-        Path(directory).chmod(0o777)
+    with reachable_directory() as directory:
+        directory.chmod(0o777)
+        yield directory
+        directory.chmod(0o777)
 
 
 async def test_a_directory_that_cannot_be_written_is_refused_when_opening(public: Path) -> None:
@@ -154,36 +180,47 @@ async def test_a_damaged_database_is_an_error_and_no_end_of_the_store(store: Sql
     await start(store, an_intent(1))
 
 
-MOUNTS = """\
-22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-30 22 0:26 / {share} rw,relatime - {kind} server:/export rw
-31 22 0:27 / /somewhere\\040else rw,relatime - tmpfs tmpfs rw
+MOUNTS = rb"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:26 / %b rw,relatime - %b server:/export rw
+31 22 0:27 / /somewhere\040else rw,relatime - tmpfs tmpfs rw
 """
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs"])
-async def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS.format(share=tmp_path, kind=kind))
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    """A folder with a name that the system does not write as it is."""
+    folder = tmp_path / os.fsdecode("the größe\tshare".encode())
+    folder.mkdir()
+    return folder
+
+
+def mount(share: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder be a file system of some kind."""
+    point = re.sub(rb"[\s\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(share))  # as Linux does
+    mounts = share / "mountinfo"
+    mounts.write_bytes(MOUNTS % (point, kind.encode()))
     monkeypatch.setattr(files_module, "_MOUNTS", mounts)
 
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs"])
+async def test_network_file_systems_are_refused(share: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    mount(share, kind, monkeypatch)
+
     with pytest.raises(StoreUnavailable, match=rf"network file system \({kind}\)"):
-        await SqliteStore(tmp_path / "runs.db").open()
+        await SqliteStore(share / "runs.db").open()
 
 
 @pytest.mark.parametrize("kind", ["overlay", "ext4", "tmpfs", "btrfs", "xfs", "virtiofs", "zfs", "apfs"])
 async def test_file_systems_of_ordinary_machines_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    share: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text(MOUNTS.format(share=tmp_path, kind=kind))
-    monkeypatch.setattr(files_module, "_MOUNTS", mounts)
-    store = SqliteStore(tmp_path / "runs.db")
+    mount(share, kind, monkeypatch)
+    store = SqliteStore(share / "runs.db")
 
     await store.open()
     await store.close()
 
-    assert files_module.file_system_type(tmp_path) == kind
+    assert files_module.file_system_type(share) == kind
 
 
 async def test_the_check_up_finds_a_sound_store_sound(store: SqliteStore) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.stores.sqlite.files import utf8_name
 from holdfast.stores.sqlite.trouble import BUSY_TIMEOUT_SECONDS
 
 _STATEMENTS_CACHED = 256
@@ -49,7 +50,7 @@ def be_patient(connection: apsw.Connection) -> None:
 
 
 def _open(path: Path, flags: int) -> apsw.Connection:
-    connection = apsw.Connection(str(path), flags=flags, statementcachesize=_STATEMENTS_CACHED)
+    connection = apsw.Connection(utf8_name(path), flags=flags, statementcachesize=_STATEMENTS_CACHED)
     be_patient(connection)
     # Plans must not depend on bound values: beside partial indexes SQLite would prepare many statements anew each
     # time they are bound, which takes longer than they do.

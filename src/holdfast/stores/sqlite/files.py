@@ -11,6 +11,8 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 FILE_MODE = 0o644
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+"""How the system writes what would end a word in there, and nothing else: a space is `\\040`."""
 
 # WAL needs shared memory and locks that these do not give across machines.
 _NETWORK_TYPES = frozenset(
@@ -57,6 +59,7 @@ class Files:
             ) from error
 
     def _check_place(self) -> None:
+        utf8_name(self.database)
         directory = self.database.parent
         if not directory.is_dir():
             raise StoreUnavailable(f"cannot open {self.database}: there is no directory {directory}; create it first")
@@ -77,21 +80,35 @@ class Files:
             return 0
 
 
+def utf8_name(path: Path) -> str:
+    """The name of a file as SQLite reads it: in UTF-8, even if the locale has another encoding."""
+    try:
+        return os.fsencode(path).decode()
+    except UnicodeError:
+        raise StoreUnavailable(
+            f"cannot open {str(path)!r}: SQLite takes only paths in UTF-8; choose another one"
+        ) from None
+
+
 def file_system_type(directory: Path) -> str | None:
     """The type of the file system a directory lies on, such as `ext4`; None where it cannot be told."""
     try:
-        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+        mounts = _MOUNTS.read_bytes().rstrip().split(b"\n")
     except OSError:
         return None
     place = directory.resolve()
     found: tuple[int, str] | None = None
     for line in mounts:
-        before, _, after = line.partition(" - ")
-        point = Path(before.split(" ")[4].encode().decode("unicode_escape"))
+        before, _, after = line.partition(b" - ")
+        point = Path(os.fsdecode(_ESCAPED.sub(_unescaped, before.split(b" ")[4])))
         # Of equal mount points the last one covers the others.
         if place.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
-            found = len(point.parts), after.split(" ")[0]
+            found = len(point.parts), after.split(b" ")[0].decode(errors="replace")
     return found[1] if found else None
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 8)])
 
 
 def is_network(kind: str | None) -> bool:
