@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from holdfast.testing.postgres import (
     installation,
     shared_url,
 )
+from tests.plugin.environment import reachable_directory
 
 pytestmark = pytest.mark.long
 
@@ -102,7 +104,7 @@ def test_psql_comes_with_the_server(postgres_server: PostgresServer) -> None:
 def test_a_server_ends_with_the_process_that_started_it_however_that_ends() -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        pid, folder = owner.stdout.readline().decode().split()
+        pid, folder = owner.stdout.readline().decode().strip().split(" ", 1)
         assert _runs(int(pid))
 
         owner.kill()
@@ -180,6 +182,19 @@ def test_binaries_that_the_user_of_the_server_cannot_reach_are_copied(tmp_path: 
         psycopg.connect(server.url).close()
 
         assert server.installation.bin.is_relative_to(server.folder) == (os.geteuid() == 0)
+
+
+def test_a_temporary_folder_may_have_a_long_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reachable_directory() as directory:
+        long = directory / ("long " * 30)  # the path of a Unix socket has at most 107 bytes
+        long.mkdir()
+        long.chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+
+        with PostgresServer() as server:
+            psycopg.connect(server.url).close()
+
+            assert server.folder.is_relative_to(long)
 
 
 def test_without_binaries_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

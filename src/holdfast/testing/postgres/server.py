@@ -158,8 +158,7 @@ class PostgresServer:
                 os.kill(child, signal.SIGKILL)
         self._until("end", lambda: not any(map(_is_alive, (pid, *children))))
         # Where nobody collects the dead, the next start would take it for alive.
-        for stale in (self._data / "postmaster.pid", *self.folder.glob(".s.PGSQL.*")):
-            stale.unlink(missing_ok=True)
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def leave(self) -> None:
         """Use it no longer; it ends when nobody does."""
@@ -228,7 +227,7 @@ class PostgresServer:
         settings = {
             "listen_addresses": HOST,
             "port": self._known.port,
-            "unix_socket_directories": self.folder,
+            "unix_socket_directories": "",  # a temporary folder may have a longer path than a socket can
             **self._settings,
         }
         lines = "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
