@@ -1,6 +1,7 @@
-"""The figures that are promised, reproduced one by one: each is a storm of its own, or tests told to go on for longer.
+"""The figures that are promised, reproduced one by one, each with the speed of the host right before it.
 
-A test tells the number it has reached in a line that begins with `figure:`.
+A figure is a storm of its own, a file of `tests/figures`, or tests told to go on for longer. A test tells the number it
+has reached in a line that begins with `figure:`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from holdfast.cli.table import Column, Table, plain_lines
 from tests.chaos import plan
 from tests.chaos.display import Display
+from tests.chaos.host import Host, measured
 from tests.chaos.session import hold
 from tests.process.crew import ROOT
 
@@ -27,10 +29,11 @@ _TAIL_CHARACTERS = 3_000
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One figure: what was asked for, what was reached, and how long that took."""
+    """One figure: what was asked for, what was reached, on how fast a host, and how long that took."""
 
     figure: str
     reached: str
+    host: Host
     is_good: bool
     seconds: float
     proof: str = ""
@@ -49,6 +52,7 @@ class Tests:
     def reached(self, store: str) -> Row:
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", self.path]
         command += ["-k", f"({self.choice})" + ("" if len(self.stores) == 1 else f" and {store}")]
+        host = measured()
         begun = time.monotonic()
         environment = os.environ | self.settings
         done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -56,7 +60,7 @@ class Tests:
         is_good = done.returncode == 0 and bool(told)
         reached = "; ".join(told) or f"pytest ended with exit code {done.returncode}"
         seconds = time.monotonic() - begun
-        return Row(self.figure, reached, is_good, seconds, "" if is_good else done.stdout[-_TAIL_CHARACTERS:])
+        return Row(self.figure, reached, host, is_good, seconds, "" if is_good else done.stdout[-_TAIL_CHARACTERS:])
 
 
 TESTS = (
@@ -94,10 +98,39 @@ TESTS = (
         settings={"HOLDFAST_RACES": "5000"},
     ),
     Tests(
-        "SIGTERM with a 60 s step and 5 s grace: claimable within 1 s, never terminal",
-        "tests/process/test_terminated.py",
-        "long_step_is_given_back and hang",
-        settings={"HOLDFAST_PROCESS_SECONDS": "40"},
+        "SIGTERM with a long step and 5 s grace: claimable within 1 s, never terminal",
+        "tests/figures/shutdown.py",
+        "given_back",
+    ),
+    Tests(
+        "SIGKILL of one worker: taken over by the next within 2 s (Postgres: the lease of 2 s and 1 s)",
+        "tests/figures/takeover.py",
+        "takes_over",
+    ),
+    Tests(
+        "a start is executed in another process: p50 under 500 ms, result included",
+        "tests/figures/latency.py",
+        "start",
+    ),
+    Tests("a message wakes a run in another process: p50 under 500 ms", "tests/figures/latency.py", "message"),
+    Tests("a cancel ends a body in another process: within 2 s", "tests/figures/latency.py", "cancel"),
+    Tests(
+        "a commit is heard of in another process: p50 under 5 ms",
+        "tests/figures/latency.py",
+        "commit",
+        stores=("sqlite",),
+    ),
+    Tests(
+        "two processes write all the time: none waits for 2 s",
+        "tests/figures/turns.py",
+        "turns",
+        stores=("sqlite",),
+    ),
+    Tests(
+        "an idle worker: less than 1 statement a second",
+        "tests/figures/idle.py",
+        "idle",
+        stores=("postgres",),
     ),
     Tests(
         "a run that kills its worker is blocked after 3, others unaffected",
@@ -119,6 +152,7 @@ async def reach(store: str, seed: str, display: Display) -> list[Row]:
 
 
 async def _kills(store: str, seed: str, display: Display) -> Row:
+    host = await asyncio.to_thread(measured)
     begun = time.monotonic()
     verdict = await hold(store, plan.of_kills(seed), display)
     display.say("")
@@ -129,15 +163,16 @@ async def _kills(store: str, seed: str, display: Display) -> Row:
     )
     figure = f"SIGKILL one of 4 every 500 ms for 45 s, 200 runs x 10 steps: 0 lost, takeover in {one.takeover_aim:g} s"
     proof = "" if verdict.is_good else "\n".join(verdict.lines())
-    return Row(figure, reached, verdict.is_good, time.monotonic() - begun, proof)
+    return Row(figure, reached, host, verdict.is_good, time.monotonic() - begun, proof)
 
 
 def lines(rows: Sequence[Row]) -> Iterator[str]:
     """For people."""
-    table = Table([Column("figure"), Column("reached"), Column("seconds", is_number=True), Column("verdict")])
+    texts = [Column(name) for name in ("figure", "verdict", "reached", "host")]
+    table = Table([*texts, Column("seconds", is_number=True)])
     for row in rows:
         held = "holds" if row.is_good else "MISSED"
-        cells = {"figure": row.figure, "reached": row.reached, "seconds": f"{row.seconds:.0f}", "verdict": held}
-        table.rows.append(cells)
+        cells = {"figure": row.figure, "verdict": held, "reached": row.reached, "host": str(row.host)}
+        table.rows.append(cells | {"seconds": f"{row.seconds:.0f}"})
     yield from plain_lines(table)
     yield from (f"\n{row.figure}\n{row.proof}" for row in rows if row.proof)

@@ -309,6 +309,8 @@ class Storm:
             lines = hand.log.splitlines()
             if not hand.worker_id and lines and "StoreUnavailable" in lines[-1]:
                 continue  # it came when the store was away, and said so
+            if not hand.worker_id and hand.is_leaving and code == -signal.SIGTERM:
+                continue  # it was told to leave before it could know what that means
             who = f"worker {hand.number} (pid {hand.pid})"
             texts += [f"{who}: {line}" for line in lines if any(words in line for words in COMPLAINTS)]
             if hand.killed_at is None and code != 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from tests.chaos import places
 from tests.chaos.__main__ import parsed
 from tests.chaos.display import Display
-from tests.chaos.figures import Row, lines
+from tests.chaos.figures import TESTS, Row, lines
+from tests.chaos.host import Host, measured
 from tests.chaos.journal import Acceptance, Journal
 
 
@@ -62,13 +64,35 @@ def test_progress_is_one_line_on_a_terminal_and_many_elsewhere() -> None:
 
 
 def test_a_figure_that_is_missed_is_told_with_its_proof() -> None:
-    rows = [Row("a", "1", is_good=True, seconds=2.0), Row("b", "0", is_good=False, seconds=3.0, proof="why")]
+    host = Host(loop_ms=38.2, commit_ms=1.25, load=0.5)
+    rows = [
+        Row("a", "1", host, is_good=True, seconds=2.0),
+        Row("b", "0", host, is_good=False, seconds=3.0, proof="why"),
+    ]
 
     told = "\n".join(lines(rows))
 
-    assert "holds" in told
+    assert "a       holds    1        loop 38 ms, commit 1.2 ms, load 0.5        2" in told
     assert "MISSED" in told
     assert told.endswith("b\nwhy")
+
+
+def test_the_speed_of_the_host_is_measured_at_this_moment() -> None:
+    host = measured()
+
+    assert host.loop_ms > 0
+    assert host.commit_ms > 0
+    assert host.load >= 0
+
+
+@pytest.mark.parametrize("path", sorted({tests.path for tests in TESTS}))
+def test_the_tests_of_a_figure_exist_and_are_chosen(path: str, pytestconfig: pytest.Config) -> None:
+    assert (pytestconfig.rootpath / path).is_file()
+    for tests in TESTS:
+        if tests.path == path:
+            defined = re.findall(r"def (test_\w+)", (pytestconfig.rootpath / path).read_text())
+            words = tests.choice.split(" and ")
+            assert [name for name in defined if all(word in name for word in words)], tests.choice
 
 
 def test_a_journal_knows_what_its_producer_had_begun(tmp_path: Path) -> None:

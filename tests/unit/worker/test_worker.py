@@ -100,6 +100,22 @@ async def test_a_run_that_no_hint_tells_of_is_claimed_at_the_next_poll(
             await asyncio.sleep(0.001)
 
 
+async def test_a_worker_that_has_nothing_to_do_asks_less_than_once_in_two_seconds() -> None:
+    clock = VirtualClock()
+    store = FaultyStore(MemoryStore(clock=clock))
+    async with Harness(registry(), clock=clock, store=store) as h:
+        await h.stop_worker()
+        await h.start("shopping.v1", delay=3600)
+        h._worker = h._hire(clock=h.clock, has_heart=False)
+        await h._worker.start()
+        await h.advance(10)  # so that whatever backs off has done so
+        before = len(store.calls)
+
+        await h.advance(600)
+
+        assert 0 < len(store.calls) - before < 300, store.calls
+
+
 async def test_a_worker_without_types_says_so(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     await hire(h, types=["nothing.*"]).run_until_idle()
     assert "no registered type that matches nothing.*" in caplog.text

@@ -1,4 +1,4 @@
-"""A worker that has nothing to do leaves the database alone; behind a pooler it keeps nothing in a session."""
+"""Behind a pooler a worker keeps nothing in a session."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from holdfast.testing.postgres import PostgresProxy
 from holdfast.testing.proxy import FaultProxy, Tap, Verdict
 from tests.faults.app import Post, letters, workflows
 
-IDLE_SECONDS = 5.0
-
 
 class Ear:
     """Hears every statement that is carried out through a proxy."""
@@ -27,20 +25,6 @@ class Ear:
     def _hear(self, statement: str) -> bool:
         self.statements.append(statement)
         return False  # nothing is cut
-
-
-async def test_an_idle_worker_asks_less_than_once_a_second(hf: Holdfast, proxy: PostgresProxy) -> None:
-    async with hf.worker():
-        run = await hf.start(letters, 1)
-        await hf.start(letters, 0, delay=3600)
-        await asyncio.sleep(1)  # so that whatever backs off has done so
-        ear = Ear(proxy)
-        await asyncio.sleep(IDLE_SECONDS)
-        heard = list(ear.statements)
-        await run.send("word", "still there?")
-        assert await run.result(timeout=GUARD_SECONDS) == ["still there?"]
-
-    assert len(heard) < IDLE_SECONDS, heard
 
 
 class Witness(Tap):

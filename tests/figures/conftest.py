@@ -1,0 +1,7 @@
+"""The worker processes of the process tests, and their producer."""
+
+from __future__ import annotations
+
+from tests.process.conftest import crew
+
+__all__ = ["crew"]  # a fixture that is used by being here

@@ -1,0 +1,33 @@
+"""How often a worker that has nothing to do asks its database."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from holdfast import Holdfast
+from holdfast.testing.postgres import PostgresProxy
+from tests.faults.app import letters, workflows
+from tests.faults.test_pooler import Ear
+
+IDLE_SECONDS = 120.0
+"""Long enough for what comes once a minute."""
+LIMIT_PER_SECOND = 1.0
+
+
+async def test_an_idle_worker_on_postgres(postgres_url: str) -> None:
+    with PostgresProxy(postgres_url) as proxy:
+        hf = Holdfast(proxy.url)
+        hf.include(workflows)
+        async with hf, hf.worker():
+            await hf.start(letters, 1)
+            await hf.start(letters, 0, delay=3600)
+            await asyncio.sleep(2)  # so that whatever backs off has done so
+            ear = Ear(proxy)
+            begun = time.monotonic()
+            await asyncio.sleep(IDLE_SECONDS)
+            rate = len(ear.statements) / (time.monotonic() - begun)
+
+    sys.stdout.write(f"figure: {rate:.2f} statements a second\n")
+    assert rate < LIMIT_PER_SECOND, ear.statements
