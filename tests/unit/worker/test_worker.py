@@ -20,7 +20,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
-from holdfast.testing.patience import until
+from holdfast.testing.patience import GUARD_SECONDS, until
 from holdfast.worker.executor import Body
 from holdfast.worker.worker import Worker
 
@@ -279,43 +279,58 @@ async def test_looking_at_held_runs_does_not_count_as_renewing_their_leases(h: H
         assert [fact.event for fact in await run.audit()].count("claimed") == 1
 
 
-async def test_a_stopping_worker_gives_running_steps_their_grace_then_gives_the_run_back(h: Harness) -> None:
+async def test_a_stopping_worker_gives_running_steps_their_grace(h: Harness) -> None:
     app = Registry()
     opened = asyncio.Event()
-    cancelled: list[str] = []
 
     async def quick() -> str:
         await opened.wait()
         return "finished in grace"
 
-    async def endless() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.append("endless")
-
     @app.workflow
-    async def job(ctx: Context, body: str) -> Any:
-        return await ctx.step("work", quick if body == "quick" else endless)
+    async def job(ctx: Context) -> str:
+        return await ctx.step("work", quick)
 
     h.include(app)
     worker = hire(h)
     await worker.start()
-    first, second = await h.start(job, "quick"), await h.start(job, "endless")
-    while len(worker._held) < 2 or not all(held.is_executing for held in worker._held.values()):
-        await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(0.01, opened.set)
+    run = await h.start(job)
+    await until("the step is executed", lambda: worker.is_executing)
+    stopping = asyncio.create_task(worker.stop(grace_seconds=GUARD_SECONDS))
+    await until("the worker takes no more", lambda: worker.is_draining)
+    opened.set()
+    await stopping
+    assert await run.result() == "finished in grace"
+
+
+async def test_a_stopping_worker_gives_a_run_back_when_the_grace_is_over(h: Harness) -> None:
+    app = Registry()
+    cancelled: list[str] = []
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append("forever")
+
+    @app.workflow
+    async def job(ctx: Context) -> None:
+        await ctx.step("work", forever)
+
+    h.include(app)
+    worker = hire(h)
+    await worker.start()
+    run = await h.start(job)
+    await until("the step is executed", lambda: worker.is_executing)
     await worker.stop(grace_seconds=0.05)
-    assert cancelled == ["endless"]
-    assert await first.result() == "finished in grace"
-    info = await second.info()
+    assert cancelled == ["forever"]
+    info = await run.info()
     assert (info.state, info.worker, info.ready_at) == (RunState.PENDING, None, h.now)
-    assert list(await second.history()) == []
+    assert list(await run.history()) == []
     async with hire(h) as worker:
-        while not worker.is_executing:
-            await asyncio.sleep(0)
-        assert (await second.info()).attempt == 1  # a shutdown is not charged
-        await second.cancel()
+        await until("the step is executed again", lambda: worker.is_executing)
+        assert (await run.info()).attempt == 1  # a shutdown is not charged
+        await run.cancel()
 
 
 async def test_a_worker_that_is_told_to_stop_twice_or_before_its_start_does_nothing(h: Harness) -> None:
