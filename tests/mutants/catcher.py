@@ -124,6 +124,16 @@ CATCHERS: Mapping[str, Catcher] = {
     ),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
+    "log of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_wal.py")),
+    "power cuts": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_durability.py")),
+    "durability of Postgres": Catcher(
+        layer="unit tests", command=_tests("tests/unit/stores/postgres/test_durability.py")
+    ),
+    "check-up of Postgres": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_checkup.py")),
+    "functions of users on Postgres": Catcher(
+        layer="unit tests", command=_tests("tests/unit/stores/postgres/test_functions.py")
+    ),
+    "transactions": Catcher(layer="scenarios", command=_tests("tests/scenario/test_transactions.py")),
     "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),

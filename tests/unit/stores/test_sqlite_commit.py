@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast.core.checkpoint import Cancel, Hold
@@ -241,3 +242,19 @@ async def test_closing_answers_what_was_asked_before(tmp_path: Path) -> None:
 
     assert [answer.runs[0].created for answer in await asyncio.gather(*asked)] == [True] * 20
     assert not store._files.wal.exists()
+
+
+def check_that_nobody_else_may_write(path: Path) -> None:
+    stranger = apsw.Connection(str(path))
+    with pytest.raises(apsw.BusyError):
+        stranger.execute("begin immediate")
+    stranger.close()
+
+
+async def test_nobody_writes_between_what_an_operation_reads_and_what_it_writes(store: SqliteStore, path: Path) -> None:
+    await store._writer.run(lambda _: check_that_nobody_else_may_write(path))
+
+
+async def test_nobody_writes_between_what_a_users_transaction_reads_and_what_it_writes(store: SqliteStore, path: Path) -> None:
+    with store.database.connection():
+        check_that_nobody_else_may_write(path)

@@ -16,7 +16,7 @@ from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Event, Wait, WaitKind
 from holdfast.stores.sqlite import SqliteStore, arrivals
 from holdfast.stores.sqlite.desk import Desk
-from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES
+from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES, Wal
 from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held
 
 ALLOCATED_BYTES = PAGES * _FRAME_BYTES
@@ -215,3 +215,16 @@ async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_pa
     assert await store._writer.run_small(breaks_here) == "done"
     assert seen[0] == threading.get_ident() != seen[1]
     await store.close()
+
+
+async def test_the_log_is_not_filled_up_while_a_stranger_writes(path: Path, store: SqliteStore) -> None:
+    await write(store, 1)
+    stranger = apsw.Connection(str(path))
+    stranger.execute("begin immediate")
+    before = wal_of(path).stat().st_size
+    connection = apsw.Connection(str(path))
+    with pytest.raises(apsw.BusyError):
+        Wal(wal_of(path)).allocate(connection)
+    assert wal_of(path).stat().st_size == before
+    connection.close()
+    stranger.close()

@@ -41,6 +41,10 @@ SEEING_LEVELS = ("read committed", "read uncommitted")
 
 _SEEING = r"-c default_transaction_isolation=read\ committed"
 
+_COMMIT_LEVEL = "synchronous_commit"
+_DURABLE = f"-c {_COMMIT_LEVEL}=on"
+"""A commit waits for the disk, whatever the default of the server, database or role is."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -149,7 +153,7 @@ def _parameters(address: Address, limits: Limits) -> dict[str, Any]:
     wanted = {name: value for name, value in wanted.items() if name not in given}
     if address.is_prepared:  # else a pooler refuses them, or has them meet other people's transactions
         # Of two the later one counts; the last is not for others to choose.
-        wanted["options"] = f"{limits.options} {given.get('options', '')} {_SEEING}"
+        wanted["options"] = f"{limits.options} {_DURABLE} {given.get('options', '')} {_SEEING}"
     return wanted
 
 
@@ -172,10 +176,26 @@ def _check_server(address: Address, connection: Connection) -> None:
             f"{address.shown} is a standby, which cannot be written; name the primary, or leave out "
             f"target_session_attrs={given} so that it is looked for"
         )
-    if not address.is_prepared and (level := _isolation(connection)) not in SEEING_LEVELS:
+    if not address.is_prepared:
+        _check_defaults(address, connection)
+
+
+def _check_defaults(address: Address, connection: Connection) -> None:
+    """Refuse defaults this store cannot live with, of a session to which we could not say anything else.
+
+    A pooler's other sessions have the same defaults, of role and database.
+    """
+    level = _setting(connection, "default_transaction_isolation")
+    if level not in SEEING_LEVELS:
         raise StoreUnavailable(
             f"{address.shown} has transactions begin at the isolation level {level!r}, at which holdfast would lose "
             f"news; run: alter role {address.user or '…'} set default_transaction_isolation = 'read committed'"
+        )
+    is_chosen = _COMMIT_LEVEL in str(conninfo_to_dict(address.conninfo).get("options", ""))
+    if not is_chosen and _setting(connection, _COMMIT_LEVEL) == "off":
+        raise StoreUnavailable(
+            f"{address.shown} does not wait for the disk when it commits ({_COMMIT_LEVEL} is off), so accepted work "
+            f"could be lost; run: alter role {address.user or '…'} set {_COMMIT_LEVEL} = on"
         )
 
 
@@ -187,9 +207,8 @@ def _is_in_recovery(connection: Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-def _isolation(connection: Connection) -> str:
-    """The level of a session to which we could not say one. A pooler's others have the same, of role and database."""
-    row = connection.execute("show default_transaction_isolation").fetchone()
+def _setting(connection: Connection, name: str) -> str:
+    row = connection.execute("select current_setting(%s)", (name,)).fetchone()
     assert row is not None
     return str(row[0])
 

@@ -49,6 +49,7 @@ def look(connection: psycopg.Connection[Any]) -> list[Any]:
         select current_user = session_user,
             current_setting('search_path'),
             current_setting('statement_timeout'),
+            current_setting('synchronous_commit'),
             to_regclass('pg_temp.scratch')::text,
             (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),
             (select count(*) from pg_listening_channels())
@@ -65,6 +66,7 @@ def make_dictionaries(connection: psycopg.Connection[Any]) -> None:
 def make_a_mess(connection: psycopg.Connection[Any]) -> None:
     connection.execute("set search_path = nowhere")
     connection.execute("set statement_timeout = '1min'")
+    connection.execute("set synchronous_commit = off")
     connection.execute("create temp table scratch (id int)")
     connection.execute("declare open cursor with hold for select * from scratch")
     connection.execute("select pg_advisory_lock(17)")

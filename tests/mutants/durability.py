@@ -1,0 +1,157 @@
+"""Bugs in what accepted work needs to survive a crash or a power cut: settings of databases, and who checks them."""
+
+# ruff: noqa: E501 - what is replaced stands here as it stands in the code
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_SQLITE = "stores/sqlite/connections.py"
+_POSTGRES = "stores/postgres/connections.py"
+_DOCTOR = "stores/postgres/checkup.py"
+
+_POWER_CUT = Catch("power cuts", "test_nothing_accepted_is_lost_whenever_the_power_fails")
+_HEALTH = Catch("durability of Postgres", "test_the_doctor_finds_a_server_that_does_not_survive_a_crash")
+
+SQLITE = (
+    Mutant(
+        name="sqlite-commit-not-flushed",
+        breaks="what was accepted survives a power cut",
+        edits=(Edit(_SQLITE, "pragma synchronous = full", "pragma synchronous = normal"),),
+        caught_by=(_POWER_CUT,),
+    ),
+    Mutant(
+        name="sqlite-nothing-flushed",
+        breaks="what was accepted survives a power cut",
+        edits=(Edit(_SQLITE, "pragma synchronous = full", "pragma synchronous = off"),),
+        caught_by=(_POWER_CUT,),
+    ),
+    Mutant(
+        name="sqlite-journal-in-memory",
+        breaks="a power cut in the midst of a commit leaves a file that is whole",
+        edits=(Edit(_SQLITE, "pragma journal_mode = wal", "pragma journal_mode = memory"),),
+        caught_by=(_POWER_CUT,),
+    ),
+    Mutant(
+        name="sqlite-flush-ends-in-the-drive",
+        breaks="what was accepted survives a power cut, on macOS too",
+        edits=(Edit(_SQLITE, "pragma fullfsync = on", "pragma fullfsync = off"),),
+        caught_by=(Catch("power cuts", "test_each_write_is_flushed_past_the_cache_of_the_drive"),),
+    ),
+    Mutant(
+        name="sqlite-answer-before-the-commit",
+        breaks="when start, send or emit has returned, it is on disk",
+        edits=(
+            Edit(
+                "stores/sqlite/writer.py",
+                '            desk.flush()\n            connection.execute("commit")\n',
+                '            desk.flush()\n            tell(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
+            ),
+        ),
+        caught_by=(_POWER_CUT,),
+    ),
+    Mutant(
+        name="sqlite-user-turns-off-flushing",
+        breaks="what a function of ctx.tx does to its connection harms no other run",
+        edits=(Edit("stores/sqlite/guard.py", '    {"data_version",', '    {"synchronous", "data_version",'),),
+        caught_by=(Catch("transactions", "test_what_a_transaction_must_not_do_fails_it_at_once_and_leaves_nothing"),),
+    ),
+    Mutant(
+        name="sqlite-writer-begins-without-the-lock",
+        breaks="nobody writes between what an operation reads and what it writes",
+        edits=(
+            Edit(
+                "stores/sqlite/writer.py",
+                '            connection.execute("begin immediate")\n            desk',
+                '            connection.execute("begin")\n            desk',
+            ),
+        ),
+        caught_by=(Catch("commits of SQLite", "test_nobody_writes_between_what_an_operation_reads"),),
+    ),
+    Mutant(
+        name="sqlite-user-begins-without-the-lock",
+        breaks="nobody writes between what a user's transaction reads and what it writes",
+        edits=(Edit("stores/sqlite/database.py", '"begin immediate"', '"begin"'),),
+        caught_by=(Catch("commits of SQLite", "test_nobody_writes_between_what_a_users_transaction_reads"),),
+    ),
+    Mutant(
+        name="sqlite-log-filled-up-without-the-lock",
+        breaks="nobody appends to the log while it is filled up with zeros",
+        edits=(Edit("stores/sqlite/wal.py", '"begin immediate"', '"begin"'),),
+        caught_by=(Catch("log of SQLite", "test_the_log_is_not_filled_up_while_a_stranger_writes"),),
+    ),
+)
+
+POSTGRES = (
+    Mutant(
+        name="postgres-commit-not-flushed",
+        breaks="what was accepted survives a crash, whatever the default of server, database or role is",
+        edits=(Edit(_POSTGRES, "{limits.options} {_DURABLE} {given", "{limits.options} {given"),),
+        caught_by=(
+            Catch("durability of Postgres", "test_sessions_wait_for_the_disk_whatever_the_default_is"),
+            Catch("durability of Postgres", "test_what_was_accepted_survives_the_crash_of_a_server"),
+        ),
+    ),
+    Mutant(
+        name="postgres-every-session-like-that-of-hints",
+        breaks="what was accepted survives a crash",
+        edits=(Edit(_POSTGRES, '_DURABLE = f"-c {_COMMIT_LEVEL}=on"', '_DURABLE = f"-c {_COMMIT_LEVEL}=off"'),),
+        caught_by=(Catch("durability of Postgres", "test_what_was_accepted_survives_the_crash_of_a_server"),),
+    ),
+    Mutant(
+        name="postgres-level-of-the-url-ignored",
+        breaks="who chooses another level of commits in the URL gets it",
+        edits=(
+            Edit(
+                _POSTGRES,
+                "{limits.options} {_DURABLE} {given.get('options', '')}",
+                "{limits.options} {given.get('options', '')} {_DURABLE}",
+            ),
+        ),
+        caught_by=(Catch("durability of Postgres", "test_what_the_url_says_about_waiting_for_the_disk_counts"),),
+    ),
+    Mutant(
+        name="postgres-pooler-without-flushing",
+        breaks="what was accepted survives a crash, behind a pooler too",
+        edits=(Edit(_POSTGRES, "    if not is_chosen and _setting(", "    if False and _setting("),),
+        caught_by=(
+            Catch("durability of Postgres", "test_where_no_level_of_commits_can_be_set_a_default_of_off_is_refused"),
+        ),
+    ),
+    Mutant(
+        name="postgres-user-turns-off-flushing",
+        breaks="what a function of ctx.tx does to its session harms no other run",
+        edits=(Edit("stores/postgres/database.py", "    reset all;\n", ""),),
+        caught_by=(Catch("functions of users on Postgres", "test_a_session_is_left_as_it_was"),),
+    ),
+    Mutant(
+        name="doctor-overlooks-fsync",
+        breaks="the doctor finds a server that does not survive a crash",
+        edits=(
+            Edit(_DOCTOR, '    "fsync": ("problem", "a crash of the machine can destroy the whole database"),\n', ""),
+        ),
+        caught_by=(_HEALTH,),
+    ),
+    Mutant(
+        name="doctor-overlooks-torn-pages",
+        breaks="the doctor finds a server that does not survive a crash",
+        edits=(
+            Edit(_DOCTOR, '    "full_page_writes": ("problem", "a crash of the machine can damage tables"),\n', ""),
+        ),
+        caught_by=(_HEALTH,),
+    ),
+    Mutant(
+        name="doctor-overlooks-commits-that-do-not-wait",
+        breaks="the doctor finds sessions that lose what was committed last",
+        edits=(
+            Edit(
+                _DOCTOR,
+                '    "synchronous_commit": ("warning", "a crash of the server forgets what was committed last: effects may be repeated"),\n',
+                "",
+            ),
+        ),
+        caught_by=(Catch("check-up of Postgres", "test_a_session_that_does_not_wait_for_the_disk_is_warned_of"),),
+    ),
+)
+
+MUTANTS = (*SQLITE, *POSTGRES)
