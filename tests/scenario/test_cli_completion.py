@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +28,15 @@ PATIENT = f"from holdfast.cli import completing, main; completing.LIMIT_SECONDS 
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Complete in the directory of the shop, with the patience of a test on a busy machine."""
     monkeypatch.setattr(completing, "LIMIT_SECONDS", GUARD_SECONDS)
     monkeypatch.chdir(tmp_path)
+    alarm = signal.getsignal(signal.SIGALRM)
+    yield
+    # A process that completes a word silences its log and sets an alarm, and ends right after; this one goes on.
+    logging.disable(logging.NOTSET)
+    signal.signal(signal.SIGALRM, alarm)
 
 
 def offered(shop: Shop, typed: str, **environment: str) -> dict[str, str]:
