@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Catch, Edit, Mutant
 
 _ASKING = "runner/asking.py"
+_STEPPING = "runner/stepping.py"
 _TURN = "runner/turn.py"
 _INBOX = "runner/inbox.py"
 _HISTORY = "runner/history.py"
@@ -109,6 +110,24 @@ REPLAY = (
         name="divergence-unnoticed",
         breaks="code that does not fit its history is stopped",
         edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="block-drops-results",
+        breaks="a blocked run does not execute its last step again",
+        edits=(
+            Edit(
+                _STEPPING,
+                "        self.drop_requests()\n        previous",
+                "        self.drop_gains()\n        previous",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="block-keeps-requests",
+        breaks="nothing that code asked for since its last fact is committed with a block",
+        edits=(Edit(_STEPPING, "        self.drop_requests()\n        previous", "        previous"),),
         caught_by=(_RUNS,),
     ),
     Mutant(

@@ -162,7 +162,7 @@ class Asking(Stepping):
             since=since,
         )
         self._history.remember([entry])
-        self._gains.add(entry)
+        self._gains.request(entry)
         self._gains.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
         return None
 
@@ -193,8 +193,10 @@ class Asking(Stepping):
 
     def prune(self, iterations: Sequence[str]) -> None:
         """Let go of what is recorded in iterations of a loop."""
-        self._gains.prune(iterations)
         self._history.forget(iterations)
+        if self._history.diverged is not None:
+            return  # the run is blocked, and the code that fits needs them
+        self._gains.prune(iterations)
         for end in self.inbox.unasked_ends():
             if not self._history.has_child(end.name):  # it was started in an iteration that is gone
                 self.inbox.consume(end)
@@ -273,7 +275,7 @@ class Asking(Stepping):
             since=since,
         )
         self._history.remember([entry])
-        self._gains.add(entry, is_lazy=True)
+        self._gains.request(entry, is_lazy=True)
 
     # Values and timers
 

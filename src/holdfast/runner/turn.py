@@ -136,8 +136,8 @@ class Turn(Asking):
         self._is_new = True
         if arrival is not None:
             taken = self.inbox.take(arrival, operation)
-            self._gains.consume(one.number for one in taken)
             entry = entry_of_arrivals(operation, taken, position, stamp)
+            self._gains.consume(one.number for one in taken)
         else:
             entry = entry_of_deadline(operation, position, stamp)
         self._fed += not is_lazy

@@ -48,8 +48,9 @@ class Rig:
         crashes: int = 0,
         python: str | None = None,
         payload: str = "{}",
+        strict: bool = True,
     ) -> None:
-        definition = Registry().workflow("rig.v1")(workflow)
+        definition = Registry().workflow("rig.v1", strict=strict)(workflow)
         self.seconds = 0.0
         run = Run(
             id="rig-run",
