@@ -37,7 +37,7 @@ class Asking(Stepping):
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
         self.context = Context(self)
 
-        self._history = History(lease.run, lease.entries, self._asked)
+        self._history = History(lease.run, lease.entries, self._asked, is_strict=definition.is_strict)
         self._has_undo = self._history.has_undo
         self._timers: dict[LoopTimer, Pause] = {}
         self._serial = 0
@@ -181,6 +181,10 @@ class Asking(Stepping):
         numbers = self._history.iterations.numbers(location)
         found = {number: self._history.get(iteration_of(location, number)) for number in numbers}
         return {number: entry for number, entry in found.items() if entry is not None}
+
+    def has_ahead(self, location: str) -> bool:
+        """Whether something of a loop is recorded that the code has not come to."""
+        return self._history.get(location) is not None or self._history.has_unvisited(f"{location}/")
 
     def skip_iterations(self, location: str, number: int | None) -> None:
         """A loop is resumed at this iteration, or has ended: the code does not come to what was before."""

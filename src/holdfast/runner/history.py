@@ -31,7 +31,7 @@ class History:
     `diverged` is the first misfit. It sticks, whatever the code does next.
     """
 
-    def __init__(self, run: Run, entries: Sequence[Entry], asked: Asked) -> None:
+    def __init__(self, run: Run, entries: Sequence[Entry], asked: Asked, *, is_strict: bool = False) -> None:
         self.diverged: HistoryDiverged | None = None
         self._run = run
         self._asked = asked
@@ -52,6 +52,8 @@ class History:
         self._position = self._untold[0].position if self._untold else 0
         self._last = self._last_fact()
         self._reached = 0
+        self.must_follow = is_strict and bool(self._untold or self._unreached or self._tried)
+        """Whether something is recorded that the code has to ask for, in this order, before it does anything new."""
         self.to_replay: list[tuple[int, int, Operation, Entry]] = []
         """What is asked for and its outcome recorded: a heap, of which `pop_replay` takes."""
 
@@ -208,17 +210,19 @@ class History:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
         heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
-    def check_step(self) -> None:
-        """At a standstill of strict code: it must ask for whatever comes next in the history, if something does."""
+    def follow(self) -> None:
+        """At a standstill of code that must follow: it asks for what is recorded next, or it has diverged."""
         untold = self._next_untold()
         if untold is not None:
             if not self.to_replay or self.to_replay[0][0] != untold.position:
                 self.diverge(
-                    f"the code is strict, and does not ask for what comes next: {untold.location!r} "
-                    f"(a {untold.kind.value}, position {untold.position})"
+                    f"the next recorded result is that of {untold.location!r} (a {untold.kind.value}, position "
+                    f"{untold.position}), and the code does not ask for it"
                 )
-        elif not self.to_replay and self.has_unvisited(""):
-            self.diverge("the code is strict, and goes on without what the history has begun")
+        elif not self.to_replay:
+            if self.has_unvisited(""):
+                self.diverge("the code goes on without what the history has begun")
+            self.must_follow = False
 
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for."""

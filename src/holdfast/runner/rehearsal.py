@@ -67,11 +67,13 @@ def rehearse(
     entries: Sequence[Entry],
     *,
     now: Micros | None = None,
+    is_strict: bool | None = None,
     inspect: Callable[[Turn], None] | None = None,
 ) -> Rehearsal:
     """Replay a run's code up to the end of its history or, if it rolls back, to where it turned around.
 
-    `inspect` sees the turn at its last standstill, before it leaves memory.
+    `is_strict`: whether it must follow the recorded order; by default if its workflow is strict. `inspect` sees the
+    turn at its last standstill, before it leaves memory.
     """
     if definition is None:
         return Rehearsal(Fit.UNKNOWN, f"there is no workflow or task {run.type!r} here")
@@ -79,7 +81,7 @@ def rehearse(
         definition.signature.decode(run.input, f"payload of {run.type!r}")
     except InvalidRequest as error:
         return Rehearsal(Fit.REFUSES, str(error))
-    turn = _DryTurn(_lease(run, entries), definition)
+    turn = _DryTurn(_lease(run, entries), definition, is_strict=definition.is_strict if is_strict is None else is_strict)
     try:
         turn.begin(run.updated_at if now is None else now)
         if inspect is not None:
@@ -136,8 +138,9 @@ def _long(error: ErrorRecord) -> str:
 class _DryTurn(Turn):
     """A turn that is told what is recorded and nothing else."""
 
-    def __init__(self, lease: Lease, definition: Definition) -> None:
+    def __init__(self, lease: Lease, definition: Definition, *, is_strict: bool) -> None:
         super().__init__(replace(lease, arrivals=()), definition)
+        self._history.must_follow = self._history.must_follow and is_strict
         self.operations: dict[str, Operation] = {}
 
     @property

@@ -73,8 +73,8 @@ class Turn(Asking):
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
-            if self.definition.is_strict:
-                self._history.check_step()
+            if self._history.must_follow:
+                self._history.follow()
                 if self._history.diverged is not None:
                     break
             if self._history.to_replay:

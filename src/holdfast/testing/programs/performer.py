@@ -290,7 +290,7 @@ class Performer:
         return "caught"
 
 
-def build(app: Registry, ledger: Ledger, *, strict: bool = False) -> None:
+def build(app: Registry, ledger: Ledger, *, strict: bool = True) -> None:
     """Register the one workflow that carries programs out, a part in each of its generations."""
 
     @app.workflow("program", crash_limit=20, strict=strict)
