@@ -66,7 +66,7 @@ class Asking(Stepping):
         try:
             return decode(*recorded)
         except InvalidRequest as error:
-            self._history.diverge(str(error))
+            self._history.misread(str(error))
         return await self.never()
 
     async def never(self) -> Any:
@@ -244,7 +244,7 @@ class Asking(Stepping):
             return chosen
         chosen = version_in(recorded)
         if not 1 <= chosen <= latest:  # the first misfit is the one that is told, should it be of another kind
-            self._history.diverge(
+            self._history.misread(
                 f"at {location!r} the history has version {recorded.result}, the code knows those from 1 to {latest}"
             )
         return chosen

@@ -297,8 +297,8 @@ class Registry(Timetable):
 
         An `async def` function gets a `Context`, a plain `def` one a `SyncContext`, whose operations block.
         `crash_limit`: so many workers may die with a run, without any progress in between, before it is blocked.
-        `strict`: code that does not ask for the next thing in a run's history blocks the run at once, also where it
-        only inserts a step.
+        `strict`: code that does not ask for the next recorded result of a run blocks the run, before it executes
+        anything new. With `strict=False`, steps that new code inserts are executed where they stand, also in old runs.
         """
         decorator = WorkflowDecorator(
             self._add, None if callable(type) else type, crash_limit=crash_limit, strict=strict

@@ -73,9 +73,9 @@ class Undoing(Definition):
     def _undo_functions(self) -> list[tuple[Entry, StepCall]]:
         """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
         done = [e for e in before_turning_around(self._entries) if e.has_undo and e.state is EntryState.DONE]
-        # Code that does not fit may still tell how to undo what is recorded, so let it come as far as it can.
-        rehearsal = rehearse(self._definition, self._run, self._entries, is_strict=False)
-        calls = _Calls(rehearsal.operations.values())
+        rehearsal = rehearse(self._definition, self._run, self._entries)
+        # Code that diverges tells how to undo what it was told before: it was the same up to there.
+        calls = _Calls(rehearsal.told.values())
         found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
             call = calls.find(entry.location)

@@ -61,7 +61,7 @@ class Turn(Asking):
             # A run that never began was started wrongly; one that did fitted the code once, and may again.
             has_begun = bool(self._history)
             refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
-            self.outcome = self._blocked(self._history.diverge(str(error)), now) if has_begun else refused
+            self.outcome = self._blocked(self._history.misread(str(error)), now) if has_begun else refused
             return
         except HistoryDiverged as error:
             self.outcome = self._blocked(error, now)
@@ -217,7 +217,7 @@ class Turn(Asking):
             return self._blocked(violation, now)
         if self._history.has_unreached:
             how = "raised" if error is not None else "finished"
-            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on"), now)
+            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)
         if self._renewal is not None:
             return self._renewed(self._renewal)
         return self._finished(self.definition.finish(root, now))
