@@ -61,6 +61,7 @@ def a_plain_function(ctx: SyncContext) -> None:
     asyncio.get_event_loop().run_in_executor(None, print)
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("code", [a_step, a_deadlock, a_plain_function], ids=lambda code: code.__name__)
 async def test_a_blocked_run_never_executes_its_last_step_again(stage: Stage, code: Code) -> None:
     async with stage.harness(shop(code)) as h:
