@@ -192,6 +192,10 @@ def test_what_the_code_was_told_is_known_with_its_function() -> None:
     assert call.function is refused
 
 
+def test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known() -> None:
+    assert list(rehearsed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
+
+
 def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
     seen: list[int] = []
 

@@ -290,14 +290,18 @@ class Performer:
         return "caught"
 
 
-def build(app: Registry, ledger: Ledger, *, strict: bool = True) -> None:
+Make = Callable[[Context, Ledger, str], Performer]
+"""Makes the performer of a run, given its context, the ledger and the id of its peer."""
+
+
+def build(app: Registry, ledger: Ledger, *, strict: bool = True, make: Make = Performer) -> None:
     """Register the one workflow that carries programs out, a part in each of its generations."""
 
     @app.workflow("program", crash_limit=20, strict=strict)
     async def program(  # noqa: PLR0917 - what is handed on from one generation to the next
         ctx: Context, program: Program, path: str = "root", peer: str = "", number: int = 0, total: int = 0
     ) -> Any:
-        value = await Performer(ctx, ledger, peer).play(program["parts"][number], At(path))
+        value = await make(ctx, ledger, peer).play(program["parts"][number], At(path))
         total = digest(total, value)
         if number + 1 < len(program["parts"]):
             return await ctx.continue_as_new(program, path, peer, number + 1, total)
