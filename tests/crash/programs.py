@@ -253,7 +253,7 @@ class Player:
         return [one async for one in stream()]
 
 
-def build(app: Registry, ledger: Ledger, *, strict: bool = False) -> None:
+def build(app: Registry, ledger: Ledger, *, strict: bool = True) -> None:
     """Register the one workflow that carries programs out."""
 
     @app.workflow("program", strict=strict)

@@ -47,7 +47,7 @@ async def run_main(h: Harness) -> None:
 
 
 def versions(app: Registry, ledger: Ledger) -> None:
-    @app.workflow("main", strict=True)
+    @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [ctx.version("first", 2)]
         ctx.removed("gone", "step")

@@ -14,13 +14,14 @@ import pytest
 from holdfast.testing.faults import When
 from holdfast.testing.postgres import Databases
 from tests.crash.compositions import COMPOSITIONS
+from tests.crash.deploys import DEPLOYS
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.crash.scripts import SCRIPTS
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 from tests.stage import lent
 
-scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS], ids=lambda script: script.name)
+scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS, *DEPLOYS], ids=lambda script: script.name)
 either = pytest.mark.parametrize("when", ["before", "after"])
 
 CRASHES_APART = amount(short=16, long=16, variable="HOLDFAST_CRASHES_APART")
@@ -36,6 +37,13 @@ def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def calls(outcome: Outcome) -> range:
     return range(2, len(outcome.calls) + 1)
+
+
+@pytest.mark.both_tiers
+@pytest.mark.parametrize("script", DEPLOYS, ids=lambda script: script.name)
+async def test_a_run_that_was_blocked_for_a_while_executes_no_step_twice(script: Script, tmp_path: Path) -> None:
+    begun = (await play(script, "memory", tmp_path)).begun
+    assert set(begun.values()) == {1}, begun
 
 
 @pytest.mark.both_tiers

@@ -35,7 +35,7 @@ def program(seed: int) -> programs.Node:
     return programs.Gardener(seed).grow(depth=1 + seed % 3)
 
 
-def script(seed: int, *, strict: bool = False) -> Script:
+def script(seed: int, *, strict: bool = True) -> Script:
     node = program(seed)
 
     async def act(h: Harness) -> None:
@@ -83,16 +83,14 @@ async def test_random_programs_end_alike_whatever_crashes(batch: int, tmp_path: 
 
 @pytest.mark.both_tiers
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_random_programs_that_are_strict_never_diverge_while_their_code_is_the_same(
-    batch: int, tmp_path: Path
-) -> None:
+async def test_random_programs_that_are_not_strict_end_alike_too(batch: int, tmp_path: Path) -> None:
     for seed in range(2_000 + batch, 2_000 + PROGRAMS // 2, BATCHES):
-        undisturbed = await play(script(seed, strict=True), "memory", tmp_path)
+        undisturbed = await play(script(seed, strict=False), "memory", tmp_path)
         faults = some_faults(seed, len(undisturbed.calls))
         try:
-            compare_ends(undisturbed, await play(script(seed, strict=True), "memory", tmp_path, crashes=faults))
+            compare_ends(undisturbed, await play(script(seed, strict=False), "memory", tmp_path, crashes=faults))
             if seed % 3 < 2:
-                compare_ends(undisturbed, await play(script(seed, strict=True), "replay", tmp_path))
+                compare_ends(undisturbed, await play(script(seed, strict=False), "replay", tmp_path))
         except BaseException as error:
             error.add_note(f"seed {seed}, crashes {faults}, program {program(seed)}")
             raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Catch, Edit, Mutant
 
 _ASKING = "runner/asking.py"
+_STEPPING = "runner/stepping.py"
 _TURN = "runner/turn.py"
 _INBOX = "runner/inbox.py"
 _HISTORY = "runner/history.py"
@@ -110,6 +111,84 @@ REPLAY = (
         breaks="code that does not fit its history is stopped",
         edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
         caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="lax-by-default",
+        breaks="code that does not fit its history executes nothing",
+        edits=(
+            Edit(
+                "runner/registry.py",
+                "CRASH_LIMIT, strict: bool = True) -> Any:",
+                "CRASH_LIMIT, strict: bool = False) -> Any:",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="history-not-followed",
+        breaks="code that does not fit its history executes nothing",
+        edits=(
+            Edit(
+                _HISTORY,
+                "self.must_follow = is_strict and bool(self._untold or self._unreached or self._tried)",
+                "self.must_follow = False",
+            ),
+        ),
+        caught_by=(_RUNS, _SIMULATION),
+    ),
+    Mutant(
+        name="order-not-followed",
+        breaks="steps that changed their order do not pass",
+        edits=(
+            Edit(
+                _HISTORY,
+                "if not self.to_replay or self.to_replay[0][0] != untold.position:",
+                "if not self.to_replay:",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="marks-out-of-turn",
+        breaks="how much of a loop is kept may change while it goes on",
+        edits=(
+            Edit(
+                "runner/looping.py",
+                "(number - 1) % self._every == 0 and not self._turn.has_ahead(self._location)",
+                "(number - 1) % self._every == 0",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="undo-by-what-was-asked",
+        breaks="code that diverges before a step undoes nothing of it",
+        edits=(
+            Edit(
+                "runner/rehearsal.py",
+                "        super()._enter(operation)\n        recorded",
+                "        super()._enter(operation)\n        self.told[operation.location] = operation\n        recorded",
+            ),
+        ),
+        caught_by=(_RUNS,),
+    ),
+    Mutant(
+        name="block-drops-results",
+        breaks="a blocked run does not execute its last step again",
+        edits=(
+            Edit(
+                _STEPPING,
+                "        self.drop_requests()\n        previous",
+                "        self.drop_gains()\n        previous",
+            ),
+        ),
+        caught_by=(_RUNS, _SIMULATION),
+    ),
+    Mutant(
+        name="block-keeps-requests",
+        breaks="nothing that code asked for since its last fact is committed with a block",
+        edits=(Edit(_STEPPING, "        self.drop_requests()\n        previous", "        previous"),),
+        caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
         name="key-of-a-body-changes",

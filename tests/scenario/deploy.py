@@ -16,7 +16,7 @@ def one() -> int:
     return 1
 
 
-def shop(code: Code, *, strict: bool = False) -> Registry:
+def shop(code: Code, *, strict: bool = True) -> Registry:
     """An application whose one workflow has this code today."""
     app = Registry()
 
@@ -47,7 +47,7 @@ async def recorded(stage: Stage, code: Code) -> str:
     return run.id
 
 
-async def deployed(stage: Stage, code: Code, run_id: str, *, strict: bool = False) -> tuple[Any, list[str]]:
+async def deployed(stage: Stage, code: Code, run_id: str, *, strict: bool = True) -> tuple[Any, list[str]]:
     """What a run comes to under new code when it gets its message, and the steps that were executed for it."""
     async with stage.harness(shop(code, strict=strict)) as h:
         await h.run(run_id).send("go")

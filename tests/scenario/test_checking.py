@@ -20,9 +20,9 @@ def one() -> int:
     return 1
 
 
-def shop(code: Code, type: str = "shop.v1") -> Registry:
+def shop(code: Code, type: str = "shop.v1", *, strict: bool = True) -> Registry:
     app = Registry()
-    app.workflow(type)(code)
+    app.workflow(type, strict=strict)(code)
     return app
 
 
@@ -54,6 +54,13 @@ async def versioned(ctx: Context) -> str:
     return "new"
 
 
+async def reordered(ctx: Context) -> str:
+    await ctx.step("pack", one)
+    await ctx.step("charge", one)
+    await ctx.receive("go")
+    return "new"
+
+
 async def checked(h: Harness, **options: Any) -> dict[str, RunCheck]:
     return {found.id: found async for found in h.check(**options)}
 
@@ -67,15 +74,62 @@ async def suspended(stage: Stage, code: Code = old, type: str = "shop.v1") -> st
 
 
 @pytest.mark.parametrize(
-    ("code", "fit"),
-    [(old, Fit.FITS), (versioned, Fit.FITS), (renamed, Fit.UNDECIDED), (shorter, Fit.DIVERGES)],
+    ("code", "fit", "fit_if_not_strict"),
+    [
+        (old, Fit.FITS, Fit.FITS),
+        (versioned, Fit.FITS, Fit.FITS),
+        (renamed, Fit.DIVERGES, Fit.UNDECIDED),
+        (reordered, Fit.DIVERGES, Fit.UNDECIDED),
+        (shorter, Fit.DIVERGES, Fit.DIVERGES),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_a_check_tells_whether_new_code_fits_a_live_run(stage: Stage, code: Code, fit: Fit) -> None:
+async def test_a_check_tells_whether_new_code_fits_a_live_run(
+    stage: Stage, code: Code, fit: Fit, fit_if_not_strict: Fit
+) -> None:
     run_id = await suspended(stage)
-    async with stage.harness(shop(code)) as h:
+    for strict, expected in ((True, fit), (False, fit_if_not_strict)):
+        async with stage.harness(shop(code, strict=strict)) as h:
+            found = (await checked(h))[run_id]
+            assert (found.fit, found.is_good) == (expected, expected is Fit.FITS)
+            assert found.state is RunState.SUSPENDED
+
+
+async def test_a_check_names_the_two_operations_that_differ_and_the_lines_to_paste(stage: Stage) -> None:
+    run_id = await suspended(stage)
+    async with stage.harness(shop(renamed)) as h:
         found = (await checked(h))[run_id]
-        assert (found.fit, found.is_good, found.state) == (fit, fit.is_good, RunState.SUSPENDED)
+        assert (found.recorded, found.requested) == ("pack (step)", "wrap (step)")
+        assert [hint.partition("  #")[0] for hint in found.hints] == [
+            'if ctx.version("wrap", 2) == 1:',
+            'ctx.removed("pack", "step")',
+        ]
+    async with stage.harness(shop(old)) as h:
+        found = (await checked(h))[run_id]
+        assert (found.recorded, found.requested, found.hints) == (None, None, ())
+
+
+async def test_code_with_one_of_the_lines_to_paste_fits(stage: Stage) -> None:
+    async def with_version(ctx: Context) -> str:
+        await ctx.step("charge", one)
+        if ctx.version("wrap", 2) == 1:
+            await ctx.step("pack", one)
+        else:
+            await ctx.step("wrap", one)
+        await ctx.receive("go")
+        return "new"
+
+    async def with_removed(ctx: Context) -> str:
+        await ctx.step("charge", one)
+        ctx.removed("pack", "step")
+        await ctx.step("wrap", one)
+        await ctx.receive("go")
+        return "new"
+
+    run_id = await suspended(stage)
+    for code in (with_version, with_removed):
+        async with stage.harness(shop(code)) as h:
+            assert (await checked(h))[run_id].fit is Fit.FITS
 
 
 @pytest.mark.every_store

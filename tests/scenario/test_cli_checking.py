@@ -25,6 +25,7 @@ async def order(ctx: Context, name: str) -> object:
     return await ctx.receive("approve", timeout=timedelta(hours=1))
 """
 RENAMED = SAME.replace('ctx.step("charge"', 'ctx.step("bill"')
+LAX = RENAMED.replace('"shop.order.v1"', '"shop.order.v1", strict=False')
 SHORTER = SAME.replace('    await ctx.step("charge", print, "executed")\n', "")
 
 
@@ -88,10 +89,27 @@ def test_verbose_shows_history_and_code_side_by_side(shop: Shop) -> None:
     assert "  1  charge  step  done  ≠  receive:approve  message" in done.stdout
 
 
-def test_a_step_that_is_new_leaves_it_undecided(shop: Shop) -> None:
+def test_what_differs_comes_first_with_the_lines_to_paste(shop: Shop) -> None:
+    shop.start("shop.order.v1", {"name": "bob"})
+    shop.work()
     done = check(shop, RENAMED)
-    assert (done.returncode, done.stderr) == (0, "1 live run checked: 1 undecided\n")
-    assert "new before the rest of the history: bill" in done.stdout
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[:4] == [
+        "shop.order.v1: recorded charge (step), requested bill (step) in 2 runs",
+        '    if ctx.version("bill", 2) == 1:  # the old way; else the new one',
+        '    ctx.removed("charge", "step")  # where it was, if it is gone',
+        "",
+    ]
+    assert "diverges  charge (step)  bill (step)" in done.stdout
+
+
+def test_a_run_that_cannot_be_decided_fails_the_gate_unless_that_is_allowed(shop: Shop) -> None:
+    done = check(shop, LAX)
+    assert done.returncode == 1
+    assert done.stderr == "1 live run checked: 1 undecided\n-v shows history and code side by side\n"
+    assert "recorded charge (step), requested bill (step) in 1 run\n" in done.stdout
+    assert check(shop, LAX, "--allow-undecided").returncode == 0
+    assert check(shop, RENAMED, "--allow-undecided").returncode == 1
 
 
 def test_types_that_the_application_does_not_have_are_listed_apart(shop: Shop) -> None:
@@ -108,7 +126,12 @@ def test_json_has_every_run_with_its_fit(shop: Shop) -> None:
     assert done.returncode == 1
     found = {one["type"]: one for one in json.loads(done.stdout)}
     assert found["shop.order.v1"]["fit"] == "diverges"
-    assert found["shop.order.v1"].keys() == {"id", "type", "state", "key", "fit", "summary", "report"}
+    assert found["shop.order.v1"].keys() == {
+        *("id", "type", "state", "key", "fit", "recorded", "requested", "hints", "summary", "report"),
+    }
+    assert found["shop.order.v1"]["recorded"] == "charge (step)"
+    assert found["shop.order.v1"]["requested"] == "receive:approve (message)"
+    assert len(found["shop.order.v1"]["hints"]) == 2
     assert found["shop.event.v1"]["fit"] == "unknown"
 
 
@@ -156,7 +179,7 @@ def test_a_blocked_run_shows_history_and_code_side_by_side(blocked: Shop) -> Non
     shown = blocked.type("show", "key:order-1").stdout
     assert "recorded" in shown
     assert "  1  charge  step  done  ≠" in shown
-    assert "ctx.removed(name, kind)" in shown
+    assert 'ctx.removed("charge", "step")' in shown
 
 
 def test_explain_says_it_in_a_line_and_with_v_shows_both_sides(blocked: Shop) -> None:

@@ -20,11 +20,11 @@ def one() -> int:
     return 1
 
 
-def shop(code: Code) -> Registry:
+def shop(code: Code, *, strict: bool = True) -> Registry:
     """An application whose one workflow has this code today."""
     app = Registry()
 
-    @app.workflow("shop.v1")
+    @app.workflow("shop.v1", strict=strict)
     async def workflow(ctx: Context) -> Any:
         return await code(ctx)
 
@@ -85,39 +85,76 @@ async def forgets_to_send(ctx: Context) -> str:
     return "quiet"
 
 
+async def inserts(ctx: Context) -> str:
+    await ctx.step("charge", one)
+    await ctx.step("check", one)
+    await ctx.step("pack", one)
+    await ctx.receive("go")
+    return "?"
+
+
+async def swaps(ctx: Context) -> str:
+    await ctx.step("pack", one)
+    await ctx.step("charge", one)
+    await ctx.receive("go")
+    return "?"
+
+
+KIND = "at 'charge' the history has a step, the code now asks for a child"
+NEXT = "the next recorded result is that of 'pack' (a step, position 2), and the code does not ask for it"
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (another_kind, ["at 'charge' the history has a step, the code now asks for a child"]),
+        (another_kind, [KIND]),
         (finishes_early, ["the code finished, but the history goes on", "never reached: pack"]),
         (raises_early, ["the code raised, but the history goes on", "never reached: pack"]),
-        (only_waits, ["the code can only wait now, but the history goes on", "pack", "Asked for: receive:other"]),
-        (renamed, ["the code can only wait now", "never reached: pack", "Asked for: receive:go"]),
+        (only_waits, [NEXT, "Asked for: receive:other"]),
+        (renamed, [NEXT, "Asked for: wrap"]),
+        (inserts, [NEXT, "Asked for: check"]),
+        (swaps, ["the next recorded result is that of 'charge' (a step, position 1)", "Asked for: pack"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_each_kind_of_divergence_blocks_the_run_and_names_both_sides(
+async def test_each_kind_of_divergence_blocks_the_run_before_anything_is_executed_and_names_both_sides(
     stage: Stage, code: Code, words: list[str]
 ) -> None:
     run_id = await recorded(stage, original)
     async with stage.harness(shop(code)) as h:
-        if code is renamed:  # its wait must not be answered, or it would go on to its end
-            await h.advance(1)
-            stage_wake = h.run(run_id).send("poke")
-        else:
-            stage_wake = h.run(run_id).send("go")
-        await stage_wake
-        if code is renamed:
-            await h.run(run_id).send("go")
-        await h.settle()
-        info = await h.run(run_id).info()
+        info = await woken(h, run_id)
         assert info.state is RunState.BLOCKED
-        assert info.error is not None
         assert info.error.type == "HistoryDiverged"
-        for word in words if code is not renamed else ["never reached: pack"]:
+        for word in [*words, "Deploy code that fits"]:
             assert word in info.error.message
-        assert "Deploy code that fits" in info.error.message
-        assert (await facts(h.run(run_id)))[:2] == ["charge step done", "pack step done"]
+        await h.advance(3600)
+        assert h.executed == []
+        assert await facts(h.run(run_id)) == ["charge step done", "pack step done"]
+    async with stage.harness(shop(original)) as h:
+        assert await h.run(run_id).result() == "done"
+        assert h.executed == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (another_kind, [KIND]),
+        (finishes_early, ["the code finished, but the history goes on", "never reached: pack"]),
+        (raises_early, ["the code raised, but the history goes on", "never reached: pack"]),
+        (only_waits, ["the code can only wait now, but the history goes on", "pack", "Asked for: receive:other"]),
+        (renamed, ["the code finished, but the history goes on", "never reached: pack"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_code_that_is_not_strict_diverges_when_it_cannot_come_to_what_is_recorded(
+    stage: Stage, code: Code, words: list[str]
+) -> None:
+    run_id = await recorded(stage, original)
+    async with stage.harness(shop(code, strict=False)) as h:
+        info = await woken(h, run_id)
+        assert info.state is RunState.BLOCKED
+        for word in words:
+            assert word in info.error.message
 
 
 @pytest.mark.every_store
@@ -176,7 +213,7 @@ async def test_a_run_that_went_on_after_a_block_begins_again_with_a_short_pause(
         assert (info.ready_at - h.now).total_seconds() == 5
 
 
-async def test_steps_inserted_by_new_code_are_executed_where_they_stand(stage: Stage) -> None:
+async def test_steps_inserted_by_code_that_is_not_strict_are_executed_where_they_stand(stage: Stage) -> None:
     order: list[str] = []
 
     async def more(ctx: Context) -> list[int]:
@@ -189,7 +226,7 @@ async def test_steps_inserted_by_new_code_are_executed_where_they_stand(stage: S
         return found
 
     run_id = await recorded(stage, original)
-    async with stage.harness(shop(more)) as h:
+    async with stage.harness(shop(more, strict=False)) as h:
         run = h.run(run_id)
         await run.send("go")
         assert await run.result() == [1, 1, 7]
@@ -221,12 +258,12 @@ async def test_an_inserted_step_that_is_tried_again_later_does_not_diverge(stage
         return found
 
     run_id = await recorded(stage, original)
-    async with stage.harness(shop(more)) as h:
+    async with stage.harness(shop(more, strict=False)) as h:
         await h.run(run_id).send("go")
         assert await h.run(run_id).result() == 2
 
 
-async def test_steps_that_changed_their_order_take_their_own_results(stage: Stage) -> None:
+async def test_steps_that_changed_their_order_take_their_own_results_where_code_is_not_strict(stage: Stage) -> None:
     async def before(ctx: Context) -> Any:
         first = await ctx.step("a", lambda: "A")
         second = await ctx.step("b", lambda: "B")
@@ -240,7 +277,7 @@ async def test_steps_that_changed_their_order_take_their_own_results(stage: Stag
         return [first, second]
 
     run_id = await recorded(stage, before)
-    async with stage.harness(shop(after)) as h:
+    async with stage.harness(shop(after, strict=False)) as h:
         await h.run(run_id).send("go")
         assert await h.run(run_id).result() == ["A", "B"]
         assert h.executed == []

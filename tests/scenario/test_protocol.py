@@ -12,6 +12,7 @@ import pytest
 from holdfast import ChildFailed, Context, Registry, Retry, RunCancelled, RunFinished, RunHandle, RunState
 from holdfast.core.checkpoint import Checkpoint, Suspend, Verdicts
 from holdfast.core.ports import Store
+from holdfast.runner.turn import Turn
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import guarded
@@ -358,6 +359,47 @@ async def test_t9_a_checkpoint_that_the_store_cannot_take_blocks_only_its_run(st
                 assert await run.result() == number
         assert await facts(h.run(poisonous)) == []
         assert list(await h.store.orphans(10)) == []
+
+
+async def test_t9_a_block_that_the_store_cannot_take_with_its_results_is_written_without_them(stage: Stage) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.step("first", lambda: "done")
+        await asyncio.to_thread(print)
+
+    async with stage.harness(local, wrap=FaultyStore) as h:
+        faulty(h).refuse(lambda checkpoint: bool(checkpoint.entries), ValueError("bad bytes"))
+        run = await h.start(shop)
+        await h.settle()
+        info = await run.info()
+        assert (info.state, info.ready_at) == (RunState.BLOCKED, None)
+        assert "bad bytes" in str(info.error)
+        assert await facts(run) == []
+
+
+async def test_t9_a_block_for_an_error_of_driving_is_written_even_if_its_results_are_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = Registry()
+
+    @local.workflow
+    async def shop(ctx: Context) -> str:
+        return await ctx.step("first", lambda: "done")
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for another result")
+
+    async with stage.harness(local, wrap=FaultyStore) as h:
+        faulty(h).refuse(lambda checkpoint: bool(checkpoint.entries), ValueError("bad bytes"))
+        with monkeypatch.context() as broken:
+            broken.setattr(Turn, "_feed", fail)
+            run = await h.start(shop)
+            await h.settle()
+        info = await run.info()
+        assert (info.state, info.ready_at) == (RunState.BLOCKED, None)
+        assert await facts(run) == []
 
 
 async def test_t9_a_run_whose_block_is_refused_too_is_let_go_and_does_not_spin(stage: Stage) -> None:

@@ -584,3 +584,36 @@ async def test_a_run_that_diverged_can_be_cancelled_if_the_code_still_tells_how_
         with pytest.raises(RunCancelled):
             await h.run(run_id).result()
         assert world.undone == ["a"]
+
+
+@pytest.mark.parametrize("change", ["swapped", "renamed", "inserted"])
+async def test_code_that_diverges_before_a_step_undoes_nothing(stage: Stage, world: World, change: str) -> None:
+    old, new = Registry(), Registry()
+
+    @old.workflow("saga")
+    async def saga(ctx: Context) -> None:
+        await world.step(ctx, "a")
+        await world.step(ctx, "b")
+        await ctx.receive("never")
+
+    @new.workflow("saga")
+    async def other(ctx: Context) -> None:
+        names = {"swapped": "ba", "renamed": "xb", "inserted": "xab"}[change]
+        for name in names:
+            await world.step(ctx, name)
+        await ctx.receive("never")
+
+    async with stage.harness(old) as h:
+        run_id = (await h.start("saga")).id
+        await h.settle()
+    async with stage.harness(new) as h:
+        await h.run(run_id).cancel("stop")
+        await h.advance(3600)
+        info = await h.run(run_id).info()
+        assert info.state is RunState.BLOCKED
+        assert "how to undo" in str(info.error)
+        assert (world.undone, h.executed) == ([], [])
+    async with stage.harness(old) as h:
+        with pytest.raises(RunCancelled):
+            await h.run(run_id).result()
+        assert world.undone == ["b", "a"]

@@ -18,11 +18,13 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry
 from holdfast.core import rules
+from holdfast.testing.programs.changed import CHANGES, Change
 from holdfast.testing.simulate import main, played
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
-from holdfast.testing.simulation.plan import Act, Blow, Fault, Plan, plan_of
+from holdfast.testing.simulation.plan import Act, Blow, Deploy, Fault, Plan, plan_of
 from holdfast.testing.simulation.shrink import shrunk
 from holdfast.testing.simulation.watch import Violation
+from holdfast.testing.simulation.world import World
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 
@@ -38,6 +40,20 @@ def test_no_seed_breaks_a_promise(batch: int) -> None:
     for seed in range(batch, SEEDS, BATCHES):
         outcome = played(plan_of(seed))
         assert not outcome.rule, f"seed {seed}: {outcome.what}"
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_runs_of_a_bad_deploy_end_well_when_only_the_right_code_is_left(what: str) -> None:
+    misfits = 0
+    for seed in range(8):
+        plan = plan_of(seed)
+        change = Change(what=what, number=seed)
+        plan.deploys = [Deploy(at=1.0, until=400.0, worker=worker, change=change) for worker in range(plan.workers)]
+        world = World(plan)
+        world.play()
+        world.check_result()
+        misfits += world.watch.misfits
+    assert misfits > 0
 
 
 def test_what_was_found_once_stays_mended() -> None:

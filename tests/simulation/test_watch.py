@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.checkpoint import Checkpoint, Suspend
+from holdfast.core.checkpoint import Block, Checkpoint, Suspend
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Rate, TypeRule
 from holdfast.runner.operation import StepCall, StepOptions
 from holdfast.runner.step_info import StepInfo
@@ -147,3 +148,29 @@ async def test_a_claim_that_the_audit_does_not_tell_of_is_noticed(scene: Scene) 
 
     with pytest.raises(Violation, match=r"I12: .* was last claimed under token 1, its audit says"):
         scene.watch.finish()
+
+
+def diverged() -> Block:
+    return Block(error=ErrorRecord(type="HistoryDiverged", message="it does not fit"), retry_at=1)
+
+
+async def test_a_run_that_is_blocked_though_its_code_is_the_same_is_noticed(scene: Scene) -> None:
+    lease = await arrange.held(scene.store)
+    scene.watch.wrote("create", ())
+    checkpoint = arrange.checkpoint_for(lease, diverged())
+    await arrange.write(scene.store, checkpoint)
+
+    with pytest.raises(Violation, match=r"I13: run .* is blocked though its code is the same: it does not fit"):
+        scene.watch.wrote("checkpoint", ([checkpoint],))
+
+
+async def test_a_result_that_is_lost_with_a_block_is_noticed(scene: Scene) -> None:
+    watch = Watch(scene.state, scene.clock.now, scene.clock.now, may_misfit=True)
+    lease = await arrange.held(scene.store)
+    watch.wrote("create", ())
+    checkpoint = arrange.checkpoint_for(lease, diverged())
+    await arrange.write(scene.store, checkpoint)
+    watch.told[lease.run.id, lease.run.token] = "charge"
+
+    with pytest.raises(Violation, match=r"I13: run .* is blocked after charge, of which nothing is recorded"):
+        watch.wrote("checkpoint", ([checkpoint],))

@@ -213,6 +213,9 @@ def check_json(found: RunCheck) -> Json:
         "state": found.state.value,
         "key": found.key,
         "fit": found.fit.value,
+        "recorded": found.recorded,
+        "requested": found.requested,
+        "hints": list(found.hints),
         "summary": found.summary,
         "report": found.report,
     }

@@ -185,11 +185,28 @@ class SchemaOutOfDate(HoldfastError):
 
 
 class HistoryDiverged(HoldfastError):
-    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side."""
+    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side.
 
-    def __init__(self, message: str, report: str = "") -> None:
+    `what` says in a few words what is wrong. `recorded` and `requested` are the two operations that differ, where
+    known, and `hints` are lines of code that let runs like this one go on.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        report: str = "",
+        *,
+        what: str = "",
+        recorded: str | None = None,
+        requested: str | None = None,
+        hints: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.report = report
+        self.what = what or message
+        self.recorded = recorded
+        self.requested = requested
+        self.hints = hints
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):

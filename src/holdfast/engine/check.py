@@ -18,7 +18,12 @@ _LOOKS = 5
 
 
 class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How the code fits one live run: `summary` says why in a line, `report` in as many as it takes."""
+    """How the code fits one live run: `summary` says why in a line, `report` in as many as it takes.
+
+    If the run diverges, or that is undecided, `recorded` and `requested` are the two operations that differ: what
+    the history has, and what the code asks for instead. `hints` are lines to paste into the code, one of which may let
+    runs like this one go on.
+    """
 
     id: str
     type: str
@@ -27,10 +32,13 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     fit: Fit
     summary: str
     report: str
+    recorded: str | None = None
+    requested: str | None = None
+    hints: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing speaks against running this code. Of a type that is not registered nothing is known."""
+        """Whether the code fits. Of a type that is not registered nothing is known."""
         return self.fit.is_good or self.fit is Fit.UNKNOWN
 
 
@@ -76,6 +84,7 @@ def _is_same(run: Run, other: Run) -> bool:
 
 
 def _told(run: Run, found: Rehearsal) -> RunCheck:
+    misfit = found.misfit
     return RunCheck(
         id=run.id,
         type=run.type,
@@ -84,4 +93,7 @@ def _told(run: Run, found: Rehearsal) -> RunCheck:
         fit=found.fit,
         summary=found.summary,
         report=found.report,
+        recorded=None if misfit is None else misfit.recorded,
+        requested=None if misfit is None else misfit.requested,
+        hints=() if misfit is None else misfit.hints,
     )

@@ -37,7 +37,7 @@ class Asking(Stepping):
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
         self.context = Context(self)
 
-        self._history = History(lease.run, lease.entries, self._asked)
+        self._history = History(lease.run, lease.entries, self._asked, is_strict=definition.is_strict)
         self._has_undo = self._history.has_undo
         self._timers: dict[LoopTimer, Pause] = {}
         self._serial = 0
@@ -66,7 +66,7 @@ class Asking(Stepping):
         try:
             return decode(*recorded)
         except InvalidRequest as error:
-            self._history.diverge(str(error))
+            self._history.misread(str(error))
         return await self.never()
 
     async def never(self) -> Any:
@@ -162,7 +162,7 @@ class Asking(Stepping):
             since=since,
         )
         self._history.remember([entry])
-        self._gains.add(entry)
+        self._gains.request(entry)
         self._gains.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
         return None
 
@@ -182,6 +182,10 @@ class Asking(Stepping):
         found = {number: self._history.get(iteration_of(location, number)) for number in numbers}
         return {number: entry for number, entry in found.items() if entry is not None}
 
+    def has_ahead(self, location: str) -> bool:
+        """Whether something of a loop is recorded that the code has not come to."""
+        return self._history.get(location) is not None or self._history.has_unvisited(f"{location}/")
+
     def skip_iterations(self, location: str, number: int | None) -> None:
         """A loop is resumed at this iteration, or has ended: the code does not come to what was before."""
         self._history.skip(self._history.iterations.inside(location, before=number))
@@ -193,8 +197,10 @@ class Asking(Stepping):
 
     def prune(self, iterations: Sequence[str]) -> None:
         """Let go of what is recorded in iterations of a loop."""
-        self._gains.prune(iterations)
         self._history.forget(iterations)
+        if self._history.diverged is not None:
+            return  # the run is blocked, and the code that fits needs them
+        self._gains.prune(iterations)
         for end in self.inbox.unasked_ends():
             if not self._history.has_child(end.name):  # it was started in an iteration that is gone
                 self.inbox.consume(end)
@@ -238,7 +244,7 @@ class Asking(Stepping):
             return chosen
         chosen = version_in(recorded)
         if not 1 <= chosen <= latest:  # the first misfit is the one that is told, should it be of another kind
-            self._history.diverge(
+            self._history.misread(
                 f"at {location!r} the history has version {recorded.result}, the code knows those from 1 to {latest}"
             )
         return chosen
@@ -273,7 +279,7 @@ class Asking(Stepping):
             since=since,
         )
         self._history.remember([entry])
-        self._gains.add(entry, is_lazy=True)
+        self._gains.request(entry, is_lazy=True)
 
     # Values and timers
 

@@ -1,8 +1,9 @@
-"""A divergence: history and code side by side, for whoever has to make them fit again. Pure text."""
+"""A divergence: history and code side by side, and what makes them fit again. Pure text."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from holdfast.core.model import Entry, EntryKind
@@ -13,12 +14,57 @@ _NAME_LIMIT = 48
 
 Side = tuple[str, ...]
 Row = tuple[Side | None, str, Side | None]
+Requested = tuple[str, EntryKind]
+"""The location and kind of an operation that the code asks for."""
 
 ADVICE = (
-    "What to do: deploy code that fits. Where an operation is new or changed, ask `ctx.version(name, 2)` which way to",
-    "go; where one is gone, say `ctx.removed(name, kind)`. A blocked run is tried again by itself and goes on when the",
-    "code fits. Else rewind the run to before the difference, or cancel it.",
+    "What to do: deploy code that fits. A blocked run is tried again by itself and goes on when the code fits. Else",
+    "rewind the run to before the difference, or cancel it.",
 )
+_WANTED = "If the change is wanted, let the runs that were here before go on with one of these lines:"
+_NOT_REMOVABLE = frozenset({EntryKind.REMOVED, EntryKind.ROLLBACK, EntryKind.UNDO})
+
+
+def requested_instead(recorded: Entry, asked: Mapping[str, EntryKind], known: Container[str]) -> Requested | None:
+    """What the code asks for where this is recorded: best something new, and in the same scope."""
+    scope = _scope_of(recorded.location)
+    return min(asked.items(), key=lambda item: (item[0] in known, _scope_of(item[0]) != scope), default=None)
+
+
+def shown(location: str, kind: EntryKind) -> str:
+    """An operation in few words: `charge (step)`."""
+    return f"{_short(location)} ({kind.value})"
+
+
+def hints(recorded: Entry | None, requested: Requested | None, known: Container[str]) -> tuple[str, ...]:
+    """Lines to paste into the code, so that it fits runs that have recorded the one and not the other."""
+    lines = []
+    if requested is not None:
+        name, _ = _called(*requested)
+        lines.append(f"if ctx.version({_quoted(name.lstrip('~+'))}, 2) == 1:  # the old way; else the new one")
+    is_same_or_moved = requested is not None and requested[0] in known
+    if recorded is not None and recorded.kind not in _NOT_REMOVABLE and not is_same_or_moved:
+        name, kind = _called(recorded.location, recorded.kind)
+        lines.append(f"ctx.removed({_quoted(name)}, {_quoted(kind)})  # where it was, if it is gone")
+    return tuple(lines)
+
+
+def _called(location: str, kind: EntryKind) -> tuple[str, str]:
+    """The name and kind of an operation as code gives them: of a loop for its mark, of a map for its child."""
+    *outer, last = (part.partition("#")[0] for part in location.split("/"))
+    if outer and kind is EntryKind.LOOP and last.startswith("~"):
+        return outer[-1], kind.value
+    if outer and kind is EntryKind.CHILD and last.isdigit():
+        return outer[-1], "map"
+    return last, kind.value
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _scope_of(location: str) -> str:
+    return location.rpartition("/")[0]
 
 
 def report(
@@ -26,41 +72,52 @@ def report(
     entries: Sequence[Entry],
     missing: Collection[str],
     asked: Mapping[str, EntryKind],
+    *,
+    pair: tuple[str | None, str | None] = (None, None),
+    hints: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> str:
-    """What is recorded next to what the code asks for, around the first place where they differ.
+    """The pair that differs; what is recorded next to what the code asks for, around the first difference; advice.
 
     `missing` are the locations of entries that the code has not come to, `asked` what it asks for now.
     """
+    lines = [f"{what}.", ""]
+    if any(pair):
+        lines += [f"  recorded:   {pair[0] or 'nothing'}", f"  requested:  {pair[1] or 'nothing'}", ""]
+    lines += _side_by_side(entries, missing, asked)
+    lines += ["", *notes, *ADVICE]
+    if hints:
+        lines += ["", _WANTED, "", *(f"    {hint}" for hint in hints)]
+    return "\n".join(lines)
+
+
+def _side_by_side(entries: Sequence[Entry], missing: Collection[str], asked: Mapping[str, EntryKind]) -> list[str]:
     rows = list(_cut(_rows(entries, missing, asked)))
     left, right = _widths([row[0] for row in rows]), _widths([row[2] for row in rows])
     history, code = "recorded", "asked for by the code now"
     left_width = max(len(history), _length(left))
     lines = [
-        f"{what}.",
-        "",
         f"  {history:<{left_width}}     {code}".rstrip(),
         f"  {'-' * left_width}     {'-' * max(len(code), _length(right))}",
     ]
     for recorded, mark, now in rows:
         text = _padded(recorded, left) if recorded is not None else ""
         lines.append(f"  {text:<{left_width}}  {mark or ' '}  {_padded(now, right) if now else ''}".rstrip())
-    return "\n".join([*lines, "", *notes, *ADVICE])
+    return lines
 
 
 def _rows(entries: Sequence[Entry], missing: Collection[str], asked: Mapping[str, EntryKind]) -> list[Row]:
-    """Entries the code has come to beside what it asked for there; the rest of both sides beside each other."""
-    ordered = sorted(entries, key=lambda entry: (not entry.is_settled, entry.position, entry.started_at))
-    rows: list[Row] = []
-    for entry in ordered:
-        if entry.location not in missing:
-            kind = asked.get(entry.location, entry.kind)
-            mark = "" if kind is entry.kind else "≠"
-            rows.append((_recorded(entry), mark, (_short(entry.location), kind.value)))
+    """Entries the code has come to beside what it asked for there, the others beside what is new."""
     known = {entry.location for entry in entries}
-    left = [_recorded(entry) for entry in ordered if entry.location in missing]
-    right: list[Side] = [(_short(location), kind.value) for location, kind in asked.items() if location not in known]
-    return rows + [(recorded, "≠", now) for recorded, now in zip_longest(left, right)]
+    new = iter([(_short(location), kind.value) for location, kind in asked.items() if location not in known])
+    rows: list[Row] = []
+    for entry in sorted(entries, key=lambda entry: (not entry.is_settled, entry.position, entry.started_at)):
+        kind = asked.get(entry.location, entry.kind)
+        if entry.location in missing:
+            rows.append((_recorded(entry), "≠", next(new, None)))
+        else:
+            rows.append((_recorded(entry), "" if kind is entry.kind else "≠", (_short(entry.location), kind.value)))
+    return rows + [(None, "≠", now) for now in new]
 
 
 def _recorded(entry: Entry) -> Side:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint, Next
 from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply, Wait
@@ -25,14 +27,20 @@ class Deeds:
         self.replies: list[Reply] = []
         self.pruned: list[str] = []
 
+    def requests(self) -> tuple[list[Any], ...]:
+        """What code asks for. The rest follows from facts: arrivals that were fed, iterations that are over."""
+        return self.children, self.messages, self.events, self.cancels, self.replies
+
 
 class Gains:
     """Entries and everything that goes to the store with them.
 
     A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
+    A fact is something that was fed to the code. What the code asks for because of it is a request, and is dropped
+    if the run is blocked before the next fact.
     """
 
-    __slots__ = ("_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
+    __slots__ = ("_before_requests", "_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -42,6 +50,9 @@ class Gains:
         """How many children are to be created."""
         self._deeds: Deeds | None = None
         self._is_urgent = False
+        # How many entries and requests of each kind there were, and which values, before the first request since the
+        # last fact; None if there is no such request.
+        self._before_requests: tuple[int, tuple[int, ...], dict[str, str]] | None = None
 
     @property
     def are_due(self) -> bool:
@@ -49,12 +60,38 @@ class Gains:
         return self._is_urgent or bool(self.values) or self.beat > 0
 
     def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
-        """Take in an entry; a later one for its location replaces it."""
+        """Take in a fact; a later one for its location replaces it."""
+        self.entries[entry.location] = entry
+        self._is_urgent = self._is_urgent or not is_lazy
+        self._before_requests = None
+
+    def request(self, entry: Entry, *, is_lazy: bool = False) -> None:
+        """Take in the entry of a request. Nothing stands at its location yet."""
+        self._note_request()
         self.entries[entry.location] = entry
         self._is_urgent = self._is_urgent or not is_lazy
 
+    def drop_requests(self) -> None:
+        """Forget what the code has asked for since the last fact."""
+        if self._before_requests is None:
+            return
+        entry_count, counts, self.values = self._before_requests
+        while len(self.entries) > entry_count:
+            self.entries.popitem()
+        if self._deeds is not None:
+            for requests, count in zip(self._deeds.requests(), counts or repeat(0), strict=False):
+                del requests[count:]
+            self.child_count = len(self._deeds.children)
+        self._before_requests = None
+
+    def _note_request(self) -> None:
+        if self._before_requests is None:
+            counts = tuple(map(len, self._deeds.requests())) if self._deeds is not None else ()
+            self._before_requests = (len(self.entries), counts, self.values)
+
     def publish(self, name: str, value: str | None) -> None:
         """Take in a named value; none if the store has the one it is to have."""
+        self._note_request()
         self.values = {known: text for known, text in self.values.items() if known != name}
         if value is not None:
             self.values[name] = value
@@ -76,7 +113,7 @@ class Gains:
         cancels: Sequence[str],
         reply: Reply | None,
     ) -> None:
-        """Take in something to be done to the world."""
+        """Take in something to be done to the world. Its entry was requested before."""
         deeds = self._made_deeds()
         if child is not None:
             deeds.children.append(child)

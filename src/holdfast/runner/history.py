@@ -31,7 +31,7 @@ class History:
     `diverged` is the first misfit. It sticks, whatever the code does next.
     """
 
-    def __init__(self, run: Run, entries: Sequence[Entry], asked: Asked) -> None:
+    def __init__(self, run: Run, entries: Sequence[Entry], asked: Asked, *, is_strict: bool = False) -> None:
         self.diverged: HistoryDiverged | None = None
         self._run = run
         self._asked = asked
@@ -52,6 +52,8 @@ class History:
         self._position = self._untold[0].position if self._untold else 0
         self._last = self._last_fact()
         self._reached = 0
+        self.must_follow = is_strict and bool(self._untold or self._unreached or self._tried)
+        """Whether something is recorded that the code has to ask for, in this order, before it does anything new."""
         self.to_replay: list[tuple[int, int, Operation, Entry]] = []
         """What is asked for and its outcome recorded: a heap, of which `pop_replay` takes."""
 
@@ -133,6 +135,7 @@ class History:
             self.diverge(
                 f"at {location!r} the history has a {recorded.kind.value}, the code now asks for a {kind.value}",
                 {location: kind},
+                recorded=recorded,
             )
         elif kind in _TOLD_AT_ONCE:
             self._told.add(location)
@@ -151,7 +154,9 @@ class History:
             if recorded.kind is not kind:
                 word = kind.value if kind is not None else "operation with branches"
                 self.diverge(
-                    f"at {location!r} the history has a {recorded.kind.value}, not the {word} that was removed"
+                    f"at {location!r} the history has a {recorded.kind.value}, not the {word} that was removed",
+                    recorded=recorded,
+                    is_over=True,
                 )
                 return []
             accepted.append(recorded)
@@ -208,17 +213,20 @@ class History:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
         heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
-    def check_step(self) -> None:
-        """At a standstill of strict code: it must ask for whatever comes next in the history, if something does."""
+    def follow(self) -> None:
+        """At a standstill of code that must follow: it asks for what is recorded next, or it has diverged."""
         untold = self._next_untold()
         if untold is not None:
             if not self.to_replay or self.to_replay[0][0] != untold.position:
                 self.diverge(
-                    f"the code is strict, and does not ask for what comes next: {untold.location!r} "
-                    f"(a {untold.kind.value}, position {untold.position})"
+                    f"the next recorded result is that of {untold.location!r} (a {untold.kind.value}, position "
+                    f"{untold.position}), and the code does not ask for it",
+                    recorded=untold,
                 )
-        elif not self.to_replay and self.has_unvisited(""):
-            self.diverge("the code is strict, and goes on without what the history has begun")
+        elif not self.to_replay:
+            if self.has_unvisited(""):
+                self.diverge("the code goes on without what the history has begun")
+            self.must_follow = False
 
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for."""
@@ -227,28 +235,73 @@ class History:
 
     # Diverging
 
-    def diverge(self, what: str, asking: Mapping[str, EntryKind] | None = None) -> HistoryDiverged:
-        """Note that the code does not fit; the first misfit is the one that is told. `asking`: what it asked for."""
+    def diverge(
+        self,
+        what: str,
+        asking: Mapping[str, EntryKind] | None = None,
+        *,
+        recorded: Entry | None = None,
+        is_over: bool = False,
+    ) -> HistoryDiverged:
+        """Note that the code does not fit; the first misfit is the one that is told.
+
+        `recorded` is the entry that it does not fit, `asking` what it asked for there. By default it is about the first
+        entry that the code has not come to, and about what the code asks for now; nothing if it `is_over`.
+        """
         if self.diverged is None:
-            run = self._run
-            python = f"{sys.version_info.major}.{sys.version_info.minor}"
-            by = f"It was recorded on Python {run.python}, this is {python}." if run.python != python else ""
-            missing = sorted(self._unreached, key=lambda at: (self._entries[at].position or sys.maxsize, at))
-            never = f" Recorded but never reached: {_listed(missing)}." if missing else ""
-            asked = {**self._asked.kinds(), **(asking or {})}
-            now = f" Asked for: {_listed(list(asked))}." if asked else ""
-            self.diverged = HistoryDiverged(
-                f"the code of {run.type!r} does not fit this run's history: {what}.{never}{now}{by and ' ' + by} "
-                "Deploy code that fits, or rewind or cancel the run",
-                divergence.report(
-                    f"The code of {run.type!r} does not fit the history of run {run.id}: {what}",
-                    [entry for entry in self.entries if entry.location != EVENTS_LOCATION],
-                    self._unreached | self._tried,
-                    asked,
-                    [by] if by else [],
-                ),
+            missing = sorted(
+                self._unreached | self._tried, key=lambda at: (self._entries[at].position or sys.maxsize, at)
             )
+            asked = {**self._asked.kinds(), **(asking or {})}
+            if recorded is None and missing:
+                recorded = self._entries[missing[0]]
+            requested = None
+            if recorded is not None and not is_over:
+                requested = divergence.requested_instead(recorded, asking or asked, self._entries)
+            self.diverged = self._misfit(what, missing, asked, recorded, requested)
         return self.diverged
+
+    def misread(self, what: str) -> HistoryDiverged:
+        """Note that the code asks for what is recorded, and cannot make anything of it."""
+        if self.diverged is None:
+            self.diverged = self._misfit(what, (), self._asked.kinds(), None, None)
+        return self.diverged
+
+    def _misfit(
+        self,
+        what: str,
+        missing: Sequence[str],
+        asked: Mapping[str, EntryKind],
+        recorded: Entry | None,
+        requested: divergence.Requested | None,
+    ) -> HistoryDiverged:
+        run = self._run
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        by = f"It was recorded on Python {run.python}, this is {python}." if run.python != python else ""
+        never = f" Recorded but never reached: {_listed(missing)}." if missing else ""
+        now = f" Asked for: {_listed(list(asked))}." if asked else ""
+        pair = (
+            None if recorded is None else divergence.shown(recorded.location, recorded.kind),
+            None if requested is None else divergence.shown(*requested),
+        )
+        hints = divergence.hints(recorded, requested, self._entries)
+        return HistoryDiverged(
+            f"the code of {run.type!r} does not fit this run's history: {what}.{never}{now}{by and ' ' + by} "
+            "Deploy code that fits, or rewind or cancel the run",
+            divergence.report(
+                f"The code of {run.type!r} does not fit the history of run {run.id}: {what}",
+                [entry for entry in self.entries if entry.location != EVENTS_LOCATION],
+                missing,
+                asked,
+                pair=pair,
+                hints=hints,
+                notes=[by] if by else [],
+            ),
+            what=what,
+            recorded=pair[0],
+            requested=pair[1],
+            hints=hints,
+        )
 
 
 def _listed(locations: Sequence[str]) -> str:

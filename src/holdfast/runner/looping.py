@@ -76,9 +76,16 @@ class Looping:
                 return await self._end(step.value)
             number += 1
             text, state = self._states.store(step.state, f"state of loop {self._location!r}")
-            # A mark of code with another `every` is part of the history and has to be met as well.
-            if (number - 1) % self._every == 0 or self._turn.recorded(iteration_of(self._location, number)) is not None:
+            if self._is_marked(number):
                 await self._mark(number, text)
+
+    def _is_marked(self, number: int) -> bool:
+        """Whether a mark stands before this iteration, or is to be made there."""
+        # A mark of code with another `every` is part of the history and has to be met as well. None is added before
+        # the end of what is recorded: it would come out of turn.
+        if self._turn.recorded(iteration_of(self._location, number)) is not None:
+            return True
+        return (number - 1) % self._every == 0 and not self._turn.has_ahead(self._location)
 
     async def _iterate(self, number: int, state: Any) -> Continue[Any] | Break[Any]:
         path = iteration_of(self._location, number)

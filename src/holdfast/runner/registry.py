@@ -41,8 +41,8 @@ D = TypeVar("D", bound="Definition")
 class Definition:
     """What a worker needs to run a type: its function, and how payload and result are read and written."""
 
-    is_strict = False
-    """Whether its code may only be what it was: nothing is executed anew before the end of a history."""
+    is_strict = True
+    """Whether its code has to ask for what is recorded in the recorded order, before it executes anything new."""
 
     def __init__(self, type: str, function: Callable[..., Any], *, skip: int, crash_limit: int = CRASH_LIMIT) -> None:
         self.type = check_type(type)
@@ -123,7 +123,7 @@ class Workflow(Definition, Generic[P, R]):
         function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
         *,
         crash_limit: int,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:
         check_context(type, function, is_async=True)
         super().__init__(type, function, skip=1, crash_limit=crash_limit)
@@ -147,7 +147,7 @@ class SyncWorkflow(Definition, Generic[P, R]):
         function: Callable[Concatenate[SyncContext, P], R],
         *,
         crash_limit: int,
-        strict: bool = False,
+        strict: bool = True,
     ) -> None:
         _check_blocking(type, function)
         check_context(type, function, is_async=False)
@@ -292,15 +292,15 @@ class Registry(Timetable):
     def workflow(self, function: Callable[Concatenate[SyncContext, P], R], /) -> SyncWorkflow[P, R]: ...
     @overload
     def workflow(
-        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False
+        self, type: str | None = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True
     ) -> WorkflowDecorator: ...
-    def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = False) -> Any:
+    def workflow(self, type: Any = None, /, *, crash_limit: int = CRASH_LIMIT, strict: bool = True) -> Any:
         """Register a function, whose first parameter is the context, as a workflow.
 
         An `async def` function gets a `Context`, a plain `def` one a `SyncContext`, whose operations block.
         `crash_limit`: so many workers may die with a run, without any progress in between, before it is blocked.
-        `strict`: code that does not ask for the next thing in a run's history blocks the run at once, also where it
-        only inserts a step.
+        `strict`: code that does not ask for the next recorded result of a run blocks the run, before it executes
+        anything new. With `strict=False`, steps that new code inserts are executed where they stand, also in old runs.
         """
         decorator = WorkflowDecorator(
             self._add, None if callable(type) else type, crash_limit=crash_limit, strict=strict

@@ -5,14 +5,16 @@ It executes no step, writes nothing, and feeds nothing beyond what is recorded: 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec.structs import replace
 
+from holdfast.core.aftermath import FACTS
 from holdfast.core.checkpoint import Block, Finish, Renew, TurnAround
 from holdfast.core.clock import Micros
-from holdfast.core.errors import ErrorRecord, InvalidRequest
+from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
 from holdfast.core.states import RunState
 from holdfast.runner.operation import Operation
@@ -24,8 +26,9 @@ from holdfast.runner.turn import Turn
 class Fit(StrEnum):
     """How code and history go together.
 
-    `undecided`: the code does something new before it comes to the rest of the history, and what follows depends on
-    that. `fails`: it fits, and raises before anything new happens. `refuses`: the payload is not that of the function.
+    `undecided`: the code is not strict and does something new before it comes to the rest of the history, on which
+    what follows depends; or it asks for what is recorded in another order. `fails`: it fits, and raises before anything
+    new happens. `refuses`: the payload is not that of the function.
     """
 
     FITS = "fits"
@@ -39,23 +42,30 @@ class Fit(StrEnum):
     @property
     def is_good(self) -> bool:
         """Whether nothing speaks against running this code."""
-        return self in (Fit.FITS, Fit.UNDECIDED)
+        return self is Fit.FITS
 
 
 class Rehearsal:
     """What a rehearsal showed.
 
-    `summary` says it in a line, `report` in as many as it takes. `operations` are those the code asked for, by
-    location, with what only the code knows: the function of a step, say, or how it is undone.
+    `summary` says it in a line, `report` in as many as it takes. `told` are the operations whose recorded outcome the
+    code was told, by location, with what only the code knows: the function of a step, say, or how it is undone.
+    `misfit` has the two operations that differ, if the code diverges or that is undecided.
     """
 
     def __init__(
-        self, fit: Fit, summary: str = "", report: str = "", operations: Mapping[str, Operation] | None = None
+        self,
+        fit: Fit,
+        summary: str = "",
+        report: str = "",
+        told: Mapping[str, Operation] | None = None,
+        misfit: HistoryDiverged | None = None,
     ) -> None:
         self.fit = fit
         self.summary = summary
         self.report = report or summary
-        self.operations = operations or {}
+        self.told = told or {}
+        self.misfit = misfit
 
     def __repr__(self) -> str:
         return f"<Rehearsal {self.fit.value}: {self.summary}>" if self.summary else f"<Rehearsal {self.fit.value}>"
@@ -86,7 +96,7 @@ def rehearse(
             inspect(turn)
         return _rehearsal(turn, run)
     except Exception as error:  # noqa: BLE001 - an error of driving it, which would block the run
-        return Rehearsal(Fit.VIOLATES, f"it cannot be driven: {type(error).__name__}: {error}", "", turn.operations)
+        return Rehearsal(Fit.VIOLATES, f"it cannot be driven: {type(error).__name__}: {error}", "", turn.told)
     finally:
         turn.evict()
 
@@ -110,27 +120,29 @@ def _lease(run: Run, entries: Sequence[Entry]) -> Lease:
 def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
     fit, summary, report = Fit.FITS, "", ""
     match turn.outcome:
+        case Block() if turn.misfit is not None:
+            return _differs(Fit.DIVERGES, turn, turn.misfit)
         case Block(error=error):
-            fit = Fit.DIVERGES if error.type == "HistoryDiverged" else Fit.VIOLATES
-            summary, report = error.message, _long(error)
+            fit, summary, report = Fit.VIOLATES, error.message, error.traceback or error.message
         case _ if run.rollback is not None:
             pass  # its code was over when it turned around
+        case _ if (reordered := turn.reordered()) is not None:
+            return _differs(Fit.UNDECIDED, turn, reordered)
         case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | TurnAround(error=error):
             fit, summary, report = Fit.FAILS, f"the code raises {error}", error.traceback
         case Finish(state=state):
             summary = f"the run ends as {state.value} when it is claimed"
         case Renew():
             summary = "the run continues as new when it is claimed"
-        case None if turn.unreached:
-            fit = Fit.UNDECIDED
-            summary = f"new before the rest of the history: {', '.join(turn.news[:5])}"
+        case None if (undecided := turn.undecided()) is not None:
+            return _differs(Fit.UNDECIDED, turn, undecided)
         case None:
             pass
-    return Rehearsal(fit, summary, report, turn.operations)
+    return Rehearsal(fit, summary, report, turn.told)
 
 
-def _long(error: ErrorRecord) -> str:
-    return error.traceback or error.message
+def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> Rehearsal:
+    return Rehearsal(fit, misfit.what, misfit.report, turn.told, misfit)
 
 
 class _DryTurn(Turn):
@@ -138,20 +150,44 @@ class _DryTurn(Turn):
 
     def __init__(self, lease: Lease, definition: Definition) -> None:
         super().__init__(replace(lease, arrivals=()), definition)
-        self.operations: dict[str, Operation] = {}
+        self.told: dict[str, Operation] = {}
+        self._facts = sorted(entry.position for entry in lease.entries if entry.is_settled and entry.kind in FACTS)
+        self._early: tuple[Entry, Operation] | None = None
 
     @property
-    def unreached(self) -> bool:
-        return self._history.has_unreached
+    def misfit(self) -> HistoryDiverged | None:
+        return self._history.diverged
 
-    @property
-    def news(self) -> list[str]:
-        """The locations of what is asked for and not recorded."""
-        return list(self._asked)
+    def undecided(self) -> HistoryDiverged | None:
+        """What is new, if that comes before the rest of the history."""
+        if not self._history.has_unreached:
+            return None
+        return self._history.diverge(f"new before the rest of the history: {', '.join(list(self._asked)[:5])}")
+
+    def reordered(self) -> HistoryDiverged | None:
+        """What was asked for earlier than the first time, if anything: the results are told in another order."""
+        if self._early is None:
+            return None
+        before, operation = self._early
+        what = f"{operation.location!r} is asked for before {before.location!r}, which was recorded first"
+        return self._history.diverge(what, {operation.location: operation.kind}, recorded=before)
 
     def _enter(self, operation: Operation) -> None:
-        self.operations[operation.location] = operation
         super()._enter(operation)
+        recorded = self._history.get(operation.location)
+        if recorded is None or not recorded.is_settled or self._early is not None:
+            return
+        if recorded.kind is EntryKind.LOOP:
+            return  # a loop is resumed at a mark, without what led to it
+        # Strict code has diverged by now, or will.
+        known, then = bisect_right(self._facts, operation.since), bisect_right(self._facts, recorded.since)
+        if known < then:
+            before = next(entry for entry in self._history.entries if entry.position == self._facts[then - 1])
+            self._early = (before, operation)
+
+    def _feed(self, operation: Operation, entry: Entry) -> None:
+        self.told[operation.location] = operation
+        super()._feed(operation, entry)
 
     def _expired(self, now: Micros) -> None:
         return None

@@ -37,6 +37,8 @@ _COUNT = re.compile(r"#\d+$")
 class Undoing(Definition):
     """What a run does that has turned around: an operation for each step that is to be undone."""
 
+    is_strict = False  # the order in which steps are undone is that of their positions, whatever the code does
+
     def __init__(self, definition: Definition, lease: Lease) -> None:
         super().__init__(definition.type, definition.function, skip=definition.skip, crash_limit=definition.crash_limit)
         self._definition = definition
@@ -72,7 +74,8 @@ class Undoing(Definition):
         """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
         done = [e for e in before_turning_around(self._entries) if e.has_undo and e.state is EntryState.DONE]
         rehearsal = rehearse(self._definition, self._run, self._entries)
-        calls = _Calls(rehearsal.operations.values())
+        # Code that diverges tells how to undo what it was told before: it was the same up to there.
+        calls = _Calls(rehearsal.told.values())
         found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
             call = calls.find(entry.location)

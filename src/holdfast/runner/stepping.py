@@ -217,8 +217,8 @@ class Stepping:
         return TurnAround(end=end.state, error=error)
 
     def _blocked(self, error: HoldfastError, now: Micros) -> Block:
-        """Commit nothing of this stretch; a fixed deploy heals the run when it is tried again."""
-        self._gains = Gains()
+        """Commit what was fed, and nothing that was asked for since; a fixed deploy heals the run at a later try."""
+        self.drop_requests()
         previous = self.run.error if self.run.error != self.definition.reason else None
         count, pause = rules.blocked_retry(previous)
         return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
@@ -313,6 +313,10 @@ class Stepping:
         self._registration.committed()
 
     # Leaving
+
+    def drop_requests(self) -> None:
+        """Forget what the code has asked for since the last fact it was fed, as the run is to be blocked."""
+        self._gains.drop_requests()
 
     def drop_gains(self) -> None:
         """Forget what was gained and not written, as it never will be."""

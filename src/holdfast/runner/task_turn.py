@@ -59,7 +59,7 @@ class TaskTurn(Stepping):
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
         """The payload is not that of the function: the task was started wrongly, or the function has changed since."""
         if self._entries:
-            misfit = History(self.run, self._entries, self._asked).diverge(str(error))
+            misfit = History(self.run, self._entries, self._asked).misread(str(error))
             self.outcome = self._blocked(misfit, now)
         else:
             self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))

@@ -62,7 +62,7 @@ class Turn(Asking):
             # A run that never began was started wrongly; one that did fitted the code once, and may again.
             has_begun = bool(self._history)
             refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
-            self.outcome = self._blocked(self._history.diverge(str(error)), now) if has_begun else refused
+            self.outcome = self._blocked(self._history.misread(str(error)), now) if has_begun else refused
             return
         except HistoryDiverged as error:
             self.outcome = self._blocked(error, now)
@@ -74,8 +74,8 @@ class Turn(Asking):
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
-            if self.definition.is_strict:
-                self._history.check_step()
+            if self._history.must_follow:
+                self._history.follow()
                 if self._history.diverged is not None:
                     break
             if self._history.to_replay:
@@ -137,8 +137,8 @@ class Turn(Asking):
         self._is_new = True
         if arrival is not None:
             taken = self.inbox.take(arrival, operation)
-            self._gains.consume(one.number for one in taken)
             entry = entry_of_arrivals(operation, taken, position, stamp)
+            self._gains.consume(one.number for one in taken)
         else:
             entry = entry_of_deadline(operation, position, stamp)
         self._fed += not is_lazy
@@ -218,7 +218,7 @@ class Turn(Asking):
             return self._blocked(violation, now)
         if self._history.has_unreached:
             how = "raised" if error is not None else "finished"
-            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on"), now)
+            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)
         if self._renewal is not None:
             return self._renewed(self._renewal)
         return self._finished(self.definition.finish(root, now))

@@ -367,19 +367,20 @@ class HeldRun:
 
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
-        self._sent = None
+        sent, self._sent = self._sent, None
         self._journal.trouble("the store refuses what run %s has to write", error)
-        if self._refusal is not None:
+        if self._refusal is not None and (sent is None or not sent[0].entries):
             # Not even the block: its lease runs out, and whoever takes it then counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
         else:
+            self._turn.drop_gains()
             self._give_up(error)
             self._go_on()
 
     def _give_up(self, error: Exception) -> None:
-        """Let the next checkpoint block the run, and write nothing else."""
+        """Let the next checkpoint block the run, and write nothing besides but what was fed to its code."""
         self._abandon(list(self._bodies))
-        self._turn.drop_gains()
+        self._turn.drop_requests()
         self._refusal = Block(error=ErrorRecord.of(error))
 
     def _forget(self, written: Checkpoint) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from holdfast import Context
 from holdfast.core.checkpoint import Block
 from holdfast.core.model import Entry, EntryKind, EntryState
-from holdfast.runner.divergence import ADVICE, report
+from holdfast.runner.divergence import ADVICE, hints, report
 from tests.unit.runner.turn_rig import Rig, evict_turns, step
 
 __all__ = ["evict_turns"]
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.usefixtures("evict_turns")
 def table(text: str) -> list[str]:
     """The lines of a report that show both sides."""
     lines = text.splitlines()
-    return lines[lines.index("") + 1 : lines.index("", lines.index("") + 1)]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("  recorded  "))
+    return lines[begin : lines.index("", begin)]
 
 
 def test_what_fits_stands_on_one_line_and_the_rest_beside_each_other() -> None:
@@ -39,6 +41,56 @@ def test_what_fits_stands_on_one_line_and_the_rest_beside_each_other() -> None:
         "  -  ship    child  started  ≠",
     ]
     assert text.endswith("\n".join(ADVICE))
+
+
+def test_what_is_new_stands_beside_the_first_entry_that_is_missing_wherever_that_is() -> None:
+    entries = [step("charge", 1), step("pack", 2), step("ship", 3)]
+    text = report("It does not fit", entries, {"charge", "ship"}, {"pack": EntryKind.STEP, "bill": EntryKind.STEP})
+    assert table(text)[2:] == [
+        "  1  charge  step  done  ≠  bill  step",
+        "  2  pack    step  done     pack  step",
+        "  3  ship    step  done  ≠",
+    ]
+
+
+def test_the_pair_that_differs_comes_first_and_the_lines_to_paste_last() -> None:
+    text = report(
+        "It does not fit",
+        [step("charge", 1)],
+        {"charge"},
+        {},
+        pair=("charge (step)", None),
+        hints=('ctx.removed("charge", "step")',),
+    )
+    assert text.splitlines()[:4] == ["It does not fit.", "", "  recorded:   charge (step)", "  requested:  nothing"]
+    assert text.splitlines()[-1] == '    ctx.removed("charge", "step")'
+
+
+VERSION = 'if ctx.version("{}", 2) == 1:  # the old way; else the new one'
+REMOVED = "ctx.removed({})  # where it was, if it is gone"
+
+
+@pytest.mark.parametrize(
+    ("location", "kind", "requested", "lines"),
+    [
+        ("pack", "step", ("wrap", EntryKind.STEP), [VERSION.format("wrap"), REMOVED.format('"pack", "step"')]),
+        ("join/left/pack#2", "step", None, [REMOVED.format('"pack", "step"')]),
+        ("pack", "step", ("pack", EntryKind.CHILD), [VERSION.format("pack")]),
+        (
+            "~timer#3",
+            "timer",
+            ("~timer#4", EntryKind.TIMER),
+            [VERSION.format("timer"), REMOVED.format('"~timer", "timer"')],
+        ),
+        ("outer/~2/inner/~11", "loop", None, [REMOVED.format('"inner", "loop"')]),
+        ("all/17", "child", None, [REMOVED.format('"all", "map"')]),
+        ("version:way", "version", None, [REMOVED.format('"version:way", "version"')]),
+        ("gone", "removed", None, []),
+    ],
+)
+def test_hints_are_lines_to_paste(location: str, kind: str, requested: Any, lines: list[str]) -> None:
+    entry = Entry(location=location, kind=EntryKind(kind), state=EntryState.DONE, position=1)
+    assert list(hints(entry, requested, {location})) == lines
 
 
 def test_another_kind_at_the_same_place_is_a_difference() -> None:
@@ -73,7 +125,7 @@ def test_a_blocked_run_keeps_the_report_with_its_error() -> None:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert f"It was recorded on Python 2.7, this is {python}." in outcome.error.traceback
     assert f"It was recorded on Python 2.7, this is {python}." in outcome.error.message
-    for word in ("deploy code that fits", "ctx.version", "ctx.removed", "rewind", "cancel"):
+    for word in ("deploy code that fits", "rewind", "cancel", 'ctx.removed("pack", "step")'):
         assert word in outcome.error.traceback
 
 

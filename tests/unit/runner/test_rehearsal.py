@@ -35,8 +35,10 @@ def refused() -> None:
     raise AssertionError("a rehearsal executes no step")
 
 
-def rehearsed(code: Callable[..., Any], *entries: Entry, run: Run = RUN, **options: Any) -> Rehearsal:
-    return rehearse(Registry().workflow("shop.v1")(code), run, entries, **options)
+def rehearsed(
+    code: Callable[..., Any], *entries: Entry, run: Run = RUN, strict: bool = True, **options: Any
+) -> Rehearsal:
+    return rehearse(Registry().workflow("shop.v1", strict=strict)(code), run, entries, **options)
 
 
 async def two_steps(ctx: Context) -> str:
@@ -81,14 +83,40 @@ def test_what_is_due_is_not_fed() -> None:
     assert rehearsed(code, now=START + 60 * SECOND).fit is Fit.FITS
 
 
-def test_a_new_step_before_the_rest_of_the_history_leaves_it_undecided() -> None:
-    async def code(ctx: Context) -> None:
-        await ctx.step("check", refused)
-        await two_steps(ctx)
+async def with_a_check(ctx: Context) -> None:
+    await ctx.step("check", refused)
+    await two_steps(ctx)
 
-    found = rehearsed(code, step("charge", 1), step("pack", 2))
-    assert found.fit is Fit.UNDECIDED
-    assert found.summary == "new before the rest of the history: check"
+
+@pytest.mark.parametrize(("strict", "fit"), [(True, Fit.DIVERGES), (False, Fit.UNDECIDED)])
+def test_a_new_step_before_the_rest_of_the_history_diverges_and_is_undecided_where_code_is_not_strict(
+    strict: bool, fit: Fit
+) -> None:
+    found = rehearsed(with_a_check, step("charge", 1), step("pack", 2), strict=strict)
+    assert found.fit is fit
+    assert found.misfit is not None
+    assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "check (step)")
+    if not strict:
+        assert found.summary == "new before the rest of the history: check"
+
+
+async def swapped(ctx: Context) -> None:
+    await ctx.step("pack", refused)
+    await ctx.step("charge", refused)
+    await ctx.receive("go")
+
+
+@pytest.mark.parametrize(("strict", "fit"), [(True, Fit.DIVERGES), (False, Fit.UNDECIDED)])
+def test_steps_that_changed_their_order_do_not_pass(strict: bool, fit: Fit) -> None:
+    found = rehearsed(swapped, step("charge", 1), step("pack", 2, since=1), strict=strict)
+    assert found.fit is fit
+    assert found.misfit is not None
+    assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "pack (step)")
+
+
+def test_a_step_that_was_adopted_where_it_stands_fits() -> None:
+    entries = (step("charge", 1), step("pack", 2, since=1), step("check", 3))
+    assert rehearsed(with_a_check, *entries, strict=False).fit is Fit.FITS
 
 
 @pytest.mark.parametrize(("seconds", "fit"), [(59, Fit.DIVERGES), (60, Fit.UNDECIDED)])
@@ -97,7 +125,8 @@ def test_a_new_wait_diverges_unless_its_time_has_come(seconds: int, fit: Fit) ->
         await ctx.sleep(60)
         await two_steps(ctx)
 
-    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND).fit is fit
+    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND, strict=False).fit is fit
+    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND).fit is Fit.DIVERGES
 
 
 def test_code_that_raises_before_anything_new_happens_fails() -> None:
@@ -155,12 +184,16 @@ def test_a_run_that_rolls_back_is_replayed_up_to_where_it_turned_around() -> Non
     assert rehearsed(code, *entries, run=run).fit is Fit.FITS
 
 
-def test_the_operations_are_those_the_code_asked_for() -> None:
+def test_what_the_code_was_told_is_known_with_its_function() -> None:
     found = rehearsed(two_steps, step("charge", 1))
-    assert list(found.operations) == ["charge", "pack"]
-    call = found.operations["charge"]
+    assert list(found.told) == ["charge"]
+    call = found.told["charge"]
     assert isinstance(call, StepCall)
     assert call.function is refused
+
+
+def test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known() -> None:
+    assert list(rehearsed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
 
 
 def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:

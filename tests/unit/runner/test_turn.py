@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, WaitTimeout
+from holdfast import Context, Continue, WaitTimeout
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.model import Entry, EntryKind, EntryState
 from holdfast.core.states import RunState
@@ -196,17 +196,72 @@ def test_t3_a_result_of_an_ephemeral_step_need_not_be_written_before_the_next_st
     assert [entry.location for entry in rig.finish("dear").commit().entries] == ["cheap", "dear"]
 
 
-def test_t3_a_step_inserted_by_new_code_is_executed_where_it_stands() -> None:
+@pytest.mark.parametrize(
+    ("names", "requested"),
+    [("xb", "x"), ("xab", "x"), ("axb", "x"), ("b", "b"), ("ba", "b"), ("bxa", "b")],
+    ids=["renamed", "inserted first", "inserted between", "removed", "swapped", "swapped and inserted"],
+)
+def test_t3_code_that_does_not_ask_for_the_next_recorded_result_executes_nothing(names: str, requested: str) -> None:
+    async def shop(ctx: Context) -> None:
+        for name in names:
+            await ctx.step(name, nothing)
+
+    rig = Rig(shop, entries=(step("a", 1), step("b", 2)), token=2).begin()
+    assert isinstance(rig.turn.outcome, Block)
+    assert rig.startable() == []
+    assert f"Asked for: {requested}." in rig.turn.outcome.error.message
+
+
+def test_t3_code_that_goes_on_without_what_was_begun_executes_nothing() -> None:
+    tried = Entry(location="a", kind=EntryKind.STEP, state=EntryState.RETRYING, attempts=1)
+    started = Entry(location="child.v1", kind=EntryKind.CHILD, state=EntryState.STARTED, ref="c")
+
+    async def shop(ctx: Context) -> None:
+        await ctx.step("x", nothing)
+
+    for begun in (tried, started):
+        rig = Rig(shop, entries=(begun,), token=2).begin()
+        assert isinstance(rig.turn.outcome, Block)
+        assert rig.startable() == []
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_t3_results_of_concurrent_steps_are_followed_in_the_recorded_order(order: str) -> None:
+    async def shop(ctx: Context) -> list[Any]:
+        return list(await asyncio.gather(ctx.step("a", nothing), ctx.step("b", nothing), ctx.step("c", nothing)))
+
+    entries = tuple(step(name, position, f'"{name}"') for position, name in enumerate(order, start=1))
+    rig = Rig(shop, entries=entries, token=2).begin()
+    assert rig.start() == ["c"]
+    assert rig.finish("c", "c").result() == '["a","b","c"]'
+
+
+def test_t3_a_loop_that_marks_elsewhere_now_adds_no_mark_before_the_end_of_its_history() -> None:
+    async def body(ctx: Context, count: int) -> Continue[int]:
+        await ctx.step("s", nothing)
+        return Continue(count + 1)
+
+    async def shop(ctx: Context) -> None:
+        await ctx.loop("loop", body, 0, every=1)
+
+    rig = Rig(shop, entries=(step("loop/~1/s", 1), step("loop/~2/s", 2)), token=2).begin()
+    assert rig.start() == ["loop/~3/s"]
+    rig.commit()
+    assert rig.told == ["3 loop/~3"]
+
+
+def test_t3_a_step_inserted_by_code_that_is_not_strict_is_executed_where_it_stands() -> None:
     async def shop(ctx: Context) -> list[Any]:
         return [await ctx.step(name, nothing) for name in ("a", "new", "b")]
 
-    rig = Rig(shop, entries=(step("a", 1, '"A"'), step("b", 2, '"B"')), token=2).begin()
+    rig = Rig(shop, entries=(step("a", 1, '"A"'), step("b", 2, '"B"')), token=2, strict=False).begin()
     assert rig.start() == ["new"]
     rig.finish("new", "N").commit()
     assert rig.result() == '["A","N","B"]'
     assert rig.told == ["3 new"]
 
-    again = Rig(shop, entries=(step("a", 1, '"A"'), step("b", 2, '"B"'), step("new", 3, '"N"')), token=3).begin()
+    entries = (step("a", 1, '"A"'), step("b", 2, '"B"'), step("new", 3, '"N"'))
+    again = Rig(shop, entries=entries, token=3, strict=False).begin()
     assert again.result() == '["A","N","B"]'
 
 

@@ -15,7 +15,7 @@ from holdfast.core.checkpoint import Block, Finish, Hold, Release, TurnAround
 from holdfast.core.model import Entry, EntryKind, EntryState
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.core.states import RunState
-from tests.unit.runner.turn_rig import Rig, evict_turns, forget, message, step
+from tests.unit.runner.turn_rig import Rig, evict_turns, forget, step
 
 __all__ = ["evict_turns"]
 pytestmark = pytest.mark.usefixtures("evict_turns")
@@ -194,21 +194,7 @@ def test_t7_a_released_run_loses_nothing_that_was_gained() -> None:
     assert checkpoint.waits is None
 
 
-# What a block leaves behind
-
-
-def test_a_block_commits_nothing_of_its_stretch() -> None:
-    async def shop(ctx: Context) -> None:
-        await ctx.receive("x")
-        ctx.send("somebody", "x")
-        ctx.set_value("v", 1)
-        await asyncio.to_thread(print)
-
-    rig = Rig(shop, arrivals=(message(1, "x"),)).begin()
-    assert isinstance(rig.turn.outcome, Block)
-    checkpoint = rig.commit()
-    assert (checkpoint.entries, checkpoint.consumed, checkpoint.messages, checkpoint.values) == ((), (), (), {})
-    assert checkpoint.waits == ()
+# What does not fit
 
 
 def test_a_payload_that_does_not_fit_fails_a_run_that_never_began() -> None:

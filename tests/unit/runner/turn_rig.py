@@ -48,8 +48,10 @@ class Rig:
         crashes: int = 0,
         python: str | None = None,
         payload: str = "{}",
+        strict: bool | None = None,
     ) -> None:
-        definition = Registry().workflow("rig.v1")(workflow)
+        options = {} if strict is None else {"strict": strict}
+        definition = Registry().workflow("rig.v1", **options)(workflow)
         self.seconds = 0.0
         run = Run(
             id="rig-run",

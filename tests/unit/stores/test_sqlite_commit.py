@@ -255,6 +255,8 @@ async def test_nobody_writes_between_what_an_operation_reads_and_what_it_writes(
     await store._writer.run(lambda _: check_that_nobody_else_may_write(path))
 
 
-async def test_nobody_writes_between_what_a_users_transaction_reads_and_what_it_writes(store: SqliteStore, path: Path) -> None:
+async def test_nobody_writes_between_what_a_users_transaction_reads_and_what_it_writes(
+    store: SqliteStore, path: Path
+) -> None:
     with store.database.connection():
         check_that_nobody_else_may_write(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -18,7 +18,7 @@ from holdfast.cli.output import Output, cleaned
 from holdfast.cli.render import check_json
 from holdfast.cli.session import check_exists, check_schema
 from holdfast.cli.summary import short_ids, state_cell
-from holdfast.cli.table import Column, Table
+from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.view import report_lines
 from holdfast.core.intent import matches_type
 from holdfast.core.states import LIVE
@@ -31,6 +31,8 @@ _COLUMNS = (
     Column("key"),
     Column("state"),
     Column("fit"),
+    Column("recorded"),
+    Column("requested"),
     Column("about", may_be_cut=True),
 )
 _STYLES = {Fit.FITS: "good", Fit.UNDECIDED: "wait", Fit.UNKNOWN: "dim"}
@@ -48,6 +50,7 @@ _WORDS = {
     "check",
     "holdfast check shop:hf",
     "holdfast check shop:hf --type 'shop.*' --limit 1000",
+    "holdfast check shop:hf --allow-undecided",
     "holdfast check shop:hf -o jsonl | jq 'select(.fit == \"diverges\")'",
 )
 @click.argument("target", metavar="[MODULE:ATTR]", required=False)
@@ -59,15 +62,22 @@ _WORDS = {
     help="Only runs of this type, such as 'billing.*'.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Only so many runs, the newest.  [default: all]")
+@click.option("--allow-undecided", is_flag=True, help="Exit with 0 if the worst is that a run cannot be decided.")
 @pass_output
-def command(out: Output, target: str | None, type_: str | None, limit: int | None) -> ExitCode:
+def command(
+    out: Output, target: str | None, type_: str | None, limit: int | None, *, allow_undecided: bool
+) -> ExitCode:
     """Replay all live runs against this code, before a deploy.
 
     MODULE:ATTR names the Holdfast object, as for a worker; by default it is the one that is configured. No step is
     executed and nothing is written: each run's code is played against its history, to see whether it still fits. Runs
-    that do are only counted; -v lists them, and shows history and code side by side for those that do not. The exit
-    code is 1 if the code does not fit a run, fails or does what only a step may. Runs of types that the application
-    does not have are listed apart.
+    that do are only counted; -v lists them. For those that do not, what differs comes first: the recorded operation,
+    what the code requests instead, and the line to paste if the change is wanted. -v adds history and code side by
+    side.
+
+    The exit code is 1 if the code does not fit a run, fails or does what only a step may, and if it cannot be decided
+    because a workflow with strict=False does something new first. Runs of types that the application does not have
+    are listed apart.
     """
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
@@ -83,7 +93,8 @@ def command(out: Output, target: str | None, type_: str | None, limit: int | Non
     if undeclared:
         names = ", ".join(map(cleaned, undeclared))
         out.talk(f"schedules that code has set and {name} no longer has: {names}; `holdfast schedules rm` ends them")
-    return ExitCode.OK if all(one.is_good for one in found) else ExitCode.FAILED
+    is_fine = all(one.is_good or (allow_undecided and one.fit is Fit.UNDECIDED) for one in found)
+    return ExitCode.OK if is_fine else ExitCode.FAILED
 
 
 async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None) -> tuple[list[RunCheck], list[str]]:
@@ -117,6 +128,7 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
     is_verbose = out.settings.verbosity > 0
     known = [one for one in found if one.fit is not Fit.UNKNOWN]
     shown = [one for one in known if is_verbose or one.fit is not Fit.FITS]
+    out.lines(_differences(shown))
     out.table(_table(shown, is_short=out.is_rich))
     for one in shown:
         if is_verbose and not one.is_good:
@@ -133,6 +145,18 @@ def _write(out: Output, found: Sequence[RunCheck], target: str) -> None:
         out.table(Table((Column("type"), Column("live runs", is_number=True)), list(rows)))
 
 
+def _differences(found: Sequence[RunCheck]) -> Iterator[Line]:
+    """What differs, once for all runs in which the same does, with the lines to paste."""
+    differences = Counter(
+        (one.type, one.recorded, one.requested, one.hints) for one in found if one.recorded or one.requested
+    )
+    for (type, recorded, requested, hints), count in differences.items():
+        title = f"{type}: recorded {recorded or 'nothing'}, requested {requested or 'nothing'}"
+        yield ((cleaned(title), "bad"), f" in {count} run{'' if count == 1 else 's'}")
+        yield from ((f"    {cleaned(hint)}",) for hint in hints)
+        yield ("",)
+
+
 def _table(found: Sequence[RunCheck], *, is_short: bool) -> Table:
     ids = [one.id for one in found]
     names = short_ids(ids) if is_short else {id: id for id in ids}
@@ -145,7 +169,9 @@ def _table(found: Sequence[RunCheck], *, is_short: bool) -> Table:
                 "key": cleaned(one.key or ""),
                 "state": state_cell(one.state),
                 "fit": (one.fit.value, _STYLES.get(one.fit, "bad")),
-                "about": cleaned(one.summary),
+                "recorded": cleaned(one.recorded or ""),
+                "requested": cleaned(one.requested or ""),
+                "about": "" if one.recorded and one.requested else cleaned(one.summary),
             }
         )
     return table.without_empty_columns()

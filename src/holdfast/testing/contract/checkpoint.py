@@ -25,6 +25,7 @@ from holdfast.testing.contract.arrange import (
     another,
     block,
     checkpoint_for,
+    claim,
     claim_one,
     claimed_ids,
     facts_of,
@@ -291,6 +292,38 @@ class CheckpointContract(Contract):
         await write(store, checkpoint_for(await held(store), block()))
 
         assert (await the_run(store)).ready_at is None
+
+    async def test_a_block_writes_what_was_fed_before_it(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, blocking never loses a result: entries, what they used up, and what was asked for before them."""
+        await start(store, an_intent(1), an_intent(2))
+        lease = await claim_one(store)
+        await store.send([a_message(1, id="m1"), a_message(1, id="m2")])
+        clock.advance(SECOND)
+
+        verdict = await write(
+            store,
+            checkpoint_for(
+                lease,
+                block(retry_at=START + 9 * SECOND),
+                entries=(a_step("a", 1), a_retry("b")),
+                consumed=(1,),
+                waits=(),
+                children=(an_intent(3, parent_id=an_id(1), parent_location="child"),),
+                messages=(a_message(2, id="m3"),),
+                values={"progress": "1"},
+            ),
+        )
+
+        assert (verdict.is_held, verdict.state) == (False, RunState.BLOCKED)
+        details = await store.get(an_id(1))
+        assert details is not None
+        assert (details.run.ready_at, details.values) == (START + 9 * SECOND, {"progress": "1"})
+        clock.advance(9 * SECOND)
+        leases = {lease.run.id: lease for lease in (await claim(store, limit=9)).leases}
+        assert leases.keys() == {an_id(1), an_id(2), an_id(3)}
+        assert leases[an_id(1)].entries == (a_step("a", 1), a_retry("b"))
+        assert [arrival.ref for arrival in leases[an_id(1)].arrivals] == ["m2"]
+        assert [arrival.ref for arrival in leases[an_id(2)].arrivals] == ["m3"]
 
     async def test_a_released_run_is_ready_at_once(self, store: Store, clock: SettableClock) -> None:
         """T5: released, ready now. SEMANTICS, workers: a shutdown releases leases at once and is not charged."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.testing.programs.changed import CHANGES, Change
 from holdfast.testing.programs.interpreter import Program
 from holdfast.testing.programs.vocabulary import Gardener
 from holdfast.testing.simulation.door import FAULTS
@@ -16,6 +17,9 @@ LOSSES_LIMIT = 5
 
 HORIZON_SECONDS = 600.0
 """By then everything has been begun, and nothing goes wrong any more."""
+
+DEPLOYS_SHARE = 0.4
+"""In so many plans two versions of the code are at work."""
 
 CALLS = {
     "checkpoint": 12,
@@ -65,6 +69,15 @@ class Fault(msgspec.Struct):
     what: str
 
 
+class Deploy(msgspec.Struct):
+    """Another version of the code in one process, from some time until another: what is changed in which steps."""
+
+    at: float
+    until: float
+    worker: int
+    change: Change
+
+
 class Plan(msgspec.Struct):
     """What is to happen. `chance` is the seed of what is left to it: how long things take, which hints get lost."""
 
@@ -80,6 +93,7 @@ class Plan(msgspec.Struct):
     acts: list[Act] = []
     blows: list[Blow] = []
     faults: list[Fault] = []
+    deploys: list[Deploy] = []
 
     @property
     def losses(self) -> int:
@@ -111,6 +125,7 @@ def plan_of(seed: int) -> Plan:
     for place in range(len(plan.programs)):
         plan.acts.append(Act(at=_soon(chance), what="program", number=place))
     _add_crowd(plan, chance, seed)
+    _add_deploys(plan, random.Random(f"deploys {seed}"))
     plan.acts.sort(key=lambda act: act.at)
     return plan
 
@@ -203,6 +218,20 @@ CROWD: tuple[tuple[float, Callable[[random.Random], list[Act]]], ...] = (
     (0.1, _deadly),
 )
 """What is in how many plans besides programs."""
+
+
+def _add_deploys(plan: Plan, chance: random.Random) -> None:
+    """In some plans, bad deploys: for a while some workers, or all, have code that does not fit what is recorded."""
+    if chance.random() > DEPLOYS_SHARE:
+        return
+    for _ in range(chance.choice([1, 1, 2, 3])):
+        at = chance.choice([0.0, chance.random() * 5, chance.random() * 60, chance.random() * HORIZON_SECONDS / 2])
+        until = min(at + chance.choice([60.0, chance.random() * HORIZON_SECONDS]), HORIZON_SECONDS)
+        change = Change(what=chance.choice(CHANGES), number=chance.randrange(2))
+        workers = range(plan.workers) if chance.random() < 0.5 else [chance.randrange(plan.workers)]
+        plan.deploys += [
+            Deploy(at=round(at, 3), until=round(until, 3), worker=worker, change=change) for worker in workers
+        ]
 
 
 def _add_blows(plan: Plan, chance: random.Random) -> None:

@@ -33,7 +33,7 @@ def shrunk(plan: Plan, is_wrong: Callable[[Plan], bool], *, tries: int = 400) ->
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     """Plans with a little less in them, those with much less first."""
-    for name in ("acts", "blows", "faults"):
+    for name in ("acts", "blows", "faults", "deploys"):
         part = getattr(plan, name)
         size = len(part)
         while size:
@@ -59,6 +59,8 @@ def _with_fewer(plan: Plan) -> Plan:
         blow.worker = min(blow.worker, last)
     for fault in fewer.faults:
         fault.worker = min(fault.worker, last)
+    for deploy in fewer.deploys:
+        deploy.worker = min(deploy.worker, last)
     return fewer
 
 

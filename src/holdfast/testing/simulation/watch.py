@@ -1,4 +1,4 @@
-"""The watch: holds every write against the invariants I1 to I12, while a simulation goes on and when it is over.
+"""The watch: holds every write against the invariants I1 to I13, while a simulation goes on and when it is over.
 
 It looks at the state of the memory store itself before and after each operation, and trusts no answer. It knows what
 may never happen, and nothing of how holdfast keeps it from happening.
@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from holdfast.core import limits, rules
-from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Delete, Finish, Recover, Renew, Rewind
+from holdfast.core.checkpoint import Block, Cancel, Checkpoint, Control, Delete, Finish, Recover, Renew, Rewind
 from holdfast.core.clock import Micros
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
@@ -25,6 +25,7 @@ from holdfast.runner.step_info import StepInfo
 from holdfast.stores.memory.state import Record, State
 
 CLAIMING = frozenset({"claim", "create"})
+MISFITS = frozenset({"HistoryDiverged", "WorkflowViolation"})
 
 
 class Violation(AssertionError):
@@ -59,10 +60,14 @@ class Watch:
     """Looks at a store's state around each operation.
 
     `now` tells the store's time, `passed` how far it has ever come: a clock that was set back makes nothing unhappen.
+    `may_misfit`: somebody may have code that does not fit what is recorded, or does what only a step may.
     """
 
-    def __init__(self, state: State, now: Callable[[], Micros], passed: Callable[[], Micros]) -> None:
+    def __init__(
+        self, state: State, now: Callable[[], Micros], passed: Callable[[], Micros], *, may_misfit: bool = False
+    ) -> None:
         self._state = state
+        self._may_misfit = may_misfit
         self._now = now
         self._passed = passed
         self._shadows: dict[str, Shadow] = {}
@@ -76,6 +81,10 @@ class Watch:
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
         """How often each body was called, by run, generation and location."""
+        self.told: dict[tuple[str, int], str] = {}
+        """By run and token, the location of the result that code was given before it did what only a step may."""
+        self.misfits = 0
+        """How often a run was blocked because of its code."""
 
     # Around an operation
 
@@ -177,6 +186,8 @@ class Watch:
             self._check_holder(shadow, before, after, name)
             if after.token < before.token or after.generation < before.generation:
                 raise Violation("I5", f"run {after.id} went back to token {after.token}")
+        if checkpoint is not None and isinstance(checkpoint.next, Block) and after.state is RunState.BLOCKED:
+            self._check_block(record, checkpoint, checkpoint.next)
         if rules.is_orphan(after, has_waits=bool(record.waits)):
             raise Violation("I1", f"run {after.id} is {after.state}, and nothing will ever wake it")
         if shadow.entries != record.entries:
@@ -199,6 +210,18 @@ class Watch:
             if shadow.ends > 1:
                 raise Violation("I2", f"run {after.id} ended {shadow.ends} times")
             self._check_audit_of_end(after)
+
+    def _check_block(self, record: Record, checkpoint: Checkpoint, block: Block) -> None:
+        """A run is blocked because of its code only while that is wrong, and what it was told before is recorded."""
+        run = record.run
+        if block.error.type not in MISFITS:
+            return
+        self.misfits += 1
+        if not self._may_misfit:
+            raise Violation("I13", f"run {run.id} is blocked though its code is the same: {block.error.message}")
+        told = self.told.get((run.id, checkpoint.token))
+        if told is not None and (told not in record.entries or not record.entries[told].is_settled):
+            raise Violation("I13", f"run {run.id} is blocked after {told}, of which nothing is recorded")
 
     def _check_audit_of_end(self, run: Run) -> None:
         events = [fact.event for fact in self._state.records[run.id].audit]

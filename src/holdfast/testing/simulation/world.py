@@ -24,9 +24,11 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.engine.ends import Ends
+from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.programs import performer
+from holdfast.testing.programs.changed import Change, ChangedPerformer
 from holdfast.testing.programs.comparison import Played, problems
 from holdfast.testing.programs.expectation import Outcome
 from holdfast.testing.programs.interpreter import Interpreter, Program, news_of
@@ -82,7 +84,8 @@ class World:
         self.clock = StoreClock(self.loop)
         self.store = MemoryStore(clock=self.clock)
         self.state = self.store._state  # noqa: SLF001 - it is watched from inside
-        self.watch = Watch(self.state, self.clock.now, self.clock.passed)
+        may_misfit = bool(plan.deploys) or scenario is not None
+        self.watch = Watch(self.state, self.clock.now, self.clock.passed, may_misfit=may_misfit)
         self.ledger = Ledger()
         self._marks = crowd.Marks()
         self.registry = Registry()
@@ -100,7 +103,7 @@ class World:
         self._outside: Holdfast | None = None
         self._over = self.loop.create_future()
         if source is None:
-            performer.build(self.registry, self.ledger)
+            performer.build(self.registry, self.ledger, make=self._performer)
             self._marks = crowd.build(self.registry, self._kill_current)
         else:
             self.registry.include(source)
@@ -234,6 +237,29 @@ class World:
         process.on_death.append(lambda: settle(done, None, None))
         return done
 
+    def _performer(self, ctx: Context, ledger: Ledger, peer: str) -> performer.Performer:
+        """Who carries out the program of a run, by the version of the code that this process has now."""
+        change = self._change_here()
+        if change is None:
+            return performer.Performer(ctx, ledger, peer)
+        turn = ctx.turn
+
+        def told(location: str) -> None:
+            self.watch.told[turn.run.id, turn.token] = location
+
+        def forbid(what: str) -> None:
+            self._end(Violation("I13", what))
+
+        return ChangedPerformer(ctx, ledger, peer, change, forbid=forbid, told=told)
+
+    def _change_here(self) -> Change | None:
+        now = self.loop.time()
+        for deploy in self.plan.deploys:
+            member = self._members.get(deploy.worker)
+            if member is not None and member.process is self.loop.process and deploy.at <= now < deploy.until:
+                return deploy.change
+        return None
+
     # Producers
 
     async def act(self, act: Act) -> None:
@@ -366,7 +392,7 @@ class World:
             record = self.state.records.get(run_id)
             if record is None:
                 continue
-            if record.run.state.is_end or record.run.state is RunState.BLOCKED:
+            if record.run.state.is_end or (record.run.state is RunState.BLOCKED and not self.plan.deploys):
                 raise Violation(
                     "I1", f"{run_id} does not come to where it should wait: {await hf.run(run_id).explain()}"
                 )
@@ -427,7 +453,8 @@ class World:
         ]
         histories = {record.run.id: record.history() for record in records}
         played = Played.of([record.details() for record in records], histories, self.ledger)
-        for problem in problems(expected, played, crashes=self.plan.losses):
+        # Whoever is blocked leaves what its other branches were doing.
+        for problem in problems(expected, played, crashes=self.plan.losses + self.watch.misfits):
             raise Violation("I10" if "begun" in problem else "I4", problem)
 
     async def _tidy(self) -> None:

@@ -1,0 +1,94 @@
+"""A performer of changed code: another version of the code under the same type, as a bad deploy brings it.
+
+What it changes is something that the run has recorded, so whatever it does next must not happen: it has to be noticed
+before anything is executed. Where nothing of that is recorded it does what the right code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from holdfast import Context
+from holdfast.testing.programs.expectation import At
+from holdfast.testing.programs.interpreter import Node
+from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.performer import Performer
+
+CHANGES = ("rename", "insert", "remove", "swap", "violate")
+_PARTNERS = frozenset({"step", "flaky", "sleep"})
+"""What a step may be swapped with: something whose outcome is recorded in its turn."""
+
+_SHARE = 2
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What is changed, and which of the steps that is done to, by the remainder of their number."""
+
+    what: str
+    number: int = 0
+
+    def concerns(self, number: int) -> bool:
+        return number % _SHARE == self.number % _SHARE
+
+
+class ChangedPerformer(Performer):
+    """Carries out a program with a change.
+
+    `forbid` is told what was executed that should not be; `told` at which location code was given a result before it
+    did what only a step may.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        ledger: Ledger,
+        peer: str,
+        change: Change,
+        *,
+        forbid: Callable[[str], None],
+        told: Callable[[str], None],
+    ) -> None:
+        super().__init__(ctx, ledger, peer)
+        self._change = change
+        self._forbid = forbid
+        self._told = told
+
+    async def _step(self, at: At, number: int, undo: int, is_ephemeral: int) -> Any:
+        what = self._change.what if self._concerns(at, number) else ""
+        if what == "rename":
+            return await self._new(f"renamed{number}")
+        if what == "insert":
+            await self._new(f"inserted{number}")
+        elif what == "remove":
+            return [number, at.iteration]
+        found = await super()._step(at, number, undo, is_ephemeral)
+        if what == "violate":
+            self._told(f"{at.scope}step{number}")
+            await asyncio.to_thread(print)
+        return found
+
+    async def _seq(self, at: At, nodes: list[Node]) -> Any:
+        order = list(range(len(nodes)))
+        for place, (node, partner) in enumerate(pairwise(nodes)):
+            is_pair = node[0] == "step" and partner[0] in _PARTNERS
+            if self._change.what == "swap" and is_pair and self._concerns(at, node[1]):
+                order[place : place + 2] = [place + 1, place]
+                break
+        values = {place: await self.play(nodes[place], at) for place in order}
+        return [values[place] for place in range(len(nodes))]
+
+    def _concerns(self, at: At, number: int) -> bool:
+        """Whether a step is changed, and recorded. That it does I/O shows also when it is new."""
+        is_recorded = self.ctx.turn.recorded(f"{at.scope}step{number}") is not None
+        return self._change.concerns(number) and (is_recorded or self._change.what == "violate")
+
+    async def _new(self, name: str) -> Any:
+        async def body() -> None:
+            self._forbid(f"{name} of {self.ctx.run.id} was executed, though it is not in the recorded history")
+
+        return await self.ctx.step(name, body)
