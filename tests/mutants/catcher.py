@@ -121,5 +121,6 @@ CATCHERS: Mapping[str, Catcher] = {
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
     "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
+    "busy workers": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_busy_workers.py")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

@@ -132,6 +132,7 @@ class Worker:
         self._scheduler: Scheduler
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
+        self._unserve: Callable[[], None] | None = None
         self._lookout: Lookout
         self._is_started = False
         self._is_gone = False
@@ -202,6 +203,7 @@ class Worker:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
+        self._unserve = self._store.serve()
         self._claimer.wake()
         self._scheduler.start()
         if self._on_start is not None:
@@ -306,8 +308,9 @@ class Worker:
         self._is_gone = True
         if self._on_stop is not None:
             self._on_stop(self)
-        if self._unlisten is not None:
-            self._unlisten()
+        for leave in (self._unlisten, self._unserve):
+            if leave is not None:
+                leave()
         if self._heart is not None:
             await self._heart.stop()
         if self._pruner is not None:
