@@ -23,7 +23,7 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_length, is_count
+from holdfast.core.intent import check_length, check_text, is_count
 from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Store
 from holdfast.core.retention import RUN_RETENTION
@@ -94,7 +94,7 @@ class Worker:
                 raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.name = check_text(name or f"{socket.gethostname()}-{os.getpid()}", "worker's name")
         # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
         self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
