@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from tests.mutants import databases, durability, rules, runs, workers
+from tests.mutants import databases, durability, producers, rules, runs, workers
 
-MUTANTS = (*rules.MUTANTS, *databases.MUTANTS, *durability.MUTANTS, *workers.MUTANTS, *runs.MUTANTS)
+MUTANTS = (
+    *rules.MUTANTS,
+    *databases.MUTANTS,
+    *durability.MUTANTS,
+    *workers.MUTANTS,
+    *runs.MUTANTS,
+    *producers.MUTANTS,
+)

@@ -136,5 +136,8 @@ CATCHERS: Mapping[str, Catcher] = {
     "transactions": Catcher(layer="scenarios", command=_tests("tests/scenario/test_transactions.py")),
     "unit tests of clocks": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_clock.py")),
     "unit tests of workers": Catcher(layer="unit tests", command=_tests("tests/unit/worker")),
+    "busy workers": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_busy_workers.py")),
+    "values in SQL": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_producer_values.py")),
+    "unit tests of names": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_text.py")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +24,11 @@ async def order(ctx: Context, number: int) -> int:
 @app.workflow("shop.wait.v1")
 async def wait(ctx: Context) -> Any:
     return await ctx.receive("go")
+
+
+@app.workflow("shop.doze.v1")
+async def doze(ctx: Context, seconds: float | None) -> None:
+    await asyncio.sleep(math.inf if seconds is None else seconds)
 
 
 @app.workflow("shopping.list.v1")
@@ -153,6 +160,19 @@ async def test_info_tells_everything_about_a_run(stage: Stage) -> None:
         assert (info.key, info.priority, info.tags) == ("k", 7, {"a": "b"})
         assert (info.attempt, info.generation, info.parent_id, info.worker) == (1, 1, None, None)
         assert (info.created_at, info.finished_at, info.ready_at, info.waits) == (begun, begun, None, ())
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("seconds", [None, 1e12])
+async def test_a_run_that_sleeps_for_ever_does_not_hide_the_others(stage: Stage, seconds: float | None) -> None:
+    async with stage.harness(app) as h:
+        done = await h.start(order, 1)
+        asleep = await h.start(doze, seconds)
+        await h.settle()
+        listed = {info.id: info async for info in h.list()}
+        assert set(listed) == {done.id, asleep.id}
+        assert (listed[asleep.id].ready_at, listed[asleep.id].waits[0].deadline) == (None, None)
+        assert "sleeping for ever" in await asleep.explain()
 
 
 async def test_result_with_a_timeout_changes_nothing(stage: Stage) -> None:

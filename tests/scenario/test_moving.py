@@ -626,8 +626,16 @@ async def test_a_message_that_comes_while_the_run_is_paused_moves_with_it(few_st
             lambda lines: [line.replace(b'"payload":"{}"', b'"payload":"{"') for line in lines],
             r"line \d+ has a value that is no JSON",
         ),
+        (
+            lambda lines: [line.replace(b'"payload":"{}"', b'"payload":"1e400"') for line in lines],
+            r"line \d+ has a value that is no JSON \(Number out of range\)",
+        ),
+        (
+            lambda lines: [line.replace(b'"type":"', b'"type":"\\u202e') for line in lines],
+            r"line \d+ cannot be imported: a type name must not have U\+202E",
+        ),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 async def test_garbage_is_refused_with_the_number_of_its_line(tmp_path: Path, change: Any, message: str) -> None:
     stage, other = Stage("memory", tmp_path), Stage("memory", tmp_path)
@@ -657,8 +665,12 @@ def _twice(dump: dict[str, Any], part: str) -> None:
         (lambda dump: dump["inbox"][0].update(ref=str(2**60)), "an event with the number '1152"),
         (lambda dump: dump["entries"][0].update(kind="event"), "an event in its history that is none"),
         (lambda dump: dump["run"].update(payload="[" * 100_000), "has a value that is no JSON"),
+        (lambda dump: dump["run"].update(id="a\nb"), r"a run id must not have U\+000A"),
+        (lambda dump: dump["run"].update(key="a\u200eb"), r"a key must not have U\+200E"),
+        (lambda dump: dump["run"].update(tags={"a\ufeff": "b"}), r"a tag's name must not have U\+FEFF"),
+        (lambda dump: dump["inbox"][0].update(name="a\u2028b"), r"must not have U\+2028"),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 async def test_a_run_that_cannot_be_so_is_refused(tmp_path: Path, change: Any, message: str) -> None:
     """It would be written, and then keep the worker that claims it from writing anything."""

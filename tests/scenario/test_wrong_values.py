@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +39,8 @@ SEVERAL = [
     ({"retention": "7d"}, "retention='7d': it is seconds or a timedelta"),
     ({"ready_at": "2030-01-01"}, "ready_at='2030-01-01': it is a datetime"),
     ({"ready_at": datetime(2030, 1, 1).date()}, r"ready_at=datetime.date\(2030, 1, 1\): it is a datetime"),  # noqa: DTZ001
+    ({"ready_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "in UTC it is not in the years 1 to"),
+    ({"ready_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=5)))}, "in UTC it is not in the years 1 to"),
     ({"tags": ["a"]}, r"tags=\['a'\]: they are a dict of names and texts"),
     ({"tags": {"a": 1}}, "value of tag 'a'"),
     ({"delay": 5, "ready_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay= and ready_at= both say when"),

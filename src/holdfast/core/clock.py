@@ -22,6 +22,8 @@ SECOND: Micros = 1_000_000
 DAY: Micros = 86_400 * SECOND
 NEVER_SECONDS = 8_000_000_000_000.0
 """An instant that no run will see, for `asyncio.sleep(math.inf)`; it still fits into 64 bits of microseconds."""
+NEVER: Micros = round(NEVER_SECONDS) * SECOND
+"""The same in microseconds."""
 
 LENGTH_LIMIT_SECONDS = 1_000 * 365.25 * 86_400
 """Longer than any wait; beyond it a date could no longer be told, nor an instant be kept in 64 bits."""
@@ -47,7 +49,10 @@ def instant(when: datetime, what: str = "") -> Micros:
     if not isinstance(when, datetime):
         raise InvalidRequest(f"{_given(when, what)}: it is a datetime; one without a zone is taken as UTC")
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return round((aware - _EPOCH) / timedelta(microseconds=1))
+    at = (aware - _EPOCH) // timedelta(microseconds=1)
+    if not FIRST_INSTANT <= at <= LAST_INSTANT:  # its zone may be hours from UTC
+        raise InvalidRequest(f"{_given(when, what)}: in UTC it is not in the years 1 to 9999")
+    return at
 
 
 def _given(value: object, what: str) -> str:
@@ -60,6 +65,10 @@ def moment(at: Micros) -> datetime:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+FIRST_INSTANT: Micros = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+LAST_INSTANT: Micros = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""Between these two an instant is a date: the years 1 to 9999."""
 
 
 class Timer(Protocol):

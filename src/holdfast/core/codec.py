@@ -29,6 +29,8 @@ from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarg
 
 VALUE_LIMIT_BYTES = 2 * 1024 * 1024
 DEPTH_LIMIT = 64
+DIGIT_LIMIT = 4_300
+"""The most digits that Python reads in a whole number."""
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -13,8 +14,10 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import NAME_LIMIT, check_name
 from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
 from holdfast.core.signature import Signature
+from holdfast.core.text import NOT_IN_TYPES_RANGE, refused_character
 
 KEY_LIMIT = 500
+_NOT_IN_TYPES = re.compile(f"[{NOT_IN_TYPES_RANGE}]")
 _ANY: Codec[Any] = Codec(Any)
 
 
@@ -52,7 +55,7 @@ def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
 def check_type(type: str) -> str:
     """Return a type name if it is legal: a name for locations, without blanks, commas, quotes and stars."""
     check_name(type, "type name")
-    if any(character in " ,*'\"" for character in type):
+    if _NOT_IN_TYPES.search(type) is not None:
         raise InvalidRequest(f"a type name has no blanks, commas, quotes or stars: {type!r}")
     return type
 
@@ -109,10 +112,11 @@ def is_count(value: object) -> bool:
 
 
 def check_text(text: object, what: str, limit: int = NAME_LIMIT) -> str:
-    """Return a short text that every store can keep and compare: printable, so no NUL and no lone surrogates."""
-    if not isinstance(text, str) or not 1 <= len(text) <= limit or not text.isprintable():
-        shown = repr(text)
-        raise InvalidRequest(f"a {what} is a string of 1 to {limit} printable characters, not {shown[:80]}")
+    """Return a short text that every store can keep and compare, and people can tell from every other."""
+    if not isinstance(text, str) or not 1 <= len(text) <= limit:
+        raise InvalidRequest(f"a {what} is a string of 1 to {limit} characters, not {text!r:.80}")
+    if (found := refused_character(text)) is not None:
+        raise InvalidRequest(f"a {what} must not have {found}: {text!r:.80}")
     return text
 
 

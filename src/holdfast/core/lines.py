@@ -15,7 +15,9 @@ import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.intent import check_id, check_key, check_tags, check_text, check_topic, check_type
 from holdfast.core.model import DeadLetter, Schedule, Topic, TypeRule, Value
+from holdfast.core.schedules import check_schedule_name
 from holdfast.core.transfer import LAST_EVENT_LIMIT, Dump, KeptEvent, check_restorable, flaw_of
 
 FORMAT = 1
@@ -82,7 +84,7 @@ Line = Header | Content | Footer
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Line)
-_skim = msgspec.json.Decoder(msgspec.Raw).decode
+_read = msgspec.json.Decoder().decode
 
 
 def tag_of(line: Value) -> str:
@@ -188,6 +190,10 @@ class Reading:
         return header
 
     def _check(self, line: Content) -> None:
+        try:
+            _check_names(line)
+        except InvalidRequest as refusal:
+            raise self._refusal(f"cannot be imported: {refusal}") from None
         match line:
             case RunLine():
                 self._check_run(line.dump)
@@ -221,8 +227,8 @@ class Reading:
     def _check_value(self, value: str | None) -> None:
         """Values of users are JSON in strings; what is not would block whoever reads it later."""
         try:
-            _skim(value or "null")
-        except (msgspec.DecodeError, RecursionError) as error:
+            _read(value or "null")
+        except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
             raise self._refusal(f"has a value that is no JSON ({error}); was it changed?") from None
 
     def _check_order(self, kind: str, number: int) -> None:
@@ -241,6 +247,32 @@ class Reading:
 
     def _refusal(self, why: str) -> InvalidRequest:
         return InvalidRequest(f"line {self.number} {why}")
+
+
+def _check_names(line: Content) -> None:
+    """Refuse names that nobody could have given where the file comes from."""
+    match line:
+        case RunLine(dump=dump):
+            check_id(dump.run.id)
+            check_type(dump.run.type)
+            check_tags(dump.run.tags)
+            if dump.run.key is not None:
+                check_key(dump.run.key)
+            for arrival in dump.inbox:
+                check_text(arrival.name, "name of what reached a run")
+        case EventLine(event=event):
+            check_topic(event.topic)
+            check_text(event.id, "event id")
+        case LetterLine(letter=letter):
+            check_text(letter.name if letter.topic is None else letter.topic, "name of a dead letter")
+        case TopicLine(topic=topic):
+            check_topic(topic.name)
+        case TypeLine(type=rule):
+            check_type(rule.name)
+        case ScheduleLine(schedule=schedule):
+            check_schedule_name(schedule.name)
+            check_type(schedule.type)
+            check_tags(schedule.tags)
 
 
 def _unknown(fields: Mapping[str, tuple[str, ...]]) -> Iterator[str]:

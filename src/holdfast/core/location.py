@@ -13,6 +13,7 @@ from random import Random
 from zlib import crc32
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.text import refused_character
 
 NAME_LIMIT = 200
 TIMER_NAME = "~timer"
@@ -28,8 +29,8 @@ def check_name(name: str, what: str = "name") -> str:
         raise InvalidRequest(f"a {what} has 1 to {NAME_LIMIT} characters; this one has {len(name)}: {name[:40]!r}")
     if "/" in name or "#" in name or name[0] in "~+":
         raise InvalidRequest(f"a {what} has no '/' or '#' and does not begin with '~' or '+': {name!r}")
-    if not name.isprintable():
-        raise InvalidRequest(f"a {what} is made of printable characters: {name!r}")
+    if (found := refused_character(name)) is not None:
+        raise InvalidRequest(f"a {what} must not have {found}: {name!r}")
     return name
 
 

@@ -490,3 +490,10 @@ class Store(Reader, Protocol):
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         """Have hints delivered on the running event loop until the returned function is called."""
         ...
+
+    def serve(self) -> Callable[[], None]:
+        """Carry out requests of SQL producers until the returned function is called. For workers.
+
+        It needs no free slot, no type and no turn of the event loop. Does nothing in a store without SQL producers.
+        """
+        ...

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal, get_args
 
-from holdfast.core.clock import DAY, NEVER_SECONDS, SECOND, Micros, micros
+from holdfast.core.clock import DAY, NEVER, Micros, micros
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Run, Topic, TopicMode
@@ -17,7 +17,7 @@ EventState = Literal["open", "pending", "handed", "taken"]
 
 TAKEN_RETENTION: Micros = DAY
 REPLY_RETENTION: Micros = DAY
-NEVER: Micros = round(NEVER_SECONDS) * SECOND
+HANDED_EXPIRY: Micros = NEVER
 """When an event expires that a run has in its inbox."""
 
 FAMILY = "*"

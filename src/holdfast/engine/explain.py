@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from holdfast.core import audit, limits
-from holdfast.core.clock import SECOND, Micros, moment
+from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerInfo
 from holdfast.core.ports import Details, Reader, SlotUse
 from holdfast.core.revision import UNDO_PREFIX
@@ -173,7 +173,8 @@ def _wait(wait: Wait) -> str:
     names = " or ".join(wait.names)
     match wait.kind:
         case WaitKind.TIME:
-            return f"sleeping until {_at(wait.deadline)} ({wait.location})"
+            is_endless = wait.deadline is not None and wait.deadline > LAST_INSTANT
+            return f"sleeping {'for ever' if is_endless else f'until {_at(wait.deadline)}'} ({wait.location})"
         case WaitKind.RETRY:
             step = wait.location.removeprefix(UNDO_PREFIX)
             what = f"step {step}" if step == wait.location else f"the undo of step {step}"
@@ -195,4 +196,6 @@ def _wait(wait: Wait) -> str:
 
 
 def _at(when: Micros | None) -> str:
-    return "an unknown time" if when is None else moment(when).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if when is None or not FIRST_INSTANT <= when <= LAST_INSTANT:
+        return "an unknown time"
+    return moment(when).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.clock import Micros, instant, micros, moment
+from holdfast.core.clock import LAST_INSTANT, Micros, instant, micros, moment
 from holdfast.core.codec import decode_any
 from holdfast.core.cron import zone_of
 from holdfast.core.errors import ErrorRecord
@@ -326,4 +326,5 @@ def _result(entry: Entry) -> Any:
 
 
 def _moment(at: Micros | None) -> datetime | None:
-    return None if at is None else moment(at)
+    """None also for an instant that is no date any more, such as the end of a sleep for ever."""
+    return None if at is None or at > LAST_INSTANT else moment(at)

@@ -254,6 +254,9 @@ class FaultyStore:
     async def control(self, run_id: str, request: Control) -> bool:
         return await self.inner.control(run_id, request)
 
+    def serve(self) -> Callable[[], None]:
+        return self.inner.serve()
+
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self.inner.listen(listener)
 

@@ -23,7 +23,7 @@ from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
-from holdfast.core.intent import check_length, is_count
+from holdfast.core.intent import check_length, check_text, is_count
 from holdfast.core.model import Holding, Lease, WorkerInfo
 from holdfast.core.ports import PAGE_LIMIT, Store
 from holdfast.core.retention import RUN_RETENTION
@@ -94,7 +94,7 @@ class Worker:
                 raise InvalidRequest(f"worker({what}={number!r}): it is a whole number of at least 1")
         if lease_seconds <= 0 or grace_seconds < 0:
             raise InvalidRequest("worker: lease_seconds is positive and grace_seconds not negative")
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}"
+        self.name = check_text(name or f"{socket.gethostname()}-{os.getpid()}", "worker's name")
         # It names the worker: the audit of a run tells who held it, also when that worker is long gone.
         self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
@@ -132,6 +132,7 @@ class Worker:
         self._scheduler: Scheduler
         self._claimer: Claimer
         self._unlisten: Callable[[], None] | None = None
+        self._unserve: Callable[[], None] | None = None
         self._lookout: Lookout
         self._is_started = False
         self._is_gone = False
@@ -202,6 +203,7 @@ class Worker:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
         self._unlisten = self._store.listen(self._hear)
+        self._unserve = self._store.serve()
         self._claimer.wake()
         self._scheduler.start()
         if self._on_start is not None:
@@ -306,8 +308,9 @@ class Worker:
         self._is_gone = True
         if self._on_stop is not None:
             self._on_stop(self)
-        if self._unlisten is not None:
-            self._unlisten()
+        for leave in (self._unlisten, self._unserve):
+            if leave is not None:
+                leave()
         if self._heart is not None:
             await self._heart.stop()
         if self._pruner is not None:

@@ -297,6 +297,9 @@ class MemoryStore:
 
     # Telling
 
+    def serve(self) -> Callable[[], None]:
+        return lambda: None
+
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         subscription = (asyncio.get_running_loop(), listener)
         with self._lock:

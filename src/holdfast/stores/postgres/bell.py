@@ -21,6 +21,10 @@ POLL_GROWTH = 1.5
 Listener = Callable[[Hint], None]
 
 
+def _nothing() -> None:
+    pass
+
+
 class Bell:
     """Who listens, and how others are told.
 
@@ -35,13 +39,14 @@ class Bell:
         self._changing = threading.Lock()
         self._circles: dict[asyncio.AbstractEventLoop, _Circle] = {}
         self._line: Line | None = None
+        self._requested: Callable[[], None] = _nothing
 
     # Its life
 
     def start(self) -> None:
         """Begin to hear and to tell other processes. Who listens may have begun before."""
         if self._address.has_hints and self._line is None:
-            self._line = Line(self._outage, self.tell, ping_seconds=self._ping_seconds)
+            self._line = Line(self._outage, self.tell, self._requested, ping_seconds=self._ping_seconds)
             self._attend()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
@@ -57,6 +62,10 @@ class Bell:
         self._circles = {}
         if line is not None:
             line.abandon()
+
+    def on_request(self, requested: Callable[[], None]) -> None:
+        """Call this, in the thread of the line, when SQL producers may have left requests. Set before it starts."""
+        self._requested = requested
 
     # For listeners, on their loop
 

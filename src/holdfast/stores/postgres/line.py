@@ -31,6 +31,8 @@ PING_SECONDS = 15.0
 RETRY_SECONDS = 0.5
 UNUSED_SECONDS = 60.0
 PAYLOAD_LIMIT_BYTES = 1_000
+SQL_SENDER = ""
+"""The sender of a notification that came from SQL and not from a line."""
 
 _LIMITS = Limits(statement_seconds=2.0, lock_seconds=2.0, idle_seconds=10.0)
 _GIVEN_UP_SECONDS = 1.0
@@ -40,12 +42,21 @@ class Line:
     """Tells other processes, and hears what they tell while that is wanted.
 
     What is to be told often is told together, a hundred times a second; what comes now and then is told at once.
-    `heard` is called in its thread. The connection is made when it is needed, and closed when it no longer is.
+    `heard` is called in its thread, and `requested` when SQL producers may have left requests. The connection is made
+    when it is needed, and closed when it no longer is.
     """
 
-    def __init__(self, outage: Outage, heard: Callable[[Hint], None], *, ping_seconds: float = PING_SECONDS) -> None:
+    def __init__(
+        self,
+        outage: Outage,
+        heard: Callable[[Hint], None],
+        requested: Callable[[], None],
+        *,
+        ping_seconds: float = PING_SECONDS,
+    ) -> None:
         self._outage = outage
         self._heard = heard
+        self._requested = requested
         self._ping_seconds = ping_seconds
         self._channel = outage.address.schema  # so that anybody can say `notify holdfast`
         self._sender = secrets.token_hex(4)
@@ -169,7 +180,9 @@ class Line:
         self._is_listening = not self._is_listening
         self._heard_at = time.monotonic()
         if self._is_listening:
-            self._heard(Hint(is_elsewhere=True))  # something may have happened while nobody listened
+            # Something may have happened while nobody listened.
+            self._requested()
+            self._heard(Hint(is_elsewhere=True))
 
     def _send(self, connection: Connection) -> None:
         with self._changing:
@@ -195,14 +208,17 @@ class Line:
 
     def _hear(self, payloads: list[bytes]) -> None:
         ready: set[str] = set()
-        is_news = False
+        is_news = has_requests = False
         for payload in payloads:
             sender, types = _read_payload(payload)
+            has_requests = has_requests or sender == SQL_SENDER
             if sender != self._sender:
                 is_news = True
                 ready |= types
         if payloads:
             self._heard_at = time.monotonic()
+        if has_requests:
+            self._requested()
         if is_news:
             self._heard(Hint(ready=frozenset(ready), is_elsewhere=True))
 
@@ -261,5 +277,5 @@ def _read_payload(payload: bytes) -> tuple[str, set[str]]:
     try:
         sender, *types = msgspec.json.decode(payload, type=list[str])
     except (msgspec.DecodeError, ValueError):  # from somebody with psql, say
-        return "", set()
+        return SQL_SENDER, set()
     return sender, set(types)

@@ -61,6 +61,10 @@ class Taken(NamedTuple):
     request: Request | None
 
 
+_WAITING = """
+    select exists (select from {schema}.requests)
+"""
+
 _TURN = """
     select pg_try_advisory_xact_lock(%s, %s)
 """
@@ -87,6 +91,12 @@ _payload: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 _VALUES = ("21", "22", "23", "54")
 """Classes of errors of the server that are about values."""
+
+
+def are_waiting(connection: Connection, schema: str) -> bool:
+    """Whether there are requests, be it that somebody carries them out just now."""
+    ((is_so,),) = connection.execute(qualified(_WAITING, schema)).fetchall()
+    return bool(is_so)
 
 
 def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News | None:

@@ -6,15 +6,22 @@ only for a moment, gives up, and is tried again a little later.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 from psycopg import errors, sql
 
+from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT
+from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.core.intent import KEY_LIMIT
+from holdfast.core.location import NAME_LIMIT
 from holdfast.core.ports import SchemaStatus
+from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores.migration import Migration, migrations_of, status_at
 from holdfast.stores.postgres import topics
 from holdfast.stores.postgres.statements import identifier, qualified
@@ -22,6 +29,8 @@ from holdfast.stores.postgres.statements import identifier, qualified
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25
 PATIENCE_SECONDS = 60.0
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 _FIND = """
     select has_schema_privilege(oid, 'usage'),
@@ -66,9 +75,37 @@ _IN_THE_WAY = """
 """
 
 
+def _decimal(digits: int) -> str:
+    """The first digits of a number, with a point after the first of them."""
+    text = str(digits)
+    return f"{text[0]}.{text[1:42]}"
+
+
+_FILLED_IN = {
+    "name_limit": str(NAME_LIMIT),
+    "key_limit": str(KEY_LIMIT),
+    "value_limit": str(VALUE_LIMIT_BYTES),
+    "value_limit_shown": f"{VALUE_LIMIT_BYTES // 2**20} MiB",
+    "depth_limit": str(DEPTH_LIMIT),
+    "digit_limit": str(DIGIT_LIMIT),
+    "digit_limit_shown": f"{DIGIT_LIMIT:,}",
+    "first_instant": str(FIRST_INSTANT),
+    "last_instant": str(LAST_INSTANT),
+    "refused_range": POSTGRES_REFUSED_RANGE,
+    "not_in_types_range": NOT_IN_TYPES_RANGE.replace("'", "''"),
+    "too_large": str(2**1024 - 2**970),
+    "too_small": _decimal(5**1075),
+}
+"""Rules of `core` that stand in migrations by name, in double braces: SQL has no list and no limit of its own."""
+
+
 def migrations() -> list[Migration]:
     """All there are, in order."""
-    return migrations_of(__package__)
+    return [replace(one, script=_filled_in(one.script)) for one in migrations_of(__package__)]
+
+
+def _filled_in(script: str) -> str:
+    return _PLACE.sub(lambda place: _FILLED_IN[place[1]], script)
 
 
 def status(connection: psycopg.Connection[Any], schema: str) -> SchemaStatus:

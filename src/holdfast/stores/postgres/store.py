@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import psycopg
@@ -43,7 +42,6 @@ from holdfast.stores.postgres import (
     claims,
     leases,
     pruning,
-    requests,
     schedules,
     schema,
     transfers,
@@ -58,6 +56,7 @@ from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
 from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.reading import Reading
+from holdfast.stores.postgres.request_thread import RequestThread
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.trouble import unavailable
@@ -74,12 +73,10 @@ ERRAND_SECONDS = 2.0
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 """A beat that takes longer is a beat missed: the next one is better tried on another connection."""
 
-_log = logging.getLogger("holdfast.store")
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _W = TypeVar("_W")
-_Carrier = TypeVar("_Carrier", Sessions, Wire)
+_Carrier = TypeVar("_Carrier", Sessions, Wire, RequestThread)
 
 
 class PostgresStore(Reading):
@@ -104,8 +101,10 @@ class PostgresStore(Reading):
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage, is_for_users=True)
         self._wire = Wire(outage, self._writers, limits=OWN)
+        self._request_thread = RequestThread(
+            self._calls, self._writers, self._bell, clock, has_hints=self._address.has_hints
+        )
         self._opening = asyncio.Lock()
-        self._errand: asyncio.Future[bool] | None = None
         self._pid: int | None = None
         self._at_exit: weakref.finalize[..., PostgresStore] | None = None
 
@@ -119,11 +118,12 @@ class PostgresStore(Reading):
             for sessions in self._all:
                 sessions.start()
             self._pid = os.getpid()
-            self._at_exit = weakref.finalize(self, _end, self._all, self._bell, self._pid)
+            self._at_exit = weakref.finalize(self, _end, self._parts, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
             try:
                 await asyncio.to_thread(self._prepare, may_migrate=migrate)
                 self._bell.start()
+                self._request_thread.start()
                 await self.now()
             except BaseException:
                 await self.close()
@@ -136,7 +136,7 @@ class PostgresStore(Reading):
             self._at_exit.detach()
         await self._wire.stop()
         self._wire = Wire(self._outage, self._writers, limits=OWN)  # for the next time
-        await asyncio.to_thread(_end, self._all, self._bell, self._pid)
+        await asyncio.to_thread(_end, self._parts, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
 
@@ -174,6 +174,11 @@ class PostgresStore(Reading):
     def _all(self) -> tuple[Sessions, ...]:
         return self._writers, self._readers, self._heart, self._transactors
 
+    @property
+    def _parts(self) -> tuple[_Part, ...]:
+        """What has to be stopped, in this order."""
+        return *self._all, self._request_thread, self._bell
+
     # Writing
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
@@ -187,17 +192,18 @@ class PostgresStore(Reading):
         return created
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        claimed, has_requests = await self._claim(request)
-        while has_requests:
-            errand = self._begin_errand()
+        while True:
+            batches = self._request_thread.batches
+            claimed, has_requests = await self._claim(request)
+            if not has_requests:
+                return claimed
+            errand = self._request_thread.begin()
             if claimed.leases:
                 return msgspec.structs.replace(claimed, has_more=True)  # they need not wait for it
             # What is asked for may make runs ready: only then it is known whether there is nothing to do.
             await asyncio.wait([errand], timeout=ERRAND_SECONDS)
-            if not errand.done() or errand.cancelled() or errand.exception() is not None or not errand.result():
-                break
-            claimed, has_requests = await self._claim(request)
-        return claimed
+            if self._request_thread.batches == batches:
+                return claimed
 
     async def _claim(self, request: ClaimRequest) -> tuple[Claimed, bool]:
         """What is leased, and whether producers in SQL have asked for something."""
@@ -213,27 +219,10 @@ class PostgresStore(Reading):
                 lambda connection: hold(connection, claims.claim_limited(self._calls, request, found, at)),
                 again=lambda connection: hold(connection, claims.claim_again(self._calls, repeat, at)),
             )
+        self._request_thread.looked()
         self._following.told(claimed.now, asked_at)
         self._held.lease(claimed.leases)
         return claimed, found.has_requests
-
-    def _begin_errand(self) -> asyncio.Future[bool]:
-        """Do what producers in SQL have asked for, unless that is under way."""
-        if self._errand is None:
-            self._errand = self._writers.run(self._carry_out)
-            self._errand.add_done_callback(self._carried_out)
-        return self._errand
-
-    def _carry_out(self, connection: Connection) -> bool:
-        """Whether there was something to do, and nobody else was at it."""
-        news = requests.carry_out(connection, self._calls, self._at)
-        self._bell.announce(news or News())
-        return news is not None
-
-    def _carried_out(self, errand: asyncio.Future[bool]) -> None:
-        self._errand = None
-        if not errand.cancelled() and (error := errand.exception()) is not None:
-            _log.warning("requests of producers in SQL are left for later: %s", error)
 
     def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         at, now = self._time()
@@ -408,6 +397,9 @@ class PostgresStore(Reading):
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self._bell.listen(listener)
 
+    def serve(self) -> Callable[[], None]:
+        return self._running(self._request_thread).serve()
+
     # Sessions
 
     @property
@@ -438,17 +430,21 @@ class PostgresStore(Reading):
         """What a forked child does first: nothing of its parent's is used or closed."""
         for sessions in self._all:
             sessions.abandon()
+        self._request_thread.abandon()
         self._wire.abandon()
         self._bell.abandon()
 
 
-def _end(all_sessions: Sequence[Sessions], bell: Bell, pid: int | None) -> None:
+class _Part(Protocol):
+    def stop(self) -> None: ...
+
+
+def _end(parts: Sequence[_Part], pid: int | None) -> None:
     """Close everything that is open, unless this is a forked child, whose parent goes on with it."""
     if os.getpid() != pid:
         return
-    for sessions in all_sessions:
-        sessions.stop()
-    bell.stop()
+    for part in parts:
+        part.stop()
 
 
 def _abandoning(known: weakref.ref[PostgresStore]) -> Callable[[], None]:

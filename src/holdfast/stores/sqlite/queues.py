@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Run, Wait
-from holdfast.core.topics import NEVER, TAKEN_RETENTION, may_be_handed
+from holdfast.core.topics import HANDED_EXPIRY, TAKEN_RETENTION, may_be_handed
 from holdfast.stores.sqlite import inboxes, rows
 from holdfast.stores.sqlite.desk import Desk
 
@@ -25,7 +25,7 @@ _IN_LINE = f"""
 
 _HAND = f"""
     update event
-    set state = 'handed', holder = ?, expires_at = {NEVER}
+    set state = 'handed', holder = ?, expires_at = {HANDED_EXPIRY}
     where number = ?
 """  # by the primary key
 

@@ -318,6 +318,9 @@ class SqliteStore:
 
     # Telling
 
+    def serve(self) -> Callable[[], None]:
+        return lambda: None
+
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         leave = self._others.listen(listener)
         if self._threads is not None:

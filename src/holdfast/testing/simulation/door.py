@@ -179,6 +179,9 @@ class Door:
 
     # Hints
 
+    def serve(self) -> Callable[[], None]:
+        return self._store.serve()
+
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         def hear(hint: Hint) -> None:
             if self._chance.random() >= self._deafness:

@@ -54,8 +54,9 @@ def test_every_table_and_view_and_every_column_of_a_view_says_what_it_is(place: 
 
 def test_a_run_is_shown_with_instants_and_json(place: Place) -> None:
     place.execute(
-        "insert into {schema}.runs (id, type, state, payload, result, error, tags, created_at, finished_at, ready_at)"
-        " values ('r', 'shop', 'failed', '{\"a\": \"\\u0000\"}', null, %s, '{\"a\": \"b\"}', %s, %s, null)",
+        "insert into {schema}.runs (id, type, state, start_at, payload, result, error, tags, created_at,"
+        " finished_at, ready_at) values "
+        "('r', 'shop', 'failed', 0, '{\"a\": \"\\u0000\"}', null, %s, '{\"a\": \"b\"}', %s, %s, null)",
         '{"type": "Oops", "message": "m"}',
         MICROS,
         MICROS,

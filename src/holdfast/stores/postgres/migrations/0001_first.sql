@@ -3,10 +3,13 @@
 -- Ids are text; times are whole microseconds since 1970, but for `ready_at`, which producers in SQL may set; values
 -- of users are JSON in `text` columns: `jsonb` refuses what JSON allows.
 
--- Stable like what they are made of, or Postgres would not put their text in place of a call.
+-- Stable like what they are made of, or Postgres would not put their text in place of a call; for the same reason the
+-- argument stands there once. An infinite instant, which only a hand can have written, is the last or the first there is.
 create function micros(moment timestamptz) returns bigint
     language sql stable strict parallel safe
-    as $$ select (extract(epoch from moment) * 1000000)::bigint $$;
+    as $$
+        select (least(greatest(extract(epoch from moment), -9223372036854), 9223372036854) * 1000000)::bigint
+    $$;
 
 create function instant(micros bigint) returns timestamptz
     language sql stable strict parallel safe

@@ -1,10 +1,22 @@
 -- What people see and use: views with singular names, which stay as they are while tables change, and the functions
--- with which producers in plain SQL cancel, send and emit. Payloads are cast to `json`: `jsonb` refuses some of them.
+-- with which producers in plain SQL cancel, send and emit. Payloads are shown as `json`: `jsonb` refuses some of them.
+
+-- A text as JSON; null if it is none: what somebody has written by hand must not hide all other rows.
+create function json_or_null(value text) returns json
+    language plpgsql immutable strict parallel restricted
+    as $$
+begin
+    return value::json;
+exception
+    when data_exception or program_limit_exceeded then
+        return null;
+end
+$$;
 
 create view entry as
     select run_id, location, kind, state, position, attempts,
-        result::json as result,
-        error::json as error,
+        json_or_null(result) as result,
+        json_or_null(error) as error,
         ref, has_undo,
         instant(started_at) as started_at,
         instant(finished_at) as finished_at,
@@ -31,7 +43,7 @@ comment on column entry.retry_at is 'When it is tried again.';
 create view message as
     select run_id, number, name,
         ref as id,
-        payload::json as payload,
+        json_or_null(payload) as payload,
         instant(at) as sent_at
     from inbox
     where kind = 'message';
@@ -46,7 +58,7 @@ comment on column message.sent_at is 'When it reached the inbox of the run.';
 
 create view event as
     select number, topic, id,
-        payload::json as payload,
+        json_or_null(payload) as payload,
         state, holder, reached,
         instant(at) as emitted_at,
         instant(nullif(taken_at, 0)) as taken_at
@@ -65,7 +77,7 @@ comment on column event.taken_at is 'Of a queue: when it was taken for good.';
 
 create view wait as
     select run_id, location, kind,
-        names::json as names,
+        json_or_null(names) as names,
         count,
         instant(since) as since,
         instant(deadline) as deadline
@@ -82,7 +94,7 @@ comment on column wait.deadline is 'Until when.';
 
 create view audit as
     select number, run_id, event,
-        coalesce(data, '{}')::json as data,
+        json_or_null(coalesce(data, '{}')) as data,
         instant(at) as at
     from audits;
 
@@ -95,7 +107,7 @@ comment on column audit.at is 'When.';
 
 create view worker as
     select id, name, host, pid,
-        types::json as types,
+        json_or_null(types) as types,
         concurrency,
         instant(started_at) as started_at,
         instant(heartbeat_at) as heartbeat_at
@@ -127,74 +139,221 @@ comment on table workers is 'holdfast''s own; read the view worker.';
 comment on table requests is
     'holdfast''s own: what the functions cancel, send and emit leave for a worker to carry out.';
 
--- Whether a row may stand in `intent`. It raises with the reason if not, because a check option could only say that
--- something is wrong. It must refuse nothing that is accepted in Python: rows from there are seen through it, too.
-create function check_intent_v1(
-    id text, type text, payload text, key text, priority smallint, run_at timestamptz, tags jsonb
-) returns boolean
-    language plpgsql stable parallel safe
-    cost 1000
-    set search_path from current
+-- What producers in SQL say is checked here, by the rules of Python: `core/text.py` for names, `core/codec.py` for values.
+-- Both lists and limits are filled in from there. A value is accepted exactly if Python can read it.
+
+create function check_text_v1(what text, value text, most integer default {{name_limit}}) returns void
+    language plpgsql immutable parallel safe
     as $$
+declare
+    refused constant text := '[{{refused_range}}]';
+    shown constant text := quote_literal(regexp_replace(left(value, 80), refused, chr(65533), 'g'));
 begin
-    if type !~ '^[^ ,*''"/#~+][^ ,*''"/#]{0,199}$' or type ~ '[\x01-\x1f\x7f]' then
-        raise exception
-            'type %: it has 1 to 200 characters, no blanks, none of , * '' " / #, and does not begin with ~ or +',
-            quote_literal(left(type, 80))
+    if value is null or length(value) not between 1 and most then
+        raise exception '% %: it has 1 to % characters', what, coalesce(shown, 'null'), most
             using errcode = 'invalid_parameter_value';
     end if;
-    if length(id) not between 1 and 200 or id ~ '[\x01-\x1f\x7f]' then
-        raise exception 'id %: it has 1 to 200 printable characters', quote_literal(left(id, 80))
+    if value ~ refused then
+        raise exception '% %: it has the character U+%, which no name, key, topic or tag may have',
+            what, shown, lpad(upper(to_hex(ascii(substring(value from refused)))), 4, '0')
             using errcode = 'invalid_parameter_value';
     end if;
-    if length(key) not between 1 and 500 or key ~ '[\x01-\x1f\x7f]' then
-        raise exception 'idempotency_key %: it has 1 to 500 printable characters', quote_literal(left(key, 80))
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if priority not between 0 and 255 then
-        raise exception 'priority %: it is a number from 0 (first) to 255 (last)', priority
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if run_at is null or not isfinite(run_at) then
-        raise exception 'run_at %: it is an instant; leave it out to begin at once', coalesce(run_at::text, 'null')
-            using errcode = 'invalid_parameter_value';
-    end if;
-    if tags is not null and (jsonb_typeof(tags) <> 'object' or exists (
-        select
-        from jsonb_each(case when jsonb_typeof(tags) = 'object' then tags else '{}' end) as tag
-        where jsonb_typeof(tag.value) <> 'string'
-           or length(tag.key) not between 1 and 200
-           or length(tag.value #>> '{}') not between 1 and 200
-    )) then
-        raise exception 'tags %: they are a JSON object of short strings, such as {"customer": "c_1"}',
-            left(tags::text, 80)
-            using errcode = 'invalid_parameter_value';
-    end if;
-    perform check_payload_v1('payload', payload, true);
-    return true;
 end
 $$;
 
--- Whether a text is JSON, and an object if it has to be one, and not longer than any value may be.
-create function check_payload_v1(what text, payload text, is_object boolean) returns void
-    language plpgsql stable parallel safe
+-- A name that may stand in a location.
+create function check_name_v1(what text, value text) returns void
+    language plpgsql immutable parallel safe
+    set search_path from current
     as $$
 begin
-    if octet_length(payload) > 2097152 then
-        raise exception '% has % bytes; the limit is 2 MiB: store it elsewhere and pass where',
+    perform check_text_v1(what, value);
+    if value ~ '[/#]|^[~+]' then
+        raise exception '% %: it has no / or #, and does not begin with ~ or +', what, quote_literal(value)
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
+-- Numbers of a JSON text without its strings. A number is read as a double unless it is whole, and must not become
+-- infinite by that, nor zero unless it is. Only those are looked at that could; there are rarely any.
+create function check_numbers_v1(what text, outside text) returns void
+    language plpgsql immutable parallel safe
+    as $$
+declare
+    -- From here on, a number is nearer to the next power of two than to the largest double; up to there, nearer to zero than
+    -- to the smallest one.
+    too_large constant numeric := {{too_large}};
+    too_small constant numeric := {{too_small}};
+    token text;
+    digits text;
+    exponent text;
+    magnitude integer;
+begin
+    for token in
+        select number[1]
+        from regexp_matches(outside, '([0-9][0-9.]*(?:[eE][+-]?[0-9]+)?)', 'g') as number
+        where length(number[1]) >= 200 or number[1] ~ '[eE][+-]?0*[0-9]{3}'
+    loop
+        digits := translate(substring(token from '^[0-9.]+'), '.', '');
+        if length(digits) > {{digit_limit}} then
+            raise exception '% has a number of % digits; the limit is {{digit_limit_shown}}',
+                what, ltrim(to_char(length(digits), '999,999,999'))
+                using errcode = 'invalid_parameter_value';
+        end if;
+        continue when token !~ '[.eE]' or digits !~ '[1-9]';
+        exponent := coalesce(substring(token from '[eE]([+-]?[0-9]+)$'), '0');
+        -- The power of ten of the first digit that is not zero. An exponent that is too long to count is far out.
+        magnitude := case
+                when length(ltrim(exponent, '+-0')) > 6 then case when exponent like '-%' then -999999 else 999999 end
+                else exponent::integer
+            end
+            + length(split_part(regexp_replace(token, '[eE].*', ''), '.', 1)) - 1
+            - (length(digits) - length(ltrim(digits, '0')));
+        digits := ltrim(digits, '0');
+        if magnitude > 308 or (magnitude = 308
+                and (rpad(digits, 309, '0') || '.' || substr(digits, 310) || '0')::numeric >= too_large) then
+            raise exception '% has the number %, which is too large: the largest is about 1.8e308', what, left(token, 80)
+                using errcode = 'invalid_parameter_value';
+        end if;
+        if magnitude < -324 or (magnitude = -324 and (left(digits, 1) || '.' || substr(digits, 2, 40) || '0')::numeric
+                <= too_small) then
+            raise exception '% has the number %, which would be read as zero', what, left(token, 80)
+                using errcode = 'invalid_parameter_value';
+        end if;
+    end loop;
+end
+$$;
+
+-- How many levels deep a JSON text without its strings is, if that is not too deep.
+create function check_depth_v1(what text, outside text) returns void
+    language plpgsql immutable parallel safe
+    as $$
+declare
+    brackets text := translate(regexp_replace(outside, '[^][{}]', '', 'g'), '{}', '[]');
+begin
+    for level in 1 .. {{depth_limit}} loop
+        brackets := replace(brackets, '[]', '');  -- the innermost ones
+        exit when brackets = '';
+    end loop;
+    if brackets <> '' then
+        raise exception '% is nested deeper than {{depth_limit}} levels', what
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;
+
+-- Refuses a text that Python could not read as JSON, or would read as something else; and one that is no object if it
+-- has to be one. `json` accepts more than Python reads, and `jsonb` drops what is there twice.
+create function check_payload_v1(what text, payload text, is_object boolean) returns void
+    language plpgsql immutable parallel restricted
+    set search_path from current
+    as $$
+declare
+    outside text;
+    pairs integer;
+    plain text;
+    has_surrogates constant boolean := payload ~ '\\u[dD][89a-fA-F]';
+begin
+    if octet_length(payload) > {{value_limit}} then
+        raise exception '% has % bytes; the limit is {{value_limit_shown}}: store it elsewhere and pass where',
             what, octet_length(payload)
             using errcode = 'invalid_parameter_value';
     end if;
-    if json_typeof(payload::json) <> 'object' and is_object then
-        raise exception '% %: it is a JSON object, of the parameters by name', what, quote_literal(left(payload, 80))
-            using errcode = 'invalid_parameter_value';
+    begin
+        if json_typeof(payload::json) <> 'object' and is_object then
+            raise exception '% %: it is a JSON object, of the parameters by name', what, quote_literal(left(payload, 80))
+                using errcode = 'invalid_parameter_value';
+        end if;
+    exception
+        when invalid_text_representation then
+            raise exception '% %: it is not JSON', what, quote_literal(left(payload, 80))
+                using errcode = 'invalid_text_representation';
+    end;
+    outside := regexp_replace(payload, '"(?:[^"\\]|\\.)*"', '', 'g');
+    if outside ~ '[0-9.]{190}|[eE][+-]?0*[0-9]{3}' then
+        perform check_numbers_v1(what, outside);
     end if;
-exception
-    when invalid_text_representation then
-        raise exception '% %: it is not JSON', what, quote_literal(left(payload, 80))
-            using errcode = 'invalid_text_representation';
+    if length(outside) - length(translate(outside, '[{', '')) > {{depth_limit}} then
+        perform check_depth_v1(what, outside);
+    end if;
+    pairs := length(outside) - length(replace(outside, ':', ''));
+    if pairs > 1 or has_surrogates then
+        -- `jsonb` refuses NUL, which Python does not.
+        plain := regexp_replace(payload, '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ue000\\uf8ff\\ue000', 'g');
+        begin
+            plain := plain::jsonb::text;
+        exception
+            when invalid_text_representation then
+                raise exception '% %: it has half of a surrogate pair (\ud800 to \udfff), which is no character',
+                    what, quote_literal(left(payload, 80))
+                    using errcode = 'invalid_text_representation';
+        end;
+    end if;
+    if pairs > 1 then
+        outside := regexp_replace(plain, '"(?:[^"\\]|\\.)*"', '', 'g');
+        if length(outside) - length(replace(outside, ':', '')) < pairs then
+            raise exception '% %: an object in it has the same key twice', what, quote_literal(left(payload, 80))
+                using errcode = 'invalid_parameter_value';
+        end if;
+    end if;
 end
 $$;
+
+-- Refuses a row of the view `intent` that no worker could carry out. Rows of Python say when they start, those of the
+-- view cannot: only these are looked at.
+create function check_intent_v1() returns trigger
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    tag record;
+begin
+    perform check_name_v1('type', new.type);
+    if new.type ~ '[{{not_in_types_range}}]' then
+        raise exception 'type %: it has no blanks, commas, quotes or stars', quote_literal(new.type)
+            using errcode = 'invalid_parameter_value';
+    end if;
+    perform check_text_v1('id', new.id);
+    if new.key is not null then
+        perform check_text_v1('idempotency_key', new.key, {{key_limit}});
+    end if;
+    if new.priority not between 0 and 255 then
+        raise exception 'priority %: it is a number from 0 (first) to 255 (last)', new.priority
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if new.ready_at is null or not isfinite(new.ready_at)
+        or micros(new.ready_at) not between {{first_instant}} and {{last_instant}} then
+        raise exception 'run_at %: it is an instant in the years 1 to 9999; leave it out to begin at once',
+            coalesce(new.ready_at::text, 'null')
+            using errcode = 'invalid_parameter_value';
+    end if;
+    if new.tags is not null then
+        if jsonb_typeof(new.tags) <> 'object' then
+            raise exception 'tags %: they are a JSON object of short strings, such as {"customer": "c_1"}',
+                left(new.tags::text, 80)
+                using errcode = 'invalid_parameter_value';
+        end if;
+        for tag in select key as name, value from jsonb_each(new.tags) loop
+            if jsonb_typeof(tag.value) <> 'string' then
+                raise exception 'tags %: they are a JSON object of short strings, such as {"customer": "c_1"}',
+                    left(new.tags::text, 80)
+                    using errcode = 'invalid_parameter_value';
+            end if;
+            perform check_text_v1('name of a tag', tag.name);
+            perform check_text_v1('value of tag ' || quote_literal(tag.name), tag.value #>> '{}');
+        end loop;
+    end if;
+    perform check_payload_v1('payload', new.payload, true);
+    return new;
+end
+$$;
+
+create trigger check_intent
+    before insert on runs
+    for each row
+    when (new.start_at is null)
+    execute function check_intent_v1();
 
 -- Has workers look now, who would otherwise see what was inserted when they look next. A notification counts when it
 -- is committed, with what it tells of.
@@ -204,18 +363,6 @@ create function notify(type text default null) returns void
     as $$ select pg_notify(current_schema(), json_build_array('', coalesce(type, ''))::text) $$;
 
 comment on function notify is 'Have idle workers look for runs (of a type) at once, instead of when they look next.';
-
-create function check_text_v1(what text, value text) returns void
-    language plpgsql immutable parallel safe
-    as $$
-begin
-    if value is null or length(value) not between 1 and 200 or value ~ '[\x01-\x1f\x7f]' then
-        raise exception '% %: it has 1 to 200 printable characters',
-            what, coalesce(quote_literal(left(value, 80)), 'null')
-            using errcode = 'invalid_parameter_value';
-    end if;
-end
-$$;
 
 -- The functions for producers have the rights of the schema's owner, so that a producer needs none on tables: a request
 -- of his own making could ask for anything. They check all they are given, name what they find by the search path that

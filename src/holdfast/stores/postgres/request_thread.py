@@ -1,0 +1,164 @@
+"""The request thread: carries out requests of SQL producers while this process has a worker, busy or not.
+
+A claim carries them out as well, so that a worker with a free slot knows what they have made ready. This thread does
+not depend on free slots, on the types of the worker, or on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.core.clock import Clock
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import News
+from holdfast.stores.postgres import requests
+from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.sessions import Sessions
+from holdfast.stores.postgres.talks import Connection
+
+POLL_SECONDS = 7.0
+"""Maximum time between two looks. Longer than the poll of a claimer: a worker with free slots looks by its claims."""
+POLL_WITHOUT_HINTS_SECONDS = 2.0
+"""The same for a store that hears no notifications."""
+
+_APART_SECONDS = 0.02
+"""Minimum time between two looks: notifications of SQL producers may come in a stream."""
+_RETRY_SECONDS = 1.0
+_STOP_SECONDS = 1.0
+
+_log = logging.getLogger("holdfast.store")
+
+
+class RequestThread:
+    """Carries out requests when a notification comes, and looks for them now and then, while somebody serves."""
+
+    def __init__(self, calls: Calls, writers: Sessions, bell: Bell, clock: Clock | None, *, has_hints: bool) -> None:
+        self._calls = calls
+        self._writers = writers
+        self._bell = bell
+        self._clock = clock
+        self._has_hints = has_hints
+        bell.on_request(self.wake)
+        self._changing = threading.Lock()
+        self._working = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._servers: set[object] = set()
+        self._is_open = False
+        self._looked_at = 0.0
+        self._is_failing = False
+        self._errand: asyncio.Future[bool] | None = None
+        self.batches = 0
+        """Number of batches that this process has carried out."""
+
+    # Lifetime
+
+    def start(self) -> None:
+        """The store is open."""
+        self._is_open = True
+
+    def stop(self) -> None:
+        """End the thread. Called after the writers have stopped: nothing that the thread waits for comes any more."""
+        self._is_open = False
+        thread, self._thread = self._thread, None
+        self._wake.set()
+        if thread is not None:
+            thread.join(_STOP_SECONDS)
+
+    def abandon(self) -> None:
+        """In a forked child, which does not have the thread. No lock is taken, which the thread may have held."""
+        self._is_open = False
+        self._changing, self._working, self._wake = threading.Lock(), threading.Lock(), threading.Event()
+        self._thread = self._errand = None
+        self._servers = set()
+
+    def serve(self) -> Callable[[], None]:
+        """Carry out requests until the returned function is called. Several workers of a process may ask for it."""
+        server = object()
+        with self._changing:
+            self._servers.add(server)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="holdfast-postgres-requests", daemon=True)
+                self._thread.start()
+        self.wake()
+        return lambda: self._servers.discard(server)
+
+    # From other threads
+
+    def wake(self) -> None:
+        """There may be requests. Called from any thread."""
+        if self._servers:
+            self._wake.set()
+
+    def looked(self) -> None:
+        """A claim has looked for requests just now."""
+        self._looked_at = time.monotonic()
+
+    def begin(self) -> asyncio.Future[bool]:
+        """Carry out a batch of requests, for a claim. The future is done when nothing is under way any more."""
+        if self._errand is None:
+            self._errand = self._writers.run(self._carry_out)
+            self._errand.add_done_callback(self._done)
+        return self._errand
+
+    def _done(self, errand: asyncio.Future[bool]) -> None:
+        self._errand = None
+        if not errand.cancelled():
+            self._note(errand.exception())
+
+    # In its own thread
+
+    def _run(self) -> None:
+        while self._is_open:
+            is_woken = self._wake.wait(self._patience())
+            self._wake.clear()
+            if self._servers and (is_woken or self._patience() == 0.0):
+                self._look()
+                time.sleep(_APART_SECONDS)
+
+    def _patience(self) -> float | None:
+        """How long nothing needs to be done unless a notification comes."""
+        if not self._servers:
+            return None
+        poll = POLL_SECONDS if self._has_hints else POLL_WITHOUT_HINTS_SECONDS
+        poll = min(poll, _RETRY_SECONDS) if self._is_failing else poll
+        return max(0.0, self._looked_at + poll - time.monotonic())
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        try:
+            while self._writers.run_blocking(self._carry_out_waiting):
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next look tries again
+            self._note(error)
+        else:
+            self._note(None)
+
+    def _note(self, error: BaseException | None) -> None:
+        """Log that requests cannot be carried out, once until they can be again."""
+        is_first = error is not None and not self._is_failing
+        self._is_failing = error is not None
+        is_known = isinstance(error, StoreUnavailable) and error.is_noted
+        if is_first and not is_known and self._is_open:
+            _log.warning("requests of SQL producers are left for later: %s", error)
+
+    # In the thread of a session
+
+    def _carry_out_waiting(self, connection: Connection) -> bool:
+        """Carry out a batch if there are requests. Looking costs one trip, and takes no lock."""
+        return requests.are_waiting(connection, self._calls.schema) and self._carry_out(connection)
+
+    def _carry_out(self, connection: Connection) -> bool:
+        """Carry out a batch. False if there was none, or another process is at it."""
+        with self._working:
+            at = None if self._clock is None else self._clock.now()
+            news = requests.carry_out(connection, self._calls, at)
+            if news is not None:
+                self.batches += 1
+        self._bell.announce(news or News())
+        return news is not None

@@ -1,0 +1,84 @@
+"""Bugs in what SQL producers are promised."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_CHECKS = "stores/postgres/migrations/0005_people.sql"
+_VALUES = Catch("values in SQL", "cannot_read")
+_NAMES = Catch("values in SQL", "accepts_a_name")
+
+MUTANTS = (
+    Mutant(
+        name="sql-number-out-of-range",
+        breaks="SQL accepts no number that Python cannot read",
+        edits=(Edit(_CHECKS, "    if outside ~ '[0-9.]{190}|[eE][+-]?0*[0-9]{3}' then\n", "    if false then\n"),),
+        caught_by=(_VALUES,),
+    ),
+    Mutant(
+        name="sql-surrogates",
+        breaks="SQL accepts no string that Python cannot read",
+        edits=(
+            Edit(
+                _CHECKS,
+                "has_surrogates constant boolean := payload ~ '\\\\u[dD][89a-fA-F]'",
+                "has_surrogates constant boolean := false",
+            ),
+        ),
+        caught_by=(_VALUES,),
+    ),
+    Mutant(
+        name="sql-nested-too-deep",
+        breaks="SQL accepts no value that is nested deeper than Python allows",
+        edits=(Edit(_CHECKS, "        perform check_depth_v1(what, outside);\n", "        null;\n"),),
+        caught_by=(_VALUES,),
+    ),
+    Mutant(
+        name="sql-key-twice",
+        breaks="of an object that SQL accepts nothing is dropped",
+        edits=(Edit(_CHECKS, "replace(outside, ':', '')) < pairs then", "replace(outside, ':', '')) < 0 then"),),
+        caught_by=(_VALUES,),
+    ),
+    Mutant(
+        name="sql-control-characters",
+        breaks="SQL accepts the names that Python accepts, and no others",
+        edits=(Edit(_CHECKS, "    if value ~ refused then\n", "    if false then\n"),),
+        caught_by=(_NAMES,),
+    ),
+    Mutant(
+        name="sql-message-name-with-a-slash",
+        breaks="SQL accepts the names of messages that Python accepts, and no others",
+        edits=(
+            Edit(
+                "stores/postgres/migrations/0006_types.sql",
+                "perform check_name_v1('name', send.name);",
+                "perform check_text_v1('name', send.name);",
+            ),
+        ),
+        caught_by=(_NAMES,),
+    ),
+    Mutant(
+        name="bidirectional-characters-in-names",
+        breaks="no name, key, topic or tag has characters that hide or reorder others",
+        edits=(
+            Edit(
+                "core/text.py",
+                '    (0x202A, 0x202E, "bidirectional embeddings and overrides"),\n',
+                "",
+            ),
+        ),
+        caught_by=(Catch("unit tests of names"),),
+    ),
+    Mutant(
+        name="requests-only-with-a-free-slot",
+        breaks="requests of SQL producers are carried out whether or not a worker has a free slot",
+        edits=(
+            Edit(
+                "worker/worker.py",
+                "        self._unserve = self._store.serve()\n",
+                "        self._unserve = None\n",
+            ),
+        ),
+        caught_by=(Catch("busy workers", "only_slot"),),
+    ),
+)
