@@ -196,11 +196,29 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/step_info.py",
-                'return f"{self.run_id}:{self.generation}:{self.location}"',
-                'return f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
+                'key = f"{self.run_id}:{self.generation}:{self.location}"',
+                'key = f"{self.run_id}:{self.generation}:{self.location}:{self.attempt}"',
             ),
         ),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
+    ),
+    Mutant(
+        name="key-outlives-undo",
+        breaks="a step that was undone is executed again under a new idempotency key",
+        edits=(Edit(_ASKING, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),),
+        caught_by=(Catch("rounds"),),
+    ),
+    Mutant(
+        name="undo-key-outlives-undo",
+        breaks="an undo of the second round has another idempotency key than the first one",
+        edits=(Edit(_ASKING, "operation.location.removeprefix(UNDO_PREFIX), 0)", "operation.location, 0)"),),
+        caught_by=(Catch("rounds"),),
+    ),
+    Mutant(
+        name="rounds-begin-anew",
+        breaks="rounds count all completed undos of a generation",
+        edits=(Edit("core/rounds.py", "    rounds = rounds_in(entry)\n", "    rounds = rounds_in(None)\n"),),
+        caught_by=(Catch("contract"),),
     ),
     Mutant(
         name="child-forgotten-on-replay",

@@ -349,6 +349,32 @@ async def test_a_run_goes_on_undoing_where_it_comes_to(few_stages: tuple[Stage, 
         assert (info.state, info.error and info.error.message) == (RunState.FAILED, "no luck")
 
 
+async def test_the_rounds_of_a_run_move_with_it(few_stages: tuple[Stage, Stage]) -> None:
+    app, keys = Registry(), list[str]()
+
+    def note(_result: Any = None) -> None:
+        keys.append(step_info().idempotency_key.split(":", 1)[1])
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.receive("go")
+        await ctx.step("charge", note, undo=note)
+        raise Fatal("no luck")
+
+    async with both(few_stages, app) as (h, there):
+        run = await h.start(shop)
+        await run.send("go")
+        await h.settle()
+        await run.rewind("receive:go")
+        await run.pause()
+
+        await moved(h, there)
+
+        await there.resume(run.id)
+        await there.settle()
+        assert keys == ["1:charge", "1:~undo/charge", "1:charge:2", "1:~undo/charge:2"]
+
+
 async def test_a_run_that_a_person_paused_stays_paused(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
         run: RunHandle[Any] = await h.start("sleeper", {})

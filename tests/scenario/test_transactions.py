@@ -213,6 +213,27 @@ async def test_a_transaction_knows_its_step(bank: Bank) -> None:
         assert await run.result() == f"{run.id}:1:note"
 
 
+async def test_a_transaction_that_was_undone_has_a_new_key(bank: Bank) -> None:
+    keys: list[str] = []
+
+    def note(_connection: Any) -> None:
+        keys.append(step_info().idempotency_key)
+
+    @bank.app.workflow
+    async def save(ctx: Context) -> None:
+        await ctx.tx("note", note, undo=lambda _: keys.append(step_info().idempotency_key))
+        raise Fatal("no luck")
+
+    async with bank.open() as h:
+        run = await h.start(save)
+        for _ in range(2):
+            with pytest.raises(RunFailed):
+                await run.result()
+            await run.recover()
+        tails = [key.removeprefix(f"{run.id}:1:") for key in keys]
+        assert tails[:4] == ["note", "~undo/note", "note:2", "~undo/note:2"]
+
+
 async def test_time_goes_on_with_a_transaction(bank: Bank) -> None:
     @bank.app.workflow
     async def save(ctx: Context) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Checkpoint, Suspend
+from holdfast.core.checkpoint import Block, Checkpoint, Recover, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Rate, TypeRule
@@ -116,6 +116,26 @@ async def test_a_key_that_two_bodies_share_is_noticed(scene: Scene, monkeypatch:
 
     with pytest.raises(Violation, match=r"I10: .*ship.* has the key of .*pay"):
         scene.watch.body_begins(StepInfo("run", 0, "ship", 1), call, is_stale=True)
+
+
+@pytest.mark.parametrize("location", ["pay", "~undo/pay"])
+async def test_a_key_that_outlives_an_undo_is_noticed(scene: Scene, location: str) -> None:
+    lease = await arrange.held(scene.store)
+    scene.watch.wrote("create", ())
+    call = StepCall(location, print, (), None, StepOptions())  # type: ignore[arg-type]  # nothing is decoded
+    undone = arrange.a_step("~undo/pay", 2, kind=EntryKind.UNDO)
+    await arrange.write(scene.store, arrange.checkpoint_for(lease, arrange.fail(), entries=(undone,)))
+    scene.watch.wrote("checkpoint", ([],))
+    run_id, generation = lease.run.id, lease.run.generation
+    scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=True)
+
+    await scene.store.control(run_id, Recover(id="r"))
+    scene.watch.wrote("control", (run_id, Recover(id="r")))
+
+    scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=True)
+    with pytest.raises(Violation, match=rf"I10: .*{location}', 1\) has the key of .*{location}', 0\)"):
+        scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=False)
+    scene.watch.body_begins(StepInfo(run_id, generation, location, 1, round=1), call, is_stale=False)
 
 
 async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene) -> None:

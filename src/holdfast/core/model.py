@@ -192,6 +192,7 @@ class EntryKind(StrEnum):
     REMOVED = "removed"
     ROLLBACK = "rollback"
     UNDO = "undo"
+    ROUNDS = "rounds"
 
 
 class EntryState(StrEnum):

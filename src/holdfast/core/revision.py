@@ -18,10 +18,14 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
 from holdfast.core.location import is_within, iterations_around
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, RunOptions, Value, WaitKind
+from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after
 from holdfast.core.states import RunState
 
 EVENTS_LOCATION = "~events"
 """Which events a run has had, where the entries that tell it were pruned."""
+
+BOOKKEEPING = frozenset({EVENTS_LOCATION, ROUNDS_LOCATION})
+"""Entries that the engine keeps for itself. They have no position, and no revision drops them."""
 
 UNDO_PREFIX = "~undo/"
 PRUNED = "pruned"
@@ -129,7 +133,7 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
     cut = min((cut, *(by_location[at].position for at in _undone(entries) if at in by_location)))
     _check_pruned(target, cut, entries)
     gone = [entry for entry in entries if entry is target or _is_after(entry, cut) or _is_undoing(entry)]
-    revision = _revision(run, entries, gone, children, cut=cut, anew={location})
+    revision = _with_rounds(_revision(run, entries, gone, children, cut=cut, anew={location}), entries, now)
     return _restamped(revision, entries, cut - 1, now)
 
 
@@ -157,7 +161,7 @@ def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now
         _check_pruned(first, cut, entries, instead="what was undone there cannot be done again, start another run")
         forgotten |= {entry.location for entry in entries if _is_after(entry, cut)}
     gone = [entry for entry in entries if entry.location in forgotten or _is_undoing(entry)]
-    revision = _revision(run, entries, gone, children, cut=cut, anew=anew)
+    revision = _with_rounds(_revision(run, entries, gone, children, cut=cut, anew=anew), entries, now)
     dropped = [by_location[at] for at in revision.dropped]
     since = [entry.since for entry in dropped if entry.kind is not EntryKind.LOOP and not _is_undoing(entry)]
     return _restamped(revision, entries, min(since), now) if since else revision
@@ -168,7 +172,7 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, request.location)
     cut = _beginning(target)
-    kept = [entry for entry in entries if not _is_after(entry, cut) and (entry.is_settled or _is_cursor(entry))]
+    kept = [entry for entry in entries if not _is_after(entry, cut) and (entry.is_settled or _is_bookkeeping(entry))]
     _check_forkable(target, cut, entries, kept)
     history = {entry.location: replace(entry, has_undo=False) for entry in kept}
     for location, value in request.patch.items():
@@ -265,7 +269,7 @@ def _revision(
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:
             attached[child.id] = entry.location
-    reset += [_rewound(entry, unread) for entry in entries if _is_cursor(entry)]
+    reset += [_rewound(entry, unread) for entry in entries if entry.location == EVENTS_LOCATION]
     return Revision(
         dropped=tuple(dropped),
         reset=tuple(reset),
@@ -273,6 +277,15 @@ def _revision(
         cancelled=tuple(cancelled),
         attached=attached,
     )
+
+
+def _with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Revision:
+    """Count the completed undos, which every revision but that of a run that goes on undoing drops."""
+    undone = list(_undone(entries))
+    if not undone:
+        return revision
+    known = next((entry for entry in entries if entry.location == ROUNDS_LOCATION), None)
+    return replace(revision, reset=(*revision.reset, rounds_after(known, undone, now)))
 
 
 def _restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micros) -> Revision:
@@ -319,8 +332,8 @@ def _end_of(run: Run, entry: Entry) -> Arrival:
 
 def _found(by_location: Mapping[str, Entry], location: str) -> Entry:
     entry = by_location.get(location)
-    if entry is None or _is_cursor(entry) or _is_undoing(entry):
-        there = [one.location for one in by_location.values() if not (_is_cursor(one) or _is_undoing(one))]
+    if entry is None or _is_bookkeeping(entry) or _is_undoing(entry):
+        there = [one.location for one in by_location.values() if not (_is_bookkeeping(one) or _is_undoing(one))]
         raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(there) or 'none at all'}")
     return entry
 
@@ -332,7 +345,7 @@ def _beginning(entry: Entry) -> int:
 
 def _is_after(entry: Entry, cut: int) -> bool:
     """Whether an entry was settled at or after a position or, if it is not settled, asked for after it."""
-    if _is_cursor(entry):
+    if _is_bookkeeping(entry):
         return False
     return entry.position >= cut if entry.is_settled else entry.since >= cut
 
@@ -402,8 +415,8 @@ def _is_undoing(entry: Entry) -> bool:
     return entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK)
 
 
-def _is_cursor(entry: Entry) -> bool:
-    return entry.location == EVENTS_LOCATION
+def _is_bookkeeping(entry: Entry) -> bool:
+    return entry.location in BOOKKEEPING
 
 
 def _unsettled(entry: Entry) -> Entry:

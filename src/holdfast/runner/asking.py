@@ -17,7 +17,8 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
-from holdfast.core.revision import EVENTS_LOCATION
+from holdfast.core.revision import EVENTS_LOCATION, UNDO_PREFIX
+from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
@@ -44,6 +45,7 @@ class Asking(Stepping):
         self._renewal: str | None = None
         self._cursor_count = 0
         self._take_over_cursors()
+        self._rounds = rounds_in(self._history.get(ROUNDS_LOCATION))
 
     async def perform(self, operation: Operation) -> Any:
         """Ask for an operation and wait for its outcome."""
@@ -96,6 +98,8 @@ class Asking(Stepping):
         operation.asked_at = self.stamp
         operation.since = self._history.position
         operation.after = self._fed
+        if self._rounds and isinstance(operation, StepCall):
+            operation.round = self._rounds.get(operation.location.removeprefix(UNDO_PREFIX), 0)
         if isinstance(operation, ChildGroup):
             self._enter_group(operation)
             return

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
-from holdfast.core.revision import EVENTS_LOCATION
+from holdfast.core.revision import BOOKKEEPING
 from holdfast.runner import divergence
 from holdfast.runner.asked import Asked
 from holdfast.runner.iterations import Iterations
@@ -41,7 +41,7 @@ class History:
         self._unreached = {
             e.location
             for e in entries
-            if (e.is_settled or e.state is EntryState.STARTED) and e.location != EVENTS_LOCATION
+            if (e.is_settled or e.state is EntryState.STARTED) and e.location not in BOOKKEEPING
         }
         self._tried = {e.location for e in entries if e.state is EntryState.RETRYING}
         self._told: set[str] = set()
@@ -290,7 +290,7 @@ class History:
             "Deploy code that fits, or rewind or cancel the run",
             divergence.report(
                 f"The code of {run.type!r} does not fit the history of run {run.id}: {what}",
-                [entry for entry in self.entries if entry.location != EVENTS_LOCATION],
+                [entry for entry in self.entries if entry.location not in BOOKKEEPING],
                 missing,
                 asked,
                 pair=pair,

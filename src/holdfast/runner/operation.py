@@ -130,10 +130,10 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 class StepCall(Operation):
-    """A call of a step: the function, its arguments, and how often it was tried."""
+    """A call of a step: the function, its arguments, how often it was tried, and how often it was undone before."""
 
     kind = EntryKind.STEP
-    __slots__ = ("args", "attempts", "codec", "function", "is_started", "options", "retry_at", "started_at")
+    __slots__ = ("args", "attempts", "codec", "function", "is_started", "options", "retry_at", "round", "started_at")
 
     def __init__(
         self,
@@ -152,10 +152,11 @@ class StepCall(Operation):
         self.retry_at: Micros | None = None
         self.started_at: Micros | None = None
         self.is_started = False
+        self.round = 0
 
     def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
         """What the body of the next attempt may know; `ring` is called when it has something to say."""
-        return StepInfo(run_id, generation, self.location, self.attempts + 1, ring)
+        return StepInfo(run_id, generation, self.location, self.attempts + 1, ring, round=self.round)
 
     def arguments(self, info: StepInfo) -> tuple[Any, ...]:
         """What the function is called with."""
@@ -227,7 +228,7 @@ class TaskCall(StepCall):
     __slots__ = ()
 
     def info(self, run_id: str, generation: int, ring: Callable[[StepInfo], None]) -> StepInfo:
-        return TaskContext(run_id, generation, self.location, self.attempts + 1, ring)
+        return TaskContext(run_id, generation, self.location, self.attempts + 1, ring, round=self.round)
 
     def arguments(self, info: StepInfo) -> tuple[Any, ...]:
         return (info, *self.args)

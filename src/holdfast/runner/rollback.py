@@ -32,6 +32,7 @@ from holdfast.runner.rehearsal import before_turning_around, rehearse
 
 _ANY: Codec[Any] = Codec(Any)
 _COUNT = re.compile(r"#\d+$")
+_ABOUT_UNDOING = frozenset({EntryKind.UNDO, EntryKind.ROLLBACK, EntryKind.ROUNDS})
 
 
 class Undoing(Definition):
@@ -45,14 +46,14 @@ class Undoing(Definition):
         self._run = lease.run
         (self._around,) = (entry for entry in lease.entries if entry.kind is EntryKind.ROLLBACK)
         self._entries = lease.entries
-        self._later = tuple(entry for entry in lease.entries if entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK))
+        self._later = tuple(entry for entry in lease.entries if entry.kind in _ABOUT_UNDOING)
 
     @property
     def reason(self) -> ErrorRecord | None:
         return self._around.error
 
     def lease(self, lease: Lease) -> Lease:
-        """What of a lease concerns the undoing: the turn-around, and what is undone already."""
+        """What of a lease concerns the undoing: the turn-around, what is undone already, and the rounds."""
         return replace(lease, entries=self._later, arrivals=())
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:

@@ -13,7 +13,10 @@ from holdfast.core.errors import InvalidRequest, LeaseLost
 
 
 class StepInfo:
-    """One attempt at a step. The idempotency key is the same on every attempt, after recovery too."""
+    """One attempt at a step. The idempotency key is the same on every attempt, until the step was undone.
+
+    `round` counts how often it was undone before, in this generation of the run.
+    """
 
     __slots__ = (
         "_is_rung",
@@ -25,6 +28,7 @@ class StepInfo:
         "is_cancelled",
         "location",
         "news",
+        "round",
         "run_id",
     )
 
@@ -35,11 +39,14 @@ class StepInfo:
         location: str,
         attempt: int,
         ring: Callable[[StepInfo], None] | None = None,
+        *,
+        round: int = 0,
     ) -> None:
         self.run_id = run_id
         self.generation = generation
         self.location = location
         self.attempt = attempt
+        self.round = round
         self.is_cancelled = False
         """Whether nobody waits for this attempt any more: it timed out, or its run was cancelled or taken over."""
         self.has_beaten = False
@@ -52,7 +59,9 @@ class StepInfo:
     @property
     def idempotency_key(self) -> str:
         """Give it to the systems you call, so that a repeated attempt has no second effect."""
-        return f"{self.run_id}:{self.generation}:{self.location}"
+        key = f"{self.run_id}:{self.generation}:{self.location}"
+        # The effect of an earlier round is undone: its key would be answered with what is no more.
+        return f"{key}:{self.round + 1}" if self.round else key
 
     def heartbeat(self) -> None:
         """Call it now and then in a body that takes long: it raises `LeaseLost` once the attempt no longer counts.

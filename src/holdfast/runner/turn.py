@@ -237,7 +237,7 @@ class Turn(Asking):
 
     def attempt(self, call: TxCall) -> Attempt:
         """What the store is to carry out for a transaction, together with the checkpoint taken last."""
-        info = StepInfo(self.run.id, self.run.generation, call.location, call.attempts + 1)
+        info = StepInfo(self.run.id, self.run.generation, call.location, call.attempts + 1, round=call.round)
         return Attempt(call, info, self._history.upcoming, self.stamp)
 
     @property

@@ -15,6 +15,7 @@ from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
 from holdfast.core.received import record_of
 from holdfast.core.revision import EVENTS_LOCATION, PRUNED, Revision
+from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after, rounds_in
 from holdfast.core.states import RunState
 
 NOW = 1_000
@@ -174,11 +175,11 @@ def test_an_event_that_is_unread_again_has_not_been_had() -> None:
     assert msgspec.json.decode(kept.result or "") == {"paid": 6, "sent": 4}
 
 
-@pytest.mark.parametrize("location", ["nowhere", EVENTS_LOCATION, "~rollback", "~undo/a"])
+@pytest.mark.parametrize("location", ["nowhere", EVENTS_LOCATION, ROUNDS_LOCATION, "~rollback", "~undo/a"])
 def test_only_what_the_code_did_can_be_rewound_to(location: str) -> None:
     cursors = Entry(location=EVENTS_LOCATION, kind=EntryKind.EVENT, state=EntryState.STARTED, result="{}")
     with pytest.raises(InvalidRequest, match=rf"no entry at '{location}'; it has 'a'$"):
-        rewind([step("a", 1), cursors, rollback(2), undo("a", 3)], location)
+        rewind([step("a", 1), cursors, rounds_after(None, ["a"], 0), rollback(2), undo("a", 3)], location)
 
 
 # Open children of a run that is reopened
@@ -468,6 +469,52 @@ def test_a_run_that_is_blocked_while_it_rolls_back_keeps_what_it_has_undone() ->
 def test_only_what_went_wrong_is_recovered(state: RunState) -> None:
     with pytest.raises(InvalidRequest, match=f"is {state.value}; only a run that failed"):
         revision.recover(replace(RUN, state=state), [], {}, NOW)
+
+
+# Rounds
+
+
+def rounds_of(revised: Revision) -> dict[str, int]:
+    (entry,) = [entry for entry in revised.reset if entry.location == ROUNDS_LOCATION]
+    assert (entry.kind, entry.position, entry.is_settled) == (EntryKind.ROUNDS, 0, False)
+    return rounds_in(entry)
+
+
+UNDONE = [step("a", 1, has_undo=True), step("b", 2, has_undo=True), failed("c", 3), rollback(4)]
+
+
+def test_completed_undos_are_counted_when_they_are_dropped() -> None:
+    entries = [*UNDONE, undo("b", 5), undo("a", 6)]
+    assert rounds_of(recover(entries, "c")) == {"a": 1, "b": 1}
+    assert rounds_of(rewind(entries, "c")) == {"a": 1, "b": 1}
+
+
+def test_undos_of_earlier_rounds_are_counted_with_them() -> None:
+    before = rounds_after(None, ["a", "loop/~1/x"], 0)
+    revised = recover([*UNDONE, undo("b", 5), undo("a", 6), before], "c")
+    assert rounds_of(revised) == {"a": 2, "b": 1, "loop/~1/x": 1}
+    assert ROUNDS_LOCATION not in revised.dropped
+
+
+def test_an_undo_that_is_not_done_is_not_counted() -> None:
+    entries = [*UNDONE, undo("b", 5), undo("a", 0, EntryState.RETRYING)]
+    assert rounds_of(rewind(entries, "c")) == {"b": 1}
+
+
+def test_where_nothing_was_undone_rounds_stay_as_they_are() -> None:
+    before = rounds_after(None, ["a"], 0)
+    for revised in (recover([step("a", 1), failed("b", 2), before], "b"), rewind([step("a", 1), before], "a")):
+        assert ROUNDS_LOCATION not in {*revised.dropped, *(entry.location for entry in revised.reset)}
+
+
+def test_a_run_that_goes_on_undoing_counts_nothing_yet() -> None:
+    run = replace(RUN, state=RunState.BLOCKED, rollback=RunState.FAILED)
+    assert revision.recover(run, [*UNDONE, undo("b", 5), undo("a", 6, EntryState.FAILED)], {}, NOW).reset == ()
+
+
+def test_a_fork_copies_the_rounds() -> None:
+    rounds = rounds_after(None, ["b"], 0)
+    assert fork([step("a", 1), step("b", 2), rounds], "b")[1] == ["a", ROUNDS_LOCATION]
 
 
 # Forking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Suspend
+from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Rewind, Suspend, TurnAround
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.model import Entry, EntryKind, EntryState, WaitKind
@@ -96,6 +96,24 @@ class RecoverContract(Contract):
 
         assert await locations(store) == ["a"]
         assert (await the_run(store)).rollback is None
+
+    async def test_completed_undos_are_counted_in_rounds(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, idempotency key: written with the recovery or rewind that drops them, without a position."""
+        for number in (1, 2, 3):
+            lease = await held(store) if number == 1 else await claim_one(store)
+            entries = (a_step("a", 1, has_undo=True), a_step("b", 2), a_failure("c", 3, 2))
+            around = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+            await write(store, checkpoint_for(lease, around, entries=entries))
+            undone = Finish(state=RunState.FAILED, error=an_error("no luck"))
+            await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 5),)))
+            clock.advance(SECOND)
+            request = Rewind(id="w", location="b") if number == 2 else Recover(id=f"r{number}")
+
+            assert await store.control(an_id(1), request) is True
+
+            (rounds,) = await store.history(an_id(1))
+            assert (rounds.location, rounds.kind, rounds.state) == ("~rounds", EntryKind.ROUNDS, EntryState.DONE)
+            assert (rounds.position, rounds.result, rounds.finished_at) == (0, f'{{"a":{number}}}', clock.now())
 
     async def test_a_run_blocked_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
         """SEMANTICS, rollback: an exhausted undo leaves the run blocked with the rest still to do."""

@@ -18,6 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
 from holdfast.core.retention import RUN_RETENTION
+from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.schedules import SLOT_TAG
 from holdfast.core.states import ENDS, TRANSITIONS, RunState
 from holdfast.runner.operation import StepCall
@@ -75,8 +76,9 @@ class Watch:
         self._begun: dict[str, list[Micros]] = {}
         self.accepted: set[str] = set()
         """The runs whose start was answered."""
-        self._keys: dict[tuple[str, int, str], str] = {}
-        self._owners: dict[str, tuple[str, int, str]] = {}
+        self._rounds: Counter[tuple[str, int, str]] = Counter()
+        self._keys: dict[tuple[str, int, str, int], str] = {}
+        self._owners: dict[str, tuple[str, int, str, int]] = {}
         self._marks: dict[str, str] = {}
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
@@ -253,9 +255,10 @@ class Watch:
     def _check_history(
         self, shadow: Shadow, record: Record, checkpoint: Checkpoint | None, *, is_reopening: bool
     ) -> None:
-        if is_reopening:
-            return
         run = record.run
+        if is_reopening:
+            self._count_rounds(run, [entry for at, entry in shadow.entries.items() if at not in record.entries])
+            return
         for location, was in shadow.entries.items():
             entry = record.entries.get(location)
             if entry is None and not _may_forget(location, checkpoint):
@@ -272,6 +275,12 @@ class Watch:
                 raise Violation("I2", f"run {run.id} has recorded at {location} that its worker stopped")
             if entry.is_settled:
                 self._check_settled(shadow, run, location, entry)
+
+    def _count_rounds(self, run: Run, dropped: Sequence[Entry]) -> None:
+        """A run that was reopened does again what was undone, each time under another key."""
+        for entry in dropped:
+            if entry.kind is EntryKind.UNDO and entry.state is EntryState.DONE:
+                self._rounds[run.id, run.generation, entry.location.removeprefix(UNDO_PREFIX)] += 1
 
     def _check_settled(self, shadow: Shadow, run: Run, location: str, entry: Entry) -> None:
         place = (run.generation, location)
@@ -371,13 +380,10 @@ class Watch:
         return record is not None and record.run.worker == worker_id and record.run.generation == info.generation
 
     def body_begins(self, info: StepInfo, call: StepCall, *, is_stale: bool) -> None:
-        """A body is called: at the right time, not after its record, not too often, under the one key it has."""
+        """A body is called: at the right time, not after its record, not too often, under the one key of its round."""
         place = (info.run_id, info.generation, info.location)
         self.bodies[place] += 1
-        if self._keys.setdefault(place, info.idempotency_key) != info.idempotency_key:
-            raise Violation("I10", f"{place} was called under another key: {info.idempotency_key}")
-        if self._owners.setdefault(info.idempotency_key, place) != place:
-            raise Violation("I10", f"{place} has the key of {self._owners[info.idempotency_key]}")
+        self._check_key(place, info.idempotency_key, is_stale=is_stale)
         if info.attempt > call.options.retry.max_attempts:
             raise Violation("I11", f"{place} is attempted {info.attempt} times")
         if is_stale:
@@ -388,6 +394,17 @@ class Watch:
         due = entry.retry_at if entry is not None and entry.state is EntryState.RETRYING else None
         if due is not None and due > self._passed():
             raise Violation("I7", f"{place} is tried again {(due - self._passed()) / 1e6:.3f} s before its time")
+
+    def _check_key(self, place: tuple[str, int, str], key: str, *, is_stale: bool) -> None:
+        """One key for all attempts at a step until it is undone, and then another."""
+        run_id, generation, location = place
+        turn = (*place, self._rounds[run_id, generation, location.removeprefix(UNDO_PREFIX)])
+        owner = self._owners.setdefault(key, turn)
+        if owner[:3] != place or (owner != turn and not is_stale):
+            raise Violation("I10", f"{turn} has the key of {owner}")
+        # Who has lost the run may not have heard that the step was undone since.
+        if not is_stale and self._keys.setdefault(turn, key) != key:
+            raise Violation("I10", f"{place} was called under another key: {key}")
 
     # In the end
 

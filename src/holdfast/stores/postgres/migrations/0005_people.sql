@@ -28,7 +28,7 @@ comment on view entry is
 comment on column entry.run_id is 'Whose history it is part of.';
 comment on column entry.location is 'The path of the operation inside the run.';
 comment on column entry.kind is
-    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback or undo.';
+    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or rounds.';
 comment on column entry.state is 'started, retrying, or settled: done, failed, timed_out.';
 comment on column entry.position is 'Its place in the order in which operations were settled; 0 while it is not.';
 comment on column entry.attempts is 'How often it was tried.';
