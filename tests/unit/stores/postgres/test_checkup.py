@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.ports import Finding
 from holdfast.stores.postgres import checkup
+from holdfast.testing.patience import wait_until
 from tests.unit.stores.postgres.database import Place
 
 
@@ -104,9 +105,12 @@ def test_a_request_that_nobody_carries_out_is_told(place: Place) -> None:
 def test_a_table_full_of_dead_rows_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "DEAD_ROWS", 10)
     place.execute("alter table {schema}.runs set (autovacuum_enabled = off)")
-    place.execute("insert into {schema}.runs (type) select 'shop' from generate_series(1, 50)")
-    place.execute("delete from {schema}.runs")
-    with place.again() as other:  # a session tells its numbers at its end
-        other.execute("analyze {schema}.runs")
+    with place.again() as other:
+        other.execute("insert into {schema}.runs (type) select 'shop' from generate_series(1, 50)")
+        other.execute("delete from {schema}.runs")
+        pid = other.connection.info.backend_pid
+    # A session reports its counts a second late, or when it ends. After `analyze` they would be added to the result.
+    wait_until("the session has ended", lambda: not place.all("select 1 from pg_stat_activity where pid = %s", pid))
+    place.execute("analyze {schema}.runs")
 
     assert "holdfast.runs has 50 dead rows beside 0 live ones" in told(place, "vacuum")

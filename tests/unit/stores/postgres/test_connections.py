@@ -106,7 +106,7 @@ def test_a_session_that_cannot_write_is_refused(postgres_url: str) -> None:
 
 
 def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> None:
-    with connect(Address.of(postgres_url)) as connection:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:  # without the time limit of a store's session
         name = f"{connection.info.dbname}_latin"
         connection.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C'")
         try:
