@@ -219,6 +219,8 @@ def _next_number(desk: Desk) -> int:
 def _restore_one(desk: Desk, dump: Dump, high: int) -> Fate:
     run_id, key = dump.run.id, dump.run.key
     known = desk.run(run_id)
+    if known is not None:
+        desk.flush()  # it may have come with this restoration, and its facts have to be found
     facts = () if known is None else reads.audit(desk.connection, run_id)
     holder = None if key is None else reads.find(desk.connection, key)
     fate = transfer.fate(dump, known, facts, holder)

@@ -288,9 +288,10 @@ class TransferContract(Contract):
     async def test_the_same_run_twice_in_one_restoration_is_one(self, store: Store, other: Store) -> None:
         """S6: a file may hold a run twice, as two that were put together."""
         await ended(other, 1, key="k")
-        dump = await the_dump(other)
+        await start(other, an_intent(2))
+        dumps = await the_dump(other, 1), await paused(other, 2)
 
-        assert await fates(store, dump, dump) == ["restored", "known"]
+        assert await fates(store, *dumps, *dumps) == ["restored", "restored", "known", "known"]
 
     @pytest.mark.parametrize("how", ["resumed", "rewound", "recovered"])
     async def test_a_run_that_has_gone_further_elsewhere_is_told_of(self, store: Store, other: Store, how: str) -> None:
