@@ -26,6 +26,7 @@ from holdfast.core.checkpoint import (
     Hold,
     LeaseRequest,
     Next,
+    Recover,
     Release,
     Renew,
     Suspend,
@@ -33,10 +34,13 @@ from holdfast.core.checkpoint import (
     Verdicts,
 )
 from holdfast.core.clock import DAY, SECOND, Micros
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.model import (
     Arrival,
     Entry,
+    EntryKind,
+    EntryState,
     Event,
     Holding,
     Intent,
@@ -52,6 +56,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.ports import Details, LetterQuery, Query, Store
+from holdfast.core.recovery import RECOVERABLE
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration
@@ -92,6 +97,7 @@ STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
 """Locations and attempts of entries; one without attempts is settled."""
 TURN = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
 RENEW = Renew(payload='{"n":2}')
+LIMITED = RunOptions(map_limit=1)
 WORKERS = ("worker-a", "worker-b", "worker-c")
 RULES = tuple(
     Topic(name=name, **rules)
@@ -200,7 +206,10 @@ CHECKPOINTS = st.fixed_dictionaries(
                 {"child": (number, {"parent_location": f"fan/{number}", "is_parked": True})}
                 for number in range(1, RUNS)
             ),
-            *({"child": (number, {"parent_location": f"fan/{number}", "limit": 1})} for number in range(1, RUNS)),
+            *(
+                {"child": (number, {"parent_location": f"fan/{number}", "limit": 1, "options": LIMITED})}
+                for number in range(1, RUNS)
+            ),
             {"pruned": ("a",)},
             {"pruned": ("b",)},
             *({"message": (number, None, "go")} for number in range(RUNS)),
@@ -483,6 +492,36 @@ class StoreMachine(SideBySide):
         request = request_of(wish, an_id(number), [entry.location for entry in record.history()] if record else [])
         self._both(lambda store: store.control(an_id(number), request))
 
+    @rule(index=st.integers(0, 5), limit=st.integers(1, 3))
+    def recover(self, index: int, limit: int) -> None:
+        """Have a run recovered that went wrong, with all that were reopened with it: chance alone seldom does."""
+        runs = [record.run for record in self.model._state.records.values() if record.run.state in RECOVERABLE]
+        if wrong := [run.id for run in runs if run.deleted_at is None]:
+            request = Recover(id=f"recover-{self.asked}", limit=limit)
+            while self._both(lambda store: store.control(wrong[index % len(wrong)], request)) is None:
+                pass
+
+    @rule(number=st.integers(1, RUNS - 1), is_read=st.booleans(), next=st.sampled_from([succeed(), fail()]))
+    def reopen(self, number: int, is_read: bool, next: Next) -> None:
+        """Have a child end, be recovered, and end again while its parent lives: chance alone seldom does."""
+        current = [lease for lease in self.leases if self._is_current(lease) and lease.run.id < an_id(number)]
+        if not current or an_id(number) in self.model._state.records:
+            return
+        fan = {} if is_read else {"parent_location": f"fan/{number}", "limit": 1, "options": LIMITED}
+        child = self._intent(number, {"parent": _number_of(current[0].run.id)} | fan)
+        begun = a_child(number, child.parent_location or "", since=self.position)
+        self._write([checkpoint_for(current[0], children=(child,), entries=(begun,))])
+        for end in (fail(), next):
+            self.claim(worker=WORKERS[0], types=TYPES, limit=RUNS, may_suspect=True, repeats=None)
+            for lease in [one for one in self.leases if one.run.id == child.id and self._is_current(one)]:
+                self._write([checkpoint_for(lease, end, seen=MANY)])
+            if is_read and self._is_current(current[0]):
+                inbox = self.model._state.records[current[0].run.id].inbox
+                ends = tuple(sorted(n for n, one in inbox.items() if one.name == child.id))
+                entries = tuple(self._records(current[0].run.id, ends, {}))
+                self._write([checkpoint_for(current[0], consumed=ends, entries=entries, seen=MANY)])
+            self._both(lambda store: store.control(child.id, Recover(id=f"recover-{self.asked}")))
+
     def _list(self, query: Plan) -> None:
         now = self.clock.now()
         first = self._both(lambda store: store.list(Query(**query)), _seen)
@@ -543,7 +582,7 @@ class StoreMachine(SideBySide):
         fields: Plan = {"id": an_id(number), "type": TYPES[0], "payload": "{}"} | plan
         # Parents are older than their children, as in life, so that nobody is their own ancestor.
         if (parent := fields.pop("parent", number)) < number:
-            fields = {"parent_location": "call", **fields, "parent_id": an_id(parent)}
+            fields = {"parent_location": f"call#{an_id(number)}", **fields, "parent_id": an_id(parent)}
         else:
             alone = ("parent_location", "is_parked", "limit")
             fields = {name: value for name, value in fields.items() if name not in alone}
@@ -578,12 +617,13 @@ class StoreMachine(SideBySide):
         consumed = tuple(unread[index] for index in plan["consumed"] if index < len(unread))
         arrivals = self.model._state.records[run.id].run.arrivals
         seen = {"all": arrivals, "known": max(known, default=0), "lease": run.arrivals, "none": 0}
+        entries = (*map(self._entry, plan["entries"]), *self._records(run.id, consumed, more), *self._undone(run.id))
         return Checkpoint(
             run_id=run.id,
             token=run.token + {"future": 1, "past": -1}.get(plan["right"], 0),
             seen=seen[plan["seen"]],
-            next=self._next(plan["next"], run.id),
-            entries=(*map(self._entry, plan["entries"]), *self._records(run.id, consumed, more)),
+            next=self._next(plan["next"], run.id, entries),
+            entries=entries,
             consumed=consumed,
             waits=None if waits is None else tuple(self._wait(run.id, wait, plan) for wait in waits),
             children=tuple(
@@ -609,11 +649,35 @@ class StoreMachine(SideBySide):
             if arrival.kind is not WaitKind.CHILD:
                 yield a_reception(arrival, f"receive#{arrival.ref}", self.position)
             else:
-                yield a_child(_number_of(arrival.name), f"call#{arrival.name}", self.position, since=self.position - 2)
-        for number, _ in _some(more, "child"):
-            yield a_child(number, f"call#{an_id(number)}", since=self.position)
+                yield self._end_of(arrival)
+        for number, options in _some(more, "child"):
+            location = options.get("parent_location", f"call#{an_id(number)}")
+            # Of some it is not known that anybody awaits them.
+            yield a_child(number, location, since=self.position, attempts=int(number < RUNS - 1))
 
-    def _next(self, next: Next, run_id: str) -> Next:
+    def _end_of(self, arrival: Arrival) -> Entry:
+        """The record of the end of a child, where its parent knows it."""
+        child = self.model._state.records.get(arrival.name)
+        location = (child and child.run.parent_location) or f"call#{arrival.name}"
+        ended: Plan = {"since": self.position - 2}
+        if arrival.state is not RunState.SUCCEEDED:
+            ended |= {"state": EntryState.FAILED, "error": arrival.error, "result": None}
+        return a_child(_number_of(arrival.name), location, self.position, **ended)
+
+    def _undone(self, run_id: str) -> Iterator[Entry]:
+        """A run that rolls back has undone something with each of its checkpoints."""
+        record = self.model._state.records[run_id]
+        if record.run.rollback is not None:
+            for entry in [entry for entry in record.entries.values() if entry.has_undo][:1]:
+                self.position += 1
+                yield a_step(f"{UNDO_PREFIX}{entry.location}", self.position, None, kind=EntryKind.UNDO)
+
+    def _next(self, next: Next, run_id: str, entries: Sequence[Entry] = ()) -> Next:
+        if isinstance(next, Finish) and next.error is not None:
+            # A failure goes back to all that is recorded as failed but the first, which was caught.
+            known = [*self.model._state.records[run_id].history(), *entries]
+            at = [entry.location for entry in known if entry.state is EntryState.FAILED][1:]
+            next = replace(next, error=replace(next.error, locations=tuple(at)))
         if self.model._state.records[run_id].run.rollback is not None and isinstance(next, (Finish, TurnAround, Renew)):
             return fail()  # what rolls back neither succeeds nor turns around
         if isinstance(next, Block) and next.retry_at is not None:

@@ -19,7 +19,18 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseReq
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule
 from holdfast.core.ports import Sent
-from holdfast.stores.memory import MemoryStore, arrivals, checkpoints, claims, controls, inboxes, limits, moves, queues
+from holdfast.stores.memory import (
+    MemoryStore,
+    arrivals,
+    checkpoints,
+    claims,
+    controls,
+    inboxes,
+    limits,
+    moves,
+    queues,
+    revisions,
+)
 from holdfast.stores.memory.state import Record, State
 from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
@@ -147,12 +158,24 @@ def leaves_children_alone(right: Callable[..., None], state: State, record: Reco
 
 
 def keeps_what_a_rewind_waited_for(
-    right: Callable[..., bool], state: State, record: Record, request: Control, now: Micros
-) -> bool:
-    waits = record.waits
-    answer = right(state, record, request, now)
-    record.waits = waits
+    right: Callable[..., bool | None], state: State, run: Run, request: Control, now: Micros
+) -> bool | None:
+    waits = state.records[run.id].waits
+    answer = right(state, run, request, now)
+    state.records[run.id].waits = waits
     return answer
+
+
+def reopens_children_without_a_slot(
+    right: Callable[..., bool | None], state: State, run: Run, request: Control, now: Micros
+) -> bool | None:
+    for record in state.records.values():
+        record.run = replace(record.run, options=replace(record.run.options, map_limit=None))
+    return right(state, run, request, now)
+
+
+def tells_every_end_of_a_child(right: Callable[..., None], state: State, run: Run, now: Micros) -> None:
+    right(state, replace(run, attempt=1), now)
 
 
 def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
@@ -190,7 +213,9 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     sends_to_the_dead: (arrivals, "send_one"),
     wakes_nobody: (inboxes, "deliver"),
     leaves_children_alone: (moves, "_bury"),
-    keeps_what_a_rewind_waited_for: (controls, "_revise"),
+    keeps_what_a_rewind_waited_for: (revisions, "revise"),
+    reopens_children_without_a_slot: (revisions, "revise"),
+    tells_every_end_of_a_child: (moves, "_tell_parent"),
     pauses_without_asking: (controls, "_change"),
     keeps_what_it_was_handed: (queues, "give_back"),
     hands_nothing_on: (limits, "leave"),

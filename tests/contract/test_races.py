@@ -105,7 +105,7 @@ async def write(store: Store, checkpoints: Sequence[Checkpoint]) -> Verdicts:
     return await store.checkpoint(random.sample(checkpoints, len(checkpoints)))
 
 
-async def cancel(store: Store, number: int) -> bool:
+async def cancel(store: Store, number: int) -> bool | None:
     return await store.control(an_id(number), Cancel(id=new_id(), force=True))
 
 

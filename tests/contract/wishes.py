@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.testing.contract.arrange import an_id
 
-KINDS = ("cancel", "force", *("pause", "resume", "rewind") * 2, "wake", "recover", "fork", "delete")
+KINDS = ("cancel", "force", *("pause", "resume", "rewind", "recover") * 2, "wake", "fork", "delete")
 WISHES = st.tuples(
     st.sampled_from(KINDS),
     st.integers(0, 2),  # which id the request has: a few, so that repeats are common
@@ -38,7 +38,7 @@ def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> Control:
         case "delete":
             return Delete(id=id, force=is_forced)
         case "recover":
-            return Recover(id=id, force=is_forced)
+            return Recover(id=id, force=is_forced, limit=1 + index)
         case _:
             patch = {locations[0]: '"patched"'} if is_forced and locations else {}
             return Fork(id=id, run_id=an_id(index), location=location, patch=patch, force=is_forced)

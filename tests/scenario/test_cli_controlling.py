@@ -127,6 +127,32 @@ def test_a_failed_run_is_recovered(shop: Shop) -> None:
     assert shop.read("history", run_id) == []
 
 
+def test_parents_and_children_are_recovered_in_any_order(shop: Shop) -> None:
+    parent = shop.start("shop.parent.v1")
+    shop.work()
+    (child,) = [run["id"] for run in shop.read("ls", "type:shop.broken.v1")]
+    assert (state_of(shop, parent), state_of(shop, child)) == ("failed", "failed")
+
+    both = shop.type("recover", parent, child, "--json")
+
+    assert both.exit_code == 0
+    assert json.loads(both.stdout) == [{"id": parent, "recovered": True}, {"id": child, "recovered": False}]
+    assert f"run {child} is pending; only a run that failed" in both.stderr
+    assert (state_of(shop, parent), state_of(shop, child)) == ("pending", "pending")
+    assert shop.type("recover", child).exit_code == 6
+
+
+def test_a_run_whose_key_belongs_to_another_one_is_not_recovered(shop: Shop) -> None:
+    run_id = shop.start("shop.broken.v1", key="k")
+    shop.work()
+    other = shop.start("shop.broken.v1", key="k", reuse="after_failure")
+
+    result = shop.type("recover", run_id)
+
+    assert result.exit_code == 6
+    assert f"its key 'k' now belongs to run {other}" in result.stderr
+
+
 # Cancelling by force
 
 

@@ -302,7 +302,7 @@ async def test_a_recovered_join_keeps_the_results_of_branches_that_succeeded(sta
         assert Counter(world.done) == {"x": 1, "y": 2, "z": 1}
 
 
-async def test_a_recovered_map_starts_only_the_children_that_failed(stage: Stage) -> None:
+async def test_a_recovered_map_reopens_only_the_children_that_failed(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"2"}
 
@@ -323,7 +323,7 @@ async def test_a_recovered_map_starts_only_the_children_that_failed(stage: Stage
         assert await run.result() == ["11", "22", "31"]
 
 
-async def test_a_run_whose_child_failed_gets_another_child(stage: Stage) -> None:
+async def test_a_run_whose_child_failed_recovers_that_child(stage: Stage) -> None:
     app, world = Registry(), World()
     world.broken = {"c"}
 
@@ -342,7 +342,7 @@ async def test_a_run_whose_child_failed_gets_another_child(stage: Stage) -> None
         world.broken = set()
         assert await run.recover()
         assert await run.result() == "c2"
-        assert len([info async for info in h.list(type="child")]) == 2
+        assert [info.state async for info in h.list(type="child")] == [RunState.SUCCEEDED]
 
 
 async def test_a_cancelled_run_is_recovered_and_so_is_the_child_that_went_with_it(stage: Stage) -> None:
@@ -369,7 +369,7 @@ async def test_a_cancelled_run_is_recovered_and_so_is_the_child_that_went_with_i
         (alive,) = [info async for info in h.list(type="child", state="suspended")]
         await h.run(alive.id).send("go", 1)
         assert await run.result() == 1
-        assert Counter(world.done) == {"a": 1, "c": 2}
+        assert Counter(world.done) == {"a": 1, "c": 1}
 
 
 async def test_a_run_that_failed_because_nobody_answered_waits_again(stage: Stage) -> None:
@@ -444,9 +444,11 @@ async def test_a_live_run_is_not_recovered(stage: Stage) -> None:
     async with stage.harness(app) as h:
         run = await h.start(shop)
         await h.settle()
-        with pytest.raises(InvalidRequest, match="is suspended; only a run that failed"):
-            await run.recover()
-        await run.cancel()
+        assert await run.recover() is False
+        assert await run.recover(force=True) is False
+        await run.send("go", 1)
+        assert await run.result() == 1
+        assert await run.recover() is False
 
 
 async def test_a_run_that_was_cut_off_by_its_time_limit_has_it_anew(stage: Stage) -> None:

@@ -108,7 +108,7 @@ async def group_that_sees_the_end(ctx: Context, child: Any, pay: Branch) -> Any:
     ],
 )
 @pytest.mark.every_store
-async def test_children_that_a_failure_had_cancelled_are_started_anew(stage: Stage, shape: Any) -> None:
+async def test_children_that_a_failure_had_cancelled_are_reopened(stage: Stage, shape: Any) -> None:
     app, world = Registry(), World("pay")
 
     @app.workflow
@@ -135,7 +135,7 @@ async def test_children_that_a_failure_had_cancelled_are_started_anew(stage: Sta
         await answer_children(h)
 
         assert (await run.result())["call"] in (7, [7, 7])
-        assert await states_of_children(h) == cancelled + Counter({RunState.SUCCEEDED: cancelled.total()})
+        assert await states_of_children(h) == {RunState.SUCCEEDED: cancelled.total()}
         assert world.done == ["pay", "pay"]
 
 

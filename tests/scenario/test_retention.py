@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Fatal, InvalidRequest, Registry, RunBusy, RunCancelled, RunHandle, RunNotFound, RunState
+from holdfast import (
+    ChildFailed,
+    Context,
+    Fatal,
+    InvalidRequest,
+    JoinFailed,
+    Registry,
+    RunBusy,
+    RunCancelled,
+    RunFailed,
+    RunHandle,
+    RunNotFound,
+    RunState,
+)
 from holdfast.core.ports import Pruned
 from tests.stage import Stage
 
@@ -80,18 +94,47 @@ async def test_a_retention_is_longer_than_nothing(stage: Stage, retention: float
             h.worker(retention=retention)
 
 
-async def test_children_have_their_own_retention_and_stay_as_long_as_their_parent_lives(stage: Stage) -> None:
+async def test_children_have_their_own_retention(stage: Stage) -> None:
     async with stage.harness(an_app()) as h:
         parent = await h.start("family", {"is_waiting": True})
         await h.settle()
         await h.advance(60)
-        assert await h.store.prune(MANY) == Pruned()
-        await parent.send("go")
-        assert await parent.result() == 3
-        await h.advance(DAY_SECONDS)
-
         assert (await h.store.prune(MANY)).runs == {"add": 3}
         assert next(entry.location for entry in await parent.history()) == "add"
+        await parent.send("go")
+        assert await parent.result() == 3
+
+
+async def test_an_awaited_child_that_did_not_succeed_stays_as_long_as_its_parent(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> None:
+        await ctx.sleep(1)
+        raise Fatal("no luck")
+
+    @app.workflow
+    async def family(ctx: Context) -> None:
+        await ctx.start(child, name="forgotten", retention=60)
+        started = await ctx.start(child, name="started", retention=60)
+        with suppress(ChildFailed):
+            await ctx.call(child, name="called", retention=60)
+        with suppress(JoinFailed):
+            await ctx.map(child, [()], name="mapped", retention=60)
+        await started
+
+    async with stage.harness(app) as h:
+        parent = await h.start(family, retention=7 * DAY_SECONDS)
+        with pytest.raises(RunFailed):
+            await parent.result()
+        await h.advance(60)
+        assert (await h.store.prune(MANY)).runs == {"child": 1}
+        await h.advance(6 * DAY_SECONDS)
+        assert (await h.store.prune(MANY)).runs == {}
+        await h.advance(DAY_SECONDS)
+        assert (await h.store.prune(MANY)).runs == {"family": 1}
+        await h.advance(DAY_SECONDS)
+        assert (await h.store.prune(MANY)).runs == {"child": 3}
 
 
 async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_gone(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from holdfast.cli.session import in_session
 from holdfast.cli.summary import state_cell
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago
-from holdfast.core.errors import InvalidRequest, RunBusy, RunNotFound
+from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
 
@@ -34,7 +34,8 @@ _SHOWN = 10
 class Verb:
     """The words of a command, which runs a filter chooses for it, and why it may leave a run as it is.
 
-    A destructive one always asks; any other only when a filter chooses the runs.
+    A destructive one always asks; any other only when a filter chooses the runs. With `reaches_others`, what is done to
+    one run may be done to another of those that were named: that nothing is left to do for it is no conflict then.
     """
 
     name: str
@@ -44,6 +45,15 @@ class Verb:
     states: frozenset[RunState] = LIVE
     of: str = "live "
     is_destructive: bool = False
+    reaches_others: bool = False
+
+
+@dataclass(frozen=True)
+class Left:
+    """Why a run was left as it is, and whether that was refused or there was only nothing to do."""
+
+    why: str = ""
+    is_refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,19 +110,21 @@ def do_to_runs(out: Output, verb: Verb, choice: Choice, act: Act) -> ExitCode:
             return ExitCode.FAILED
         ids = out.tracked([info.id for info in infos], verb.doing)
         left = {run_id: await _do(hf, verb, run_id, act) for run_id in ids}
-        _tell(out, verb, left)
-        return ExitCode.CONFLICT if choice.runs and any(left.values()) else ExitCode.OK
+        _tell(out, verb, {run_id: one.why for run_id, one in left.items()})
+        may_be_done = verb.reaches_others and len(left) > 1
+        is_conflict = any(one.is_refused or (one.why and not may_be_done) for one in left.values())
+        return ExitCode.CONFLICT if choice.runs and is_conflict else ExitCode.OK
 
     return in_session(out.settings, work)
 
 
-async def _do(hf: Holdfast, verb: Verb, run_id: str, act: Act) -> str:
+async def _do(hf: Holdfast, verb: Verb, run_id: str, act: Act) -> Left:
     """Do it to one run. What keeps it from being done is the answer, and keeps nobody from the next one."""
     try:
         is_done = await act(hf, run_id)
-    except (InvalidRequest, RunBusy, RunNotFound) as refusal:
-        return str(refusal)
-    return "" if is_done else f"run {run_id} {verb.unchanged(await hf.run(run_id).info())}"
+    except (InvalidRequest, KeyConflict, RunBusy, RunNotFound) as refusal:
+        return Left(str(refusal), is_refused=True)
+    return Left() if is_done else Left(f"run {run_id} {verb.unchanged(await hf.run(run_id).info())}")
 
 
 def _tell(out: Output, verb: Verb, left: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 from holdfast.core import rules
 from holdfast.core.location import is_within, name_from
@@ -28,14 +29,24 @@ FACTS = frozenset(
 """What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
 
 
-def aftermath(faults: Iterable[Entry], entries: Sequence[Entry], children: Mapping[str, Run]) -> set[str]:
-    """The locations of faults and of all that followed from them, in whatever branch; `children` are the open ones."""
+class Aftermath(NamedTuple):
+    """The locations of faults and of all that followed from them, in whatever branch.
+
+    `followed` are those that code asked for because of another: it comes there again only if that happens again.
+    """
+
+    gone: set[str]
+    followed: set[str]
+
+
+def aftermath(faults: Iterable[Entry], entries: Sequence[Entry]) -> Aftermath:
+    """What a run did because of faults."""
     roots = list(faults)
     while True:
-        gone = _followers(roots, entries)
-        ends = [end for end in cancelled_children(entries, gone, children) if end.is_settled]
-        if all(end.location in gone for end in ends):
-            return gone
+        found = _followers(roots, entries)
+        ends = [end for end in cancelled_children(entries, found.gone, {}) if end.is_settled]
+        if all(end.location in found.gone for end in ends):
+            return found
         roots += ends  # code was told of an end that came of what is gone
 
 
@@ -59,7 +70,7 @@ def is_beside(location: str, other: str) -> bool:
     return _parting(location.split("/"), other.split("/")) > 0
 
 
-def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> set[str]:
+def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Aftermath:
     """The locations of roots and of all that code asked for because of them, or of what they led to.
 
     That is whatever comes after one in the same branch. In another branch, what code asked for when it was told
@@ -69,20 +80,22 @@ def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> set[str]:
     facts = sorted((e for e in entries if e.kind in FACTS and e.is_settled), key=lambda fact: fact.position)
     positions = [fact.position for fact in facts]
     gone = {root.location for root in roots}
+    followed: set[str] = set()
     known = sorted((root.position, root.location.split("/")) for root in roots)
     # By when they were asked for: so what an entry goes back to is always looked at before it.
     for entry in sorted(entries, key=lambda one: one.since):
         told = bisect_right(positions, entry.since)
-        if entry.location in gone or not told:
+        if not told:
             continue
         cause = facts[told - 1].location
         before = known[: bisect_right(known, entry.since, key=itemgetter(0))]
         parts = entry.location.split("/")
         if cause in gone or any(_has_reached(root, parts, cause.split("/")) for _, root in before):
-            gone.add(entry.location)
-            if entry.is_settled:
+            followed.add(entry.location)
+            if entry.is_settled and entry.location not in gone:
                 insort(known, (entry.position, parts))
-    return gone
+            gone.add(entry.location)
+    return Aftermath(gone, followed)
 
 
 def _has_reached(root: list[str], entry: list[str], cause: list[str]) -> bool:

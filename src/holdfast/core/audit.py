@@ -20,6 +20,9 @@ ROUTINE = ("claimed", "suspended", "woken", "parked", "heartbeat")
 TRIM_EVERY = 50
 """Where that costs something, the rest is cleared away only after so many more."""
 
+KEY_REUSED = "key_reused"
+"""The fact that another run has taken over the key of an ended one."""
+
 REQUEST = "request"
 """Where a fact names the request that it goes back to: only what somebody asked for has one."""
 
@@ -83,6 +86,11 @@ def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditF
             return of_control(after.id, "woken", request, now, by="hand")
         case _:
             assert_never(request)
+
+
+def of_key_reuse(run_id: str, key: str, by: str, now: Micros) -> AuditFact:
+    """The key of an ended run went over to another one."""
+    return AuditFact(run_id=run_id, event=KEY_REUSED, at=now, data={"key": key, "by": by})
 
 
 def of_fork(source: Run, request: Fork, now: Micros) -> tuple[AuditFact, AuditFact]:

@@ -13,6 +13,9 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Reply, Value, Wait
 from holdfast.core.states import RunState
 
+REOPENED_AT_ONCE = 1_000
+"""So many children are reopened with their parent in one transaction at most, so that none is too long."""
+
 
 class Hold(Value, frozen=True, kw_only=True, tag=True):
     """The holder goes on."""
@@ -197,10 +200,14 @@ class Rewind(Value, frozen=True, kw_only=True, tag=True):
 
 
 class Recover(Value, frozen=True, kw_only=True, tag=True):
-    """Give a run that failed, was cancelled or is blocked another chance at what it failed at."""
+    """Give a run that failed, was cancelled or is blocked another chance at what it failed at.
+
+    At most `limit` of its children, and their children, are reopened in one transaction; the run itself comes last.
+    """
 
     id: str
     force: bool = False
+    limit: int = REOPENED_AT_ONCE
 
 
 class Fork(Value, frozen=True, kw_only=True, tag=True):

@@ -85,7 +85,9 @@ def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
     seen.add(id(error))
     if isinstance(error, (StepFailed, WaitTimeout, ChildFailed)):
         yield error.location
-    parts: list[BaseException | None] = [error.__cause__ or error.__context__]
+    is_of_operations = isinstance(error, (WorkflowError, BaseExceptionGroup))
+    # An operation that fails while code handles an earlier failure: that one was caught, and stays so.
+    parts: list[BaseException | None] = [error.__cause__ or (None if is_of_operations else error.__context__)]
     if isinstance(error, BaseExceptionGroup):
         parts += error.exceptions
     if isinstance(error, (JoinFailed, RaceFailed)):

@@ -38,7 +38,7 @@ class RunOptions(Value, frozen=True, kw_only=True):
 
     `max_run` counts from the start time and `max_suspend` from each suspension; either ends the run as cancelled.
     `undelivered` says what becomes of messages nobody received. `seed` is the run whose chance a fork repeats.
-    `trace` is the `traceparent` of whoever started it.
+    `trace` is the `traceparent` of whoever started it. `map_limit` is how many children of one `map` run at once.
     """
 
     max_run: Micros | None = None
@@ -46,6 +46,7 @@ class RunOptions(Value, frozen=True, kw_only=True):
     undelivered: Undelivered = "discard"
     seed: str | None = None
     trace: str | None = None
+    map_limit: int | None = None
 
 
 DEFAULT_OPTIONS = RunOptions()

@@ -480,10 +480,11 @@ class Store(Reader, Protocol):
         """
         ...
 
-    async def control(self, run_id: str, request: Control) -> bool:
-        """Carry out a person's wish. False if there was nothing to change.
+    async def control(self, run_id: str, request: Control) -> bool | None:
+        """Apply a control request. False if nothing changed, None if a recovery has to be continued: repeat it.
 
-        `RunNotFound` for an unknown run, and for one that was deleted.
+        A recovery reopens the children of the run first, no more than `limit` in one transaction. `RunNotFound` for an
+        unknown run, and for one that was deleted.
         """
         ...
 

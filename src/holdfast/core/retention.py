@@ -21,20 +21,21 @@ DELETED_RETENTION: Micros = DAY
 """How long a run that was deleted is kept, out of sight."""
 
 PARENT_PATIENCE: Micros = DAY
-"""A run whose parent lives is looked at again after so long."""
+"""A run that is kept for its parent is looked at again after so long."""
 
 ROWS_PER_RUN = 20
 """So many rows a bite may remove for each run it was asked for; a run that has more of them takes several bites."""
 
 
-def verdict(
-    run: Run, *, retention: Micros, is_parent_live: bool, now: Micros
-) -> Literal["purge", "wait for parent", "wait for type"]:
+Verdict = Literal["purge", "wait for parent", "wait for type"]
+
+
+def verdict(run: Run, *, retention: Micros, is_kept_for_parent: bool, now: Micros) -> Verdict:
     """What becomes of an ended run that was found to be due. `retention` is that of its type."""
     is_by_type = run.retention is None and run.deleted_at is None
     if is_by_type and (run.finished_at is None or run.finished_at > now - retention):
         return "wait for type"  # it waited for its parent, and its type was given more time meanwhile
-    return "wait for parent" if is_parent_live else "purge"
+    return "wait for parent" if is_kept_for_parent else "purge"
 
 
 def deferred(run: Run, why: Literal["wait for parent", "wait for type"], now: Micros) -> Run:

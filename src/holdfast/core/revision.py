@@ -1,7 +1,7 @@
 """A revision: how a person changes the history of a run. Pure decisions; stores carry them out.
 
-`rewind` forgets everything from a location on, `recover` only what the run failed at, `fork` gives another run
-the beginning. What was forgotten did happen: messages it took become unread, children it started are cancelled.
+`rewind` forgets everything from a location on, `fork` gives another run the beginning; `recovery` has the third way.
+What was forgotten did happen: messages it took become unread, children it started are cancelled.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit, received, rules
-from holdfast.core.aftermath import FACTS, aftermath, cancelled_children, is_beside
+from holdfast.core.aftermath import cancelled_children
 from holdfast.core.checkpoint import Fork, Recover, Rewind
 from holdfast.core.clock import Micros
+from holdfast.core.entries import (
+    EVENTS_LOCATION,
+    PRUNED,
+    beginning,
+    check_pruned,
+    end_of,
+    is_after,
+    is_bookkeeping,
+    is_done,
+    is_undoing,
+    latest_fact,
+    undone,
+    unsettled,
+)
 from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
 from holdfast.core.location import is_within, iterations_around
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryKind, EntryState, Run, RunOptions, Value, WaitKind
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after
 from holdfast.core.states import RunState
-
-EVENTS_LOCATION = "~events"
-"""Which events a run has had, where the entries that tell it were pruned."""
-
-BOOKKEEPING = frozenset({EVENTS_LOCATION, ROUNDS_LOCATION})
-"""Entries that the engine keeps for itself. They have no position, and no revision drops them."""
-
-UNDO_PREFIX = "~undo/"
-PRUNED = "pruned"
-"""The `ref` of a loop's mark before which iterations were pruned."""
 
 _SHOWN = 20
 
@@ -40,6 +44,7 @@ class Revision(Value, frozen=True, kw_only=True):
     `dropped` are locations, `reset` entries to be written over what stands there, `unread` what goes back into the
     inbox, without numbers. `cancelled` are children to be cancelled and detached, `attached` those that are to tell
     of their end again, with the location at which they are awaited. `is_from_start`: time begins anew as well.
+    `reason` is why a run rolls back that goes on with it.
     """
 
     dropped: tuple[str, ...] = ()
@@ -48,6 +53,7 @@ class Revision(Value, frozen=True, kw_only=True):
     cancelled: tuple[str, ...] = ()
     attached: dict[str, str] = {}
     is_from_start: bool = False
+    reason: ErrorRecord | None = None
 
 
 class Revised(Value, frozen=True, kw_only=True):
@@ -76,23 +82,22 @@ def open_children(entries: Iterable[Entry]) -> tuple[str, ...]:
     return tuple(e.ref for e in entries if e.kind is EntryKind.CHILD and not e.is_settled and e.ref is not None)
 
 
-def revise(
+def revised(
     run: Run,
-    entries: Sequence[Entry],
     inbox: Iterable[Arrival],
-    children: Mapping[str, Run],
+    revision: Revision,
     request: Rewind | Recover,
-    *,
     now: Micros,
+    *,
+    parent_location: str | None,
 ) -> Revised:
-    """What a rewind or recovery makes of a run; `children` are the open ones that there are."""
-    check_free(run, is_forced=request.force)
+    """The run after a rewind or recovery, which its parent knows at this location, if at all."""
     if isinstance(request, Rewind):
-        revision = rewind(run, entries, request.location, children, now)
-        event, data = "rewound", {"location": request.location}
+        fact = audit.of_control(
+            run.id, "rewound", request, now, location=request.location, dropped=len(revision.dropped)
+        )
     else:
-        revision = recover(run, entries, children, now)
-        event, data = "recovered", {}
+        fact = audit.of_control(run.id, "recovered", request, now, dropped=len(revision.dropped))
     # With new numbers, as nobody has seen this inbox yet: what was read comes first again.
     left = (one for one in inbox if not (one.kind is WaitKind.CHILD and one.name in revision.cancelled))
     unread = tuple(
@@ -100,14 +105,13 @@ def revise(
         for number, arrival in enumerate((*revision.unread, *left), start=run.arrivals + 1)
     )
     if isinstance(request, Recover) and run.rollback is not None:
-        why = next((entry.error for entry in entries if entry.kind is EntryKind.ROLLBACK), run.error)
-        after = replace(rules.undoing_again(run, now), error=why)
+        after = replace(rules.undoing_again(run, now), error=revision.reason or run.error)
     else:
-        after = rules.reopened(run, now, is_from_start=revision.is_from_start)
+        after = rules.reopened(run, now, parent_location=parent_location, is_from_start=revision.is_from_start)
     return Revised(
         run=replace(after, arrivals=run.arrivals + len(unread)),
         inbox=unread,
-        fact=audit.of_control(run.id, event, request, now, **data, dropped=len(revision.dropped)),
+        fact=fact,
         dropped=revision.dropped,
         reset=revision.reset,
         cancelled=revision.cancelled,
@@ -115,11 +119,22 @@ def revise(
     )
 
 
-def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[str, Run], now: Micros) -> Revision:
-    """Forget the entry at a location and everything that came later. In a loop, the whole loop is forgotten."""
+def rewind(
+    run: Run,
+    entries: Sequence[Entry],
+    location: str,
+    children: Mapping[str, Run],
+    now: Micros,
+    *,
+    told: Container[str] = (),
+) -> Revision:
+    """Forget the entry at a location and everything that came later. In a loop, the whole loop is forgotten.
+
+    `children` are the open ones that there are, `told` those whose ends are in the inbox.
+    """
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, location)
-    cut = _beginning(target)
+    cut = beginning(target)
     loop = _enclosing_loop(target)
     if loop is not None:
         members = [entry for entry in entries if is_within(entry.location, loop)]
@@ -128,51 +143,21 @@ def rewind(run: Run, entries: Sequence[Entry], location: str, children: Mapping[
                 f"{location!r} belongs to the loop {loop!r}, whose first iterations are pruned; it can only be rewound "
                 "to a location outside of it"
             )
-        cut = min(_beginning(member) for member in members)
+        cut = min(beginning(member) for member in members)
     # What was undone is not done any more, whatever the history says.
-    cut = min((cut, *(by_location[at].position for at in _undone(entries) if at in by_location)))
-    _check_pruned(target, cut, entries)
-    gone = [entry for entry in entries if entry is target or _is_after(entry, cut) or _is_undoing(entry)]
-    revision = _with_rounds(_revision(run, entries, gone, children, cut=cut, anew={location}), entries, now)
-    return _restamped(revision, entries, cut - 1, now)
-
-
-def recover(run: Run, entries: Sequence[Entry], children: Mapping[str, Run], now: Micros) -> Revision:
-    """Forget what the run failed at and what followed from it, and all since the first thing that it has undone."""
-    if run.state not in (RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED):
-        raise InvalidRequest(
-            f"run {run.id} is {run.state.value}; only a run that failed, was cancelled or is blocked is recovered, "
-            "any other can be rewound"
-        )
-    if run.rollback is not None:  # it goes on undoing
-        return Revision(dropped=tuple(e.location for e in entries if e.kind is EntryKind.UNDO and not _is_done(e)))
-    by_location = {entry.location: entry for entry in entries}
-    at_fault = [by_location[at] for at in _locations(run.error) if at in by_location]
-    faults = [entry for entry in at_fault if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
-    undone = [by_location[at] for at in _undone(entries) if at in by_location]
-    anew = aftermath(faults, entries, children)
-    forgotten = {mark.location for mark in _marks_past([entry.location for entry in (*faults, *undone)], entries)}
-    forgotten |= anew
-    cut = 0
-    if undone:
-        # What came after something that was undone relied on it, or would be told before it could be done again.
-        first = min(undone, key=lambda entry: entry.position)
-        cut = first.position
-        _check_pruned(first, cut, entries, instead="what was undone there cannot be done again, start another run")
-        forgotten |= {entry.location for entry in entries if _is_after(entry, cut)}
-    gone = [entry for entry in entries if entry.location in forgotten or _is_undoing(entry)]
-    revision = _with_rounds(_revision(run, entries, gone, children, cut=cut, anew=anew), entries, now)
-    dropped = [by_location[at] for at in revision.dropped]
-    since = [entry.since for entry in dropped if entry.kind is not EntryKind.LOOP and not _is_undoing(entry)]
-    return _restamped(revision, entries, min(since), now) if since else revision
+    cut = min((cut, *(by_location[at].position for at in undone(entries) if at in by_location)))
+    check_pruned(target, cut, entries)
+    gone = [entry for entry in entries if entry is target or is_after(entry, cut) or is_undoing(entry)]
+    revision = _revision(run, entries, gone, children, cut=cut, anew=location, told=told)
+    return restamped(with_rounds(revision, entries, now), entries, cut - 1, now)
 
 
 def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tuple[Run, tuple[Entry, ...]]:
     """The run that a fork makes, and its history. What it copies is not its own to undo."""
     by_location = {entry.location: entry for entry in entries}
     target = _found(by_location, request.location)
-    cut = _beginning(target)
-    kept = [entry for entry in entries if not _is_after(entry, cut) and (entry.is_settled or _is_bookkeeping(entry))]
+    cut = beginning(target)
+    kept = [entry for entry in entries if not is_after(entry, cut) and (entry.is_settled or is_bookkeeping(entry))]
     _check_forkable(target, cut, entries, kept)
     history = {entry.location: replace(entry, has_undo=False) for entry in kept}
     for location, value in request.patch.items():
@@ -182,7 +167,7 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
                 f"{_listed(list(history)) or 'nothing at all'}"
             )
         history[location] = _patched(history[location], value)
-    latest = _latest_fact(history.values(), cut - 1)
+    latest = latest_fact(history.values(), cut - 1)
     if latest is not None:
         history[latest.location] = replace(latest, retry_at=now)
     forked = Run(
@@ -218,12 +203,12 @@ def _check_forkable(target: Entry, cut: int, entries: Sequence[Entry], kept: Seq
     children = [e for e in entries if e.kind is EntryKind.CHILD and e is not target]
     if is_open := [e.location for e in children if e.since < cut <= (e.position or cut)]:
         raise InvalidRequest(f"{where} the children {_listed(is_open)} are open; a fork cannot share them")
-    if undone := sorted(set(_undone(entries)).intersection(entry.location for entry in kept)):
+    if was_undone := sorted(set(undone(entries)).intersection(entry.location for entry in kept)):
         raise InvalidRequest(
-            f"before {target.location!r} {_listed(undone)} was undone, so a fork would not find what it did; "
+            f"before {target.location!r} {_listed(was_undone)} was undone, so a fork would not find what it did; "
             "recover the run, or fork it at an earlier location"
         )
-    _check_pruned(target, cut, entries)
+    check_pruned(target, cut, entries)
 
 
 def _revision(
@@ -232,10 +217,11 @@ def _revision(
     gone: Sequence[Entry],
     children: Mapping[str, Run],
     *,
-    cut: int = 0,
-    anew: Container[str] = (),
+    cut: int,
+    anew: str,
+    told: Container[str],
 ) -> Revision:
-    """What it means that entries are gone; those at `anew` wholly.
+    """What it means that entries are gone; that at `anew` wholly.
 
     Of another child that was started before the cut only the end is forgotten, unless that came of what is gone.
     """
@@ -248,18 +234,18 @@ def _revision(
     restarted = {entry.location for entry in cancelled_children(entries, forgotten, children)}
     for entry in sorted(gone, key=lambda one: one.position):
         is_child = entry.kind is EntryKind.CHILD
-        is_anew = entry.since >= cut or entry.location in anew or entry.location in restarted
+        is_anew = entry.since >= cut or entry.location == anew or entry.location in restarted
         if is_child and entry.is_settled and not is_anew:
-            reset.append(_unsettled(entry))
-            unread.append(_end_of(run, entry))
+            reset.append(unsettled(entry))
+            unread.append(end_of(run, entry))
             continue
         dropped.append(entry.location)
         if is_child:
             cancelled.append(entry.ref or "")
-        elif entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and _is_done(entry):
+        elif entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and is_done(entry):
             unread += [one.arrival(entry.kind, 0) for one in received.received_in(entry)]
-    for entry in entries:
-        if entry.kind is not EntryKind.CHILD or entry.is_settled or entry.location in forgotten:
+    for entry in _open_entries(entries, children, told):
+        if entry.location in forgotten:
             continue
         child = children.get(entry.ref or "")
         if child is None or entry.location in restarted or rules.is_cancelled_as(child, rules.CLOSING):
@@ -269,7 +255,7 @@ def _revision(
             unread.append(rules.child_end(child, 0, child.finished_at or 0))
         elif run.state.is_end:
             attached[child.id] = entry.location
-    reset += [_rewound(entry, unread) for entry in entries if entry.location == EVENTS_LOCATION]
+    reset += [rewound(entry, unread) for entry in entries if entry.location == EVENTS_LOCATION]
     return Revision(
         dropped=tuple(dropped),
         reset=tuple(reset),
@@ -279,30 +265,24 @@ def _revision(
     )
 
 
-def _with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Revision:
+def _open_entries(entries: Iterable[Entry], children: Mapping[str, Run], told: Container[str]) -> Iterator[Entry]:
+    """The children whose end is not recorded, but for those that are gone and have told their end."""
+    for entry in entries:
+        is_open = entry.kind is EntryKind.CHILD and not entry.is_settled
+        if is_open and (entry.ref in children or entry.ref not in told):
+            yield entry
+
+
+def with_rounds(revision: Revision, entries: Iterable[Entry], now: Micros) -> Revision:
     """Count the completed undos, which every revision but that of a run that goes on undoing drops."""
-    undone = list(_undone(entries))
-    if not undone:
+    was_undone = list(undone(entries))
+    if not was_undone:
         return revision
     known = next((entry for entry in entries if entry.location == ROUNDS_LOCATION), None)
-    return replace(revision, reset=(*revision.reset, rounds_after(known, undone, now)))
+    return replace(revision, reset=(*revision.reset, rounds_after(known, was_undone, now)))
 
 
-def _restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micros) -> Revision:
-    """Let time go on from now after the last fact up to a position, so that what is awaited again has its full time."""
-    gone = {*revision.dropped, *(entry.location for entry in revision.reset)}
-    latest = _latest_fact((entry for entry in entries if entry.location not in gone), last)
-    if latest is None:
-        return replace(revision, is_from_start=True)
-    return replace(revision, reset=(*revision.reset, replace(latest, retry_at=now)))
-
-
-def _latest_fact(entries: Iterable[Entry], last: int) -> Entry | None:
-    facts = [entry for entry in entries if entry.kind in FACTS and 0 < entry.position <= last]
-    return max(facts, key=lambda entry: entry.position, default=None)
-
-
-def _rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
+def rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
     """The record of which events a run has had, without those that are unread again."""
     had = msgspec.json.decode(cursors.result or "{}", type=dict[str, int])
     for arrival in unread:
@@ -311,43 +291,21 @@ def _rewound(cursors: Entry, unread: Iterable[Arrival]) -> Entry:
     return replace(cursors, result=msgspec.json.encode(had, order="sorted").decode())
 
 
-def _end_of(run: Run, entry: Entry) -> Arrival:
-    """The end of a child as it arrived before it was recorded."""
-    error = entry.error
-    state = RunState.SUCCEEDED
-    if not _is_done(entry):
-        state = RunState.CANCELLED if error is not None and rules.is_cancellation(error) else RunState.FAILED
-    scope = entry.location.rpartition("/")[0]
-    return Arrival(
-        number=0,
-        kind=WaitKind.CHILD,
-        name=entry.ref or "",
-        at=entry.finished_at or 0,
-        payload=entry.result,
-        state=state,
-        error=error,
-        group=f"{run.id}/{scope}" if scope else None,
-    )
+def restamped(revision: Revision, entries: Iterable[Entry], last: int, now: Micros) -> Revision:
+    """Let time go on from now after the last fact up to a position, so that what is awaited again has its full time."""
+    gone = {*revision.dropped, *(entry.location for entry in revision.reset)}
+    latest = latest_fact((entry for entry in entries if entry.location not in gone), last)
+    if latest is None:
+        return replace(revision, is_from_start=True)
+    return replace(revision, reset=(*revision.reset, replace(latest, retry_at=now)))
 
 
 def _found(by_location: Mapping[str, Entry], location: str) -> Entry:
     entry = by_location.get(location)
-    if entry is None or _is_bookkeeping(entry) or _is_undoing(entry):
-        there = [one.location for one in by_location.values() if not (_is_bookkeeping(one) or _is_undoing(one))]
+    if entry is None or is_bookkeeping(entry) or is_undoing(entry):
+        there = [one.location for one in by_location.values() if not (is_bookkeeping(one) or is_undoing(one))]
         raise InvalidRequest(f"the run has no entry at {location!r}; it has {_listed(there) or 'none at all'}")
     return entry
-
-
-def _beginning(entry: Entry) -> int:
-    """The first position that is not before an entry."""
-    return entry.position if entry.is_settled else entry.since + 1
-
-
-def _is_after(entry: Entry, cut: int) -> bool:
-    """Whether an entry was settled at or after a position or, if it is not settled, asked for after it."""
-    if _is_bookkeeping(entry):
-        return False
-    return entry.position >= cut if entry.is_settled else entry.since >= cut
 
 
 def _enclosing_loop(entry: Entry) -> str | None:
@@ -357,81 +315,9 @@ def _enclosing_loop(entry: Entry) -> str | None:
     return entry.location if entry.kind is EntryKind.LOOP else None
 
 
-def _loops(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """The marks of each loop, its end among them, by position."""
-    loops: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda one: one.position):
-        if entry.kind is EntryKind.LOOP:
-            *outer, last = entry.location.split("/")
-            loop = "/".join(outer) if last.startswith("~") else entry.location
-            loops.setdefault(loop, []).append(entry)
-    return loops
-
-
-def _check_pruned(
-    target: Entry,
-    cut: int,
-    entries: Iterable[Entry],
-    *,
-    instead: str = "choose a later location, or one before the loop",
-) -> None:
-    """Refuse to go back to where a loop was in the middle of iterations of which nothing is left."""
-    for loop, marks in _loops(entries).items():
-        is_pruned = marks[-1].ref == PRUNED and marks[0].position >= cut
-        if is_pruned and (is_within(target.location, loop) or is_beside(target.location, loop)):
-            raise InvalidRequest(
-                f"at {target.location!r} the loop {loop!r} was in iterations that are pruned; {instead}"
-            )
-
-
-def _marks_past(locations: Iterable[str], entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The marks of loops that would keep their code from coming to these locations again: it begins at the first."""
-    for loop, marks in _loops(entries).items():
-        inside = [at.removeprefix(f"{loop}/~") for at in locations if at.startswith(f"{loop}/~")]
-        if not inside:
-            continue
-        earliest = min(int(at.partition("/")[0]) for at in inside)
-        numbers = {int(mark.location.rpartition("~")[2]): mark for mark in marks if mark.location != loop}
-        yield from (mark for mark in marks if mark.location == loop)
-        if numbers and min(numbers) > earliest:
-            if marks[-1].ref == PRUNED:
-                raise InvalidRequest(
-                    f"iteration {earliest} of the loop {loop!r} has to be done again, but what came after it is "
-                    "pruned; start another run instead"
-                )
-            yield from numbers.values()
-
-
-def _undone(entries: Iterable[Entry]) -> Iterator[str]:
-    """The locations of what was undone."""
-    return (e.location.removeprefix(UNDO_PREFIX) for e in entries if e.kind is EntryKind.UNDO and _is_done(e))
-
-
-def _is_done(entry: Entry) -> bool:
-    return entry.state is EntryState.DONE
-
-
-def _is_undoing(entry: Entry) -> bool:
-    return entry.kind in (EntryKind.UNDO, EntryKind.ROLLBACK)
-
-
-def _is_bookkeeping(entry: Entry) -> bool:
-    return entry.location in BOOKKEEPING
-
-
-def _unsettled(entry: Entry) -> Entry:
-    return replace(entry, state=EntryState.STARTED, position=0, attempts=0, result=None, error=None, finished_at=None)
-
-
-def _locations(error: ErrorRecord | None) -> Iterator[str]:
-    while error is not None:
-        yield from error.locations
-        error = error.cause
-
-
 def _patched(entry: Entry, value: str) -> Entry:
     """An entry with another result, as if it had succeeded with it."""
-    if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and _is_done(entry):
+    if entry.kind in (EntryKind.MESSAGE, EntryKind.EVENT) and is_done(entry):
         return replace(entry, result=received.patched(entry, value))
     if entry.kind in (EntryKind.STEP, EntryKind.TX, EntryKind.CHILD, EntryKind.VERSION):
         return replace(entry, state=EntryState.DONE, result=value, error=None)

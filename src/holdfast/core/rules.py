@@ -467,11 +467,11 @@ def roused(run: Run, waits: Iterable[Wait], now: Micros) -> Run | None:
     return None if after is run or after.ready_at == run.ready_at else after
 
 
-def reopened(run: Run, now: Micros, *, is_from_start: bool = False) -> Run:
+def reopened(run: Run, now: Micros, *, parent_location: str | None, is_from_start: bool = False) -> Run:
     """The run, ready to go on from a history that was changed. Whoever held it is fenced off.
 
-    One that had ended has told its parent so already, and does not tell it again. Its time, `max_run`, begins anew;
-    `is_from_start`: so does what its code takes for the time.
+    `parent_location` is where its parent knows it, if it does. Its time, `max_run`, begins anew; `is_from_start`: so
+    does what its code takes for the time.
     """
     start_at = max(now, run.start_at)
     free = replace(
@@ -489,7 +489,7 @@ def reopened(run: Run, now: Micros, *, is_from_start: bool = False) -> Run:
         first_claimed_at=None if is_from_start else run.first_claimed_at,
         python=None if is_from_start else run.python,
         attempt=run.attempt + 1,
-        parent_location=None if run.state.is_end else run.parent_location,
+        parent_location=parent_location,
     )
     return _let_go(free, RunState.PENDING, now, ready_at=start_at)
 

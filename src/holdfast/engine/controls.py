@@ -52,7 +52,11 @@ class Controls(Door):
         return await self._reopen(run_id, Rewind(id=new_id(), location=location, force=force))
 
     async def recover(self, run_id: str, *, force: bool = False) -> bool:
-        """Give a run that failed, was cancelled or is blocked another chance at what it failed at."""
+        """Give a run that failed, was cancelled or is blocked another chance at what it failed at. False for any other.
+
+        Its children that failed, or were cancelled with it, are reopened first. `KeyConflict` if another run has its
+        key by now. Repeating a call that raised continues it.
+        """
         return await self._reopen(run_id, Recover(id=new_id(), force=force))
 
     async def fork(
@@ -93,7 +97,10 @@ class Controls(Door):
     async def _control(self, run_id: str, request: Control) -> bool:
         check_string(run_id, "run_id")
         await self.opened()
-        is_changed = await self.store.control(run_id, request)
+        is_begun = False
+        while (is_changed := await self.store.control(run_id, request)) is None:
+            is_begun = True  # so many children were reopened as fit into one transaction, and there are more
+        is_changed = is_changed or is_begun
         if is_changed and self.signals.is_used:
             await self._tell(run_id, request)
         return is_changed

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerInfo
 from holdfast.core.ports import Details, Reader, SlotUse
-from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
 from holdfast.engine.routing import alive, is_handled

@@ -125,7 +125,11 @@ class RunHandle(Generic[R]):
         return await self._engine.rewind(await self._resolve(), location, force=force)
 
     async def recover(self, *, force: bool = False) -> bool:
-        """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at."""
+        """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at.
+
+        Its children that failed, or were cancelled with it, are reopened first. False if it is in another state,
+        `KeyConflict` if another run has its key by now. Repeating a call that raised continues it.
+        """
         return await self._engine.recover(await self._resolve(), force=force)
 
     async def fork(

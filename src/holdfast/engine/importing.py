@@ -197,7 +197,7 @@ class Import:
             is_resumed = await self._store.control(run_id, Resume(id=IMPORT + pause))
         except RunNotFound:
             return
-        self.report.resumed += is_resumed
+        self.report.resumed += bool(is_resumed)
         self._told("resumed", 1)
 
 

@@ -13,18 +13,18 @@ import msgspec
 
 from holdfast.core.clock import NEVER_SECONDS, SECOND
 from holdfast.core.codec import Codec
+from holdfast.core.entries import EVENTS_LOCATION, UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
-from holdfast.core.revision import EVENTS_LOCATION, UNDO_PREFIX
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
-from holdfast.runner.operation import MISSING, ChildGroup, Operation, Pause, StepCall
+from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Pause, StepCall, asked_since
 from holdfast.runner.registry import Definition
 from holdfast.runner.stepping import Stepping
 from holdfast.runner.version import version_in
@@ -111,7 +111,15 @@ class Asking(Stepping):
             self._history.schedule(operation, recorded)
         elif recorded is not None:
             operation.resume(recorded)
+            if not recorded.attempts and isinstance(operation, ChildEnd):
+                self._note_awaited(recorded)
         self._asked.add(operation, is_recorded=is_recorded)
+
+    def _note_awaited(self, child: Entry) -> None:
+        """The code waits for a child that it has only started: it is recovered with this run, and kept as long."""
+        awaited = msgspec.structs.replace(child, attempts=1)
+        self._history.remember([awaited])
+        self._gains.add(awaited, is_lazy=True)
 
     def _enter_group(self, group: ChildGroup) -> None:
         """Ask for the ends of many children: those recorded are told in their turn, the others are waited for."""
@@ -121,7 +129,8 @@ class Asking(Stepping):
             if recorded.is_settled:
                 self._history.schedule(group, recorded)
             else:
-                group.started[child_id] = recorded
+                since = asked_since(recorded, group.since)
+                group.started[child_id] = msgspec.structs.replace(recorded, since=since)
         self._asked.add(group, is_recorded=not group.started)
 
     def withdraw(self, operation: Operation) -> None:
@@ -143,8 +152,12 @@ class Asking(Stepping):
         event: Event | None = None,
         cancels: Sequence[str] = (),
         reply: Reply | None = None,
+        is_awaited: bool = False,
     ) -> Entry | None:
-        """Do something to the world with the next checkpoint, once. Gives the record if it was done before."""
+        """Do something to the world with the next checkpoint, once. Gives the record if it was done before.
+
+        `is_awaited`: the code waits for the end of the child that it starts.
+        """
         if self.loop.is_evicting or self._history.diverged is not None:
             return None
         recorded = self._history.reach(location, kind)
@@ -160,6 +173,7 @@ class Asking(Stepping):
             kind=kind,
             state=EntryState.STARTED if is_open else EntryState.DONE,
             position=0 if is_open else self._history.next_position(),
+            attempts=int(is_awaited),
             started_at=self.stamp,
             finished_at=None if is_open else self.stamp,
             ref=ref,

@@ -56,13 +56,14 @@ def check_limit(limit: object) -> None:
         raise InvalidRequest(f"limit={limit!r}: so many children run at once, at least 1, or None for all")
 
 
-def child_options(options: ChildOptions) -> RunOptions:
+def child_options(options: ChildOptions, map_limit: int | None) -> RunOptions:
     """What was said about a child that stays as it is for its whole life."""
-    return run_options(
+    chosen = run_options(
         max_run=options.get("max_run"),
         max_suspend=options.get("max_suspend"),
         undelivered=options.get("undelivered", "discard"),
     )
+    return chosen if map_limit is None else replace(chosen, map_limit=map_limit)
 
 
 class Done:
@@ -95,10 +96,10 @@ class Child(Generic[R]):
         self.intent = intent
         self.id = intent.id
 
-    def create(self, *, is_parked: bool = False, limit: int | None = None) -> None:
+    def create(self, *, is_awaited: bool = False, is_parked: bool = False, limit: int | None = None) -> None:
         """Have the child created by the next checkpoint, unless it was in an earlier turn."""
         intent = replace(self.intent, is_parked=is_parked, limit=limit) if is_parked or limit else self.intent
-        recorded = self._turn.command(EntryKind.CHILD, self.location, ref=self.id, child=intent)
+        recorded = self._turn.command(EntryKind.CHILD, self.location, ref=self.id, child=intent, is_awaited=is_awaited)
         if recorded is not None and recorded.ref is not None:
             self.id = recorded.ref
 

@@ -239,7 +239,7 @@ class Context(Receiving):
         return self._call(self._child(workflow, args, {"on_close": "cancel"} | options))
 
     async def _call(self, child: Child[Any]) -> Any:
-        child.create()
+        child.create(is_awaited=True)
         return await child.result(cancels=child.intent.on_close == "cancel")
 
     def _child(self, workflow: Any, args: tuple[Any, ...], options: ChildOptions) -> Child[Any]:
@@ -249,7 +249,13 @@ class Context(Receiving):
         return self._child_at(location, what, options)
 
     def _child_at(
-        self, location: str, what: tuple[str, str, Codec[Any]], options: ChildOptions, place: int | None = None
+        self,
+        location: str,
+        what: tuple[str, str, Codec[Any]],
+        options: ChildOptions,
+        *,
+        place: int | None = None,
+        limit: int | None = None,
     ) -> Child[Any]:
         type, payload, codec = what
         origin = location if place is None else location.rpartition("/")[0]
@@ -265,7 +271,7 @@ class Context(Receiving):
             parent_location=location,
             on_close=check_on_close(options.get("on_close", "abandon")),
             retention=check_length(options.get("retention"), "retention"),
-            options=child_options(options),
+            options=child_options(options, limit),
         )
         return Child(self, intent, location, codec)
 
@@ -284,7 +290,8 @@ class Context(Receiving):
         default = workflow if isinstance(workflow, str) else getattr(workflow, "type", "map")
         location = self._locate(check_name(chosen.get("name") or default, "name of a map"))
         children = [
-            self._child_at(f"{location}/{place}", what, chosen, place) for place, what in enumerate(described_items)
+            self._child_at(f"{location}/{place}", what, chosen, place=place, limit=limit)
+            for place, what in enumerate(described_items)
         ]
         return ChildMap(self._turn, location, children, limit).run()
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
+from holdfast.core.entries import BOOKKEEPING
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
-from holdfast.core.revision import BOOKKEEPING
 from holdfast.runner import divergence
 from holdfast.runner.asked import Asked
 from holdfast.runner.iterations import Iterations
@@ -43,7 +43,8 @@ class History:
             for e in entries
             if (e.is_settled or e.state is EntryState.STARTED) and e.location not in BOOKKEEPING
         }
-        self._tried = {e.location for e in entries if e.state is EntryState.RETRYING}
+        # A child that is `retrying` is there to be found, should the code come there again after a recovery.
+        self._tried = {e.location for e in entries if e.state is EntryState.RETRYING and e.kind is not EntryKind.CHILD}
         self._told: set[str] = set()
         # Settled entries that the code has not been told, the lowest position last; those told are dropped when met.
         settled = [entry for entry in entries if entry.is_settled]

@@ -49,13 +49,13 @@ class ChildMap:
             # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
             # between can hand its slot on only to one that is there.
             for child in self._children[self._limit :]:
-                child.create(is_parked=True)
+                child.create(is_awaited=True, is_parked=True)
             for child in self._children[: self._limit]:
-                child.create()
+                child.create(is_awaited=True)
         else:
             # Of children that a rewind has dropped, or a crash left out, only the store knows who has a slot by now.
             for child in self._children:
-                child.create(limit=self._limit)
+                child.create(is_awaited=True, limit=self._limit)
         return [(child.id, child.location) for child in self._children]
 
     def _collect(self, ends: dict[str, Entry]) -> list[Any]:

@@ -380,11 +380,16 @@ class ChildEnd(Operation):
         raise ChildFailed(self.child_id, kind, record, self.location)
 
     def resume(self, recorded: Entry) -> None:
-        self.since = recorded.since
+        self.since = asked_since(recorded, self.since)
         self.started_at = recorded.started_at
 
     def wait(self, after: int) -> Wait:
         return Wait(location=self.location, kind=WaitKind.CHILD, since=self.asked_at, names=(self.child_id,))
+
+
+def asked_since(child: Entry, now: int) -> int:
+    """Since when code asks for a child. One that a recovery has kept is asked for anew, when the code comes there."""
+    return now if child.state is EntryState.RETRYING else child.since
 
 
 class ChildGroup(Operation):

@@ -19,10 +19,10 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Block, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.codec import Codec
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, StepFailed
 from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
-from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.runner.context import Context
 from holdfast.runner.operation import Operation, StepCall, UndoCall

@@ -251,7 +251,7 @@ class FaultyStore:
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
 
-    async def control(self, run_id: str, request: Control) -> bool:
+    async def control(self, run_id: str, request: Control) -> bool | None:
         return await self.inner.control(run_id, request)
 
     def serve(self) -> Callable[[], None]:

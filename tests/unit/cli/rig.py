@@ -44,6 +44,11 @@ async def broken(ctx: Context) -> None:
     await ctx.step("charge", refuse)
 
 
+@registry.workflow("shop.parent.v1")
+async def parent(ctx: Context) -> None:
+    await ctx.call(broken)
+
+
 @registry.workflow("shop.event.v1")
 async def event(ctx: Context, topic: str) -> Any:
     return await ctx.wait_event(topic)

@@ -26,7 +26,7 @@ OWN = replace(ENDED, retention=1, purge_at=NOW)
 
 
 @pytest.mark.parametrize(
-    ("run", "retention", "is_parent_live", "expected"),
+    ("run", "retention", "is_kept_for_parent", "expected"),
     [
         (ENDED, DAY, False, "purge"),
         (ENDED, DAY, True, "wait for parent"),
@@ -35,13 +35,12 @@ OWN = replace(ENDED, retention=1, purge_at=NOW)
         (OWN, 2 * DAY, False, "purge"),
         (OWN, 2 * DAY, True, "wait for parent"),
         (deleted(ENDED, NOW - DAY), 2 * DAY, False, "purge"),
-        (deleted(ENDED, NOW - DAY), 2 * DAY, True, "wait for parent"),
     ],
 )
-def test_a_run_goes_when_its_time_has_come_and_its_parent_has_ended(
-    run: Run, retention: int, *, is_parent_live: bool, expected: str
+def test_a_run_goes_when_its_time_has_come_and_its_parent_does_not_need_it(
+    run: Run, retention: int, *, is_kept_for_parent: bool, expected: str
 ) -> None:
-    assert verdict(run, retention=retention, is_parent_live=is_parent_live, now=NOW) == expected
+    assert verdict(run, retention=retention, is_kept_for_parent=is_kept_for_parent, now=NOW) == expected
 
 
 def test_a_run_that_has_to_wait_is_looked_at_again_when_it_may_have_changed() -> None:

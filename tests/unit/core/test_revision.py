@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -11,53 +10,30 @@ from msgspec.structs import replace
 
 from holdfast.core import revision, rules
 from holdfast.core.checkpoint import Fork
-from holdfast.core.errors import ErrorRecord, InvalidRequest, RunBusy
+from holdfast.core.entries import EVENTS_LOCATION, PRUNED
+from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
 from holdfast.core.received import record_of
-from holdfast.core.revision import EVENTS_LOCATION, PRUNED, Revision
+from holdfast.core.recovery import Recovery
+from holdfast.core.revision import Revision
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_after, rounds_in
 from holdfast.core.states import RunState
-
-NOW = 1_000
-RUN = Run(id="run", type="t", state=RunState.FAILED, payload="{}", created_at=0, start_at=0, updated_at=0)
-
-
-def step(location: str, position: int, since: int | None = None, **options: Any) -> Entry:
-    since = max(0, position - 1) if since is None else since
-    fields: dict[str, Any] = {"kind": EntryKind.STEP, "state": EntryState.DONE, "result": "1", "finished_at": position}
-    fields |= {"location": location, "position": position, "since": since} | options
-    return Entry(**fields)
-
-
-def failed(location: str, position: int, since: int | None = None, **options: Any) -> Entry:
-    error = ErrorRecord(type="ValueError", message="no")
-    return step(location, position, since, **{"state": EntryState.FAILED, "result": None, "error": error} | options)
-
-
-def child(location: str, position: int, since: int, **options: Any) -> Entry:
-    state = EntryState.DONE if position else EntryState.STARTED
-    return step(location, position, since, **{"kind": EntryKind.CHILD, "state": state, "ref": location} | options)
-
-
-def mark(location: str, position: int, ref: str | None = None) -> Entry:
-    return step(location, position, kind=EntryKind.LOOP, ref=ref)
-
-
-def undo(location: str, position: int, state: EntryState = EntryState.DONE) -> Entry:
-    return step(f"~undo/{location}", position, 0, kind=EntryKind.UNDO, state=state)
-
-
-def rollback(position: int) -> Entry:
-    return step(rules.ROLLBACK_LOCATION, position, kind=EntryKind.ROLLBACK)
-
-
-def rewind(entries: Sequence[Entry], location: str, run: Run = RUN, **children: Run) -> Revision:
-    return revision.rewind(run, entries, location, children, NOW)
-
-
-def recover(entries: Sequence[Entry], *faults: str, children: Mapping[str, Run] | None = None) -> Revision:
-    error = ErrorRecord(type="StepFailed", message="no", locations=faults)
-    return revision.recover(replace(RUN, error=error), entries, children or {}, NOW)
+from tests.unit.core.a_history import (
+    CANCELLED,
+    NOW,
+    OPEN,
+    RUN,
+    a_child,
+    cancel,
+    child,
+    failed,
+    mark,
+    recover,
+    rewind,
+    rollback,
+    step,
+    undo,
+)
 
 
 def fork(entries: Sequence[Entry], location: str, **patch: str) -> tuple[Run, list[str]]:
@@ -185,14 +161,6 @@ def test_only_what_the_code_did_can_be_rewound_to(location: str) -> None:
 # Open children of a run that is reopened
 
 
-def a_child(state: RunState, reason: str = "", **options: Any) -> Run:
-    error = rules.cancellation(reason) if reason else None
-    return replace(RUN, id="call", state=state, parent_id="run", error=error, **options)
-
-
-OPEN = [step("a", 1), step("b", 2), child("call", 0, 1)]
-
-
 def test_the_end_that_an_ended_run_was_not_told_arrives_now() -> None:
     ended = a_child(RunState.SUCCEEDED, result="7", finished_at=5, parent_location="call")
     (end,) = rewind(OPEN, "b", call=ended).unread
@@ -221,113 +189,9 @@ def test_a_child_that_is_no_more_is_started_anew() -> None:
     assert "call" in rewind(OPEN, "b").dropped
 
 
-# Recovering
-
-
-def test_a_recovery_drops_what_failed_and_what_followed_from_it() -> None:
-    entries = [step("a", 1), failed("b", 2), step("handler", 3), step("before", 4, 1)]
-    assert set(recover(entries, "b").dropped) == {"b", "handler"}
-
-
-def test_a_recovery_keeps_the_branches_that_succeeded() -> None:
-    entries = [
-        failed("join/x/one", 1, 0),
-        step("join/y/one", 2, 0),
-        step("join/y/two", 3, 2),
-        step("join/x/handler", 4, 3),
-        step("+1/task", 5, 0),
-        step("+1/next", 6, 5),
-        step("after", 7, 6),
-    ]
-    assert set(recover(entries, "join/x/one").dropped) == {"join/x/one", "join/x/handler", "after"}
-
-
-def cancel(location: str, position: int, since: int, ref: str | None = None) -> Entry:
-    return step(location, position, since, kind=EntryKind.CANCEL, result=None, ref=ref)
-
-
-def test_a_recovery_drops_what_other_branches_did_because_of_the_failure() -> None:
-    entries = [
-        failed("join/x/one", 1, 0),
-        step("join/y/cleanup", 2, 1),
-        step("join/y/shielded", 3, 0),
-        step("join/y/after_both", 4, 3),
-        step("+1/emit", 5, 1, kind=EntryKind.EMIT),
-        step("join/z/one", 6, 0),
-        step("join/z/two", 7, 6),
-        step("join/z/trying", 0, 2, state=EntryState.RETRYING),
-    ]
-    because = {"join/x/one", "join/y/cleanup", "join/y/after_both", "+1/emit", "join/z/trying"}
-    assert set(recover(entries, "join/x/one").dropped) == because
-
-
-def test_a_recovery_drops_what_a_join_caused_that_told_of_the_failure_late() -> None:
-    entries = [
-        failed("outer/x/inner/a/one", 1, 0),
-        step("outer/x/inner/b/one", 3, 0),
-        step("outer/y/kept", 2, 0),
-        step("outer/y/more", 4, 2),
-        step("outer/y/cleanup", 5, 3),
-    ]
-    dropped = set(recover(entries, "outer/x/inner/a/one").dropped)
-    assert dropped == {"outer/x/inner/a/one", "outer/y/cleanup"}
-
-
-CANCELLED = rules.cancellation(rules.BY_PARENT.reason)
-
-
-def test_a_child_that_was_cancelled_because_of_the_failure_is_started_anew() -> None:
-    entries = [
-        failed("join/x/one", 1, 0),
-        child("join/y/call", 0, 0, ref="call"),
-        cancel("join/y/cancel:call", 2, 1, ref="call"),
-    ]
-    for state in (RunState.CANCELLED, RunState.ROLLING_BACK):
-        run = replace(a_child(state, rules.BY_PARENT.reason), rollback=RunState.CANCELLED)
-        revised = recover(entries, "join/x/one", children={"call": run})
-        assert set(revised.dropped) == {entry.location for entry in entries}
-        assert (revised.cancelled, revised.unread, revised.attached) == (("call",), (), {})
-
-
-def test_a_child_that_had_ended_by_itself_before_the_cancel_keeps_its_end() -> None:
-    entries = [
-        failed("join/x/one", 1, 0),
-        child("join/y/call", 0, 0, ref="call"),
-        cancel("join/y/cancel:call", 2, 1, ref="call"),
-    ]
-    done = a_child(RunState.SUCCEEDED, result="7", finished_at=5)
-    revised = recover(entries, "join/x/one", children={"call": done})
-    assert (set(revised.dropped), revised.cancelled) == ({"join/x/one", "join/y/cancel:call"}, ())
-    assert [arrival.payload for arrival in revised.unread] == ["7"]
-
-
-def test_children_of_a_map_that_the_failure_had_cancelled_are_started_anew_and_no_others() -> None:
-    entries = [
-        child("+1/all#2/0", 1, 0, ref="done"),
-        child("+1/all#2/1", 0, 0, ref="cut off"),
-        child("+1/all/0", 0, 0, ref="cancelled before"),
-        cancel("+1/cancel:all", 2, 1),
-        failed("+2/one", 3, 0),
-        cancel("+1/cancel:all%232", 4, 3),
-    ]
-    cut_off = a_child(RunState.CANCELLED, rules.BY_PARENT.reason)
-    children = {"cut off": cut_off, "cancelled before": cut_off}
-    revised = recover(entries, "+2/one", children=children)
-    assert set(revised.dropped) == {"+1/all#2/1", "+2/one", "+1/cancel:all%232"}
-    assert revised.cancelled == ("cut off",)
-
-
-def test_what_came_of_the_end_of_a_child_that_the_failure_had_cancelled_goes_with_it() -> None:
-    entries = [
-        failed("+1/one", 1, 0),
-        cancel("+2/cancel:call", 2, 1, ref="call"),
-        child("+2/call", 3, 0, ref="call", state=EntryState.FAILED, error=CANCELLED, result=None),
-        step("+2/mourn", 4, 3),
-        step("+3/beside", 5, 0),
-    ]
-    revised = recover(entries, "+1/one")
-    assert set(revised.dropped) == {"+1/one", "+2/cancel:call", "+2/call", "+2/mourn"}
-    assert (revised.cancelled, revised.unread) == (("call",), ())
+def test_a_child_that_is_no_more_and_has_told_its_end_is_not() -> None:
+    run = replace(RUN, state=RunState.SUSPENDED)
+    assert revision.rewind(run, OPEN, "b", {}, NOW, told={"call"}).dropped == ("b",)
 
 
 def test_a_rewind_starts_anew_what_was_cancelled_after_it() -> None:
@@ -345,130 +209,6 @@ def test_a_rewind_starts_anew_what_was_cancelled_after_it() -> None:
     assert set(revised.dropped) == {"~timer", "cancel:a", "cancel:b", "a", "b"}
     assert set(revised.cancelled) == {"a", "b"}
     assert [arrival.name for arrival in revised.unread] == ["c"]
-
-
-def test_a_failure_that_was_caught_and_did_no_harm_stays() -> None:
-    entries = [failed("optional", 1), failed("b", 2)]
-    assert recover(entries, "b").dropped == ("b",)
-
-
-def test_causes_count_as_well() -> None:
-    cause = ErrorRecord(type="StepFailed", message="", locations=("a",))
-    run = replace(RUN, error=ErrorRecord(type="ValueError", message="", cause=cause))
-    assert revision.recover(run, [failed("a", 1)], {}, NOW).dropped == ("a",)
-
-
-def test_a_run_whose_own_code_raised_keeps_everything() -> None:
-    assert recover([step("a", 1)]) == Revision()
-
-
-def test_a_wait_that_timed_out_is_waited_for_again_from_now_on() -> None:
-    late = step("receive", 2, 1, kind=EntryKind.MESSAGE, state=EntryState.TIMED_OUT, result=None)
-    revised = recover([step("a", 1), late, step("beside", 3, 0)], "receive")
-    assert revised.dropped == ("receive",)
-    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
-
-
-def test_what_failed_is_tried_again_from_now_on_so_that_a_time_out_around_it_has_its_full_time() -> None:
-    revised = recover([step("a", 1), step("b", 2, 0), failed("c", 3, 1)], "c")
-    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
-    assert not revised.is_from_start
-    assert recover([failed("a", 1, 0), step("b", 2, 0)], "a").is_from_start
-
-
-def test_a_child_that_is_started_anew_is_awaited_from_now_on() -> None:
-    closed = a_child(RunState.CANCELLED, rules.CLOSING.reason)
-    revised = recover(OPEN, children={"call": closed})
-    assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
-
-
-def test_a_recovery_drops_what_was_undone_and_all_that_came_after_it() -> None:
-    entries = [
-        step("before", 1),
-        step("a", 2, has_undo=True),
-        step("~timer", 3, 0, kind=EntryKind.TIMER),
-        failed("c", 4),
-        rollback(5),
-        undo("a", 6),
-    ]
-    revised = recover(entries, "c")
-    assert set(revised.dropped) == {"a", "~timer", "c", "~rollback", "~undo/a"}
-    assert revised.is_from_start  # the timer has its full time
-
-
-def test_a_recovery_goes_back_to_a_failure_before_what_was_undone_as_well() -> None:
-    entries = [failed("join/x/a", 1, 0), step("join/y/kept", 2, 0), step("join/y/b", 3, 2), rollback(4)]
-    undone = [*entries, undo("join/y/b", 5)]
-    assert set(recover(undone, "join/x/a").dropped) == {"join/x/a", "join/y/b", "~rollback", "~undo/join/y/b"}
-
-
-def test_a_child_started_before_what_was_undone_has_only_its_end_forgotten_unless_that_is_the_failure() -> None:
-    entries = [
-        child("good", 3, 0),
-        child("bad", 4, 0, state=EntryState.FAILED, error=ErrorRecord(type="E", message=""), result=None),
-        step("a", 1, has_undo=True),
-        rollback(5),
-        undo("a", 6),
-    ]
-    revised = recover(entries, "bad")
-    assert (set(revised.dropped), revised.cancelled) == ({"a", "bad", "~rollback", "~undo/a"}, ("bad",))
-    assert [arrival.name for arrival in revised.unread] == ["good"]
-
-
-def test_a_loop_comes_again_to_what_was_undone_in_it() -> None:
-    entries = [
-        mark("loop/~1", 1),
-        step("loop/~1/x", 2, has_undo=True),
-        mark("loop/~2", 3),
-        step("loop/~2/x", 4),
-        mark("loop", 5),
-        failed("b", 6),
-        rollback(7),
-        undo("loop/~1/x", 8),
-    ]
-    dropped = recover(entries, "b").dropped
-    assert set(dropped) == {entry.location for entry in entries[1:]}
-
-
-def test_what_was_undone_beside_a_loop_that_has_pruned_what_it_did_then_cannot_be_done_again() -> None:
-    entries = [
-        step("both/one/a", 5, has_undo=True),
-        mark("both/two/loop/~11", 20, PRUNED),
-        failed("c", 23),
-        rollback(24),
-        undo("both/one/a", 26),
-    ]
-    with pytest.raises(InvalidRequest, match="at 'both/one/a' the loop 'both/two/loop' was in iterations"):
-        recover(entries, "c")
-
-
-def test_a_pruned_loop_that_came_after_what_was_undone_begins_anew() -> None:
-    entries = [step("a", 5, has_undo=True), mark("loop/~11", 20, PRUNED), failed("c", 23), rollback(24), undo("a", 26)]
-    assert set(recover(entries, "c").dropped) == {entry.location for entry in entries}
-
-
-def test_what_was_undone_in_pruned_iterations_cannot_be_done_again() -> None:
-    entries = [
-        step("loop/~1/x", 1, has_undo=True),
-        mark("loop/~11", 20, PRUNED),
-        failed("loop/~11/y", 21),
-        rollback(22),
-        undo("loop/~1/x", 23),
-    ]
-    with pytest.raises(InvalidRequest, match="iteration 1 of the loop 'loop' has to be done again"):
-        recover(entries, "loop/~11/y")
-
-
-def test_a_run_that_is_blocked_while_it_rolls_back_keeps_what_it_has_undone() -> None:
-    run = replace(RUN, state=RunState.BLOCKED, rollback=RunState.FAILED)
-    entries = [step("a", 1), step("b", 2), rollback(3), undo("b", 4), undo("a", 5, EntryState.FAILED)]
-    assert revision.recover(run, entries, {}, NOW) == Revision(dropped=("~undo/a",))
-
-
-@pytest.mark.parametrize("state", sorted(set(RunState) - {RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED}))
-def test_only_what_went_wrong_is_recovered(state: RunState) -> None:
-    with pytest.raises(InvalidRequest, match=f"is {state.value}; only a run that failed"):
-        revision.recover(replace(RUN, state=state), [], {}, NOW)
 
 
 # Rounds
@@ -509,7 +249,8 @@ def test_where_nothing_was_undone_rounds_stay_as_they_are() -> None:
 
 def test_a_run_that_goes_on_undoing_counts_nothing_yet() -> None:
     run = replace(RUN, state=RunState.BLOCKED, rollback=RunState.FAILED)
-    assert revision.recover(run, [*UNDONE, undo("b", 5), undo("a", 6, EntryState.FAILED)], {}, NOW).reset == ()
+    entries = [*UNDONE, undo("b", 5), undo("a", 6, EntryState.FAILED)]
+    assert Recovery(run, entries).revision({}, (), NOW).reset == ()
 
 
 def test_a_fork_copies_the_rounds() -> None:

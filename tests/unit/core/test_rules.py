@@ -78,21 +78,17 @@ def test_a_wake_readies_what_would_go_on_later(run: Run, ready_at: int | None) -
 @pytest.mark.parametrize("state", sorted(RunState))
 def test_a_run_in_any_state_is_reopened_under_a_new_token(state: RunState) -> None:
     run = replace(RUN, state=state, worker="w", crashes=3, rollback=RunState.FAILED, is_pausing=True, finished_at=9)
-    after = rules.reopened(run, NOW)
+    after = rules.reopened(run, NOW, parent_location="call")
+    assert after.parent_location == "call"
     assert (after.state, after.ready_at, after.worker, after.token) == (RunState.PENDING, NOW, None, RUN.token + 1)
     assert (after.crashes, after.rollback, after.is_pausing, after.finished_at) == (0, None, False, None)
 
 
 def test_a_reopened_run_has_its_time_anew() -> None:
-    after = rules.reopened(replace(RUN, state=RunState.CANCELLED, first_claimed_at=7, suspended_at=8), NOW)
+    run = replace(RUN, state=RunState.CANCELLED, first_claimed_at=7, suspended_at=8)
+    after = rules.reopened(run, NOW, parent_location=None)
     assert (after.start_at, after.first_claimed_at, after.suspended_at) == (NOW, 7, None)
-    assert rules.reopened(replace(RUN, first_claimed_at=7), NOW, is_from_start=True).first_claimed_at is None
-
-
-def test_a_reopened_run_that_had_ended_tells_its_parent_nothing() -> None:
-    child = replace(RUN, parent_id="p", parent_location="call")
-    assert rules.reopened(replace(child, state=RunState.FAILED), NOW).parent_location is None
-    assert rules.reopened(replace(child, state=RunState.BLOCKED), NOW).parent_location == "call"
+    assert rules.reopened(run, NOW, parent_location=None, is_from_start=True).first_claimed_at is None
 
 
 def test_a_run_is_suspended_since_its_holder_counts_the_time_it_may_be() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Recover
+from holdfast.core.checkpoint import Recover, Renew
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Reply
@@ -17,15 +17,14 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     TYPE,
+    a_child,
     a_message,
     a_step,
     an_id,
-    an_intent,
     checkpoint_for,
     ended,
     fail,
     held,
-    start,
     write,
 )
 
@@ -75,11 +74,12 @@ async def test_what_the_type_says_counts_at_once(store: SqliteStore, clock: Sett
 async def test_a_child_that_waited_keeps_to_what_its_type_says_by_then(
     store: SqliteStore, clock: SettableClock
 ) -> None:
-    await start(store, an_intent(1))
-    await ended(store, 2, parent_id=an_id(1), type="child")
+    parent = await held(store)
+    await write(store, checkpoint_for(parent, entries=(a_child(2, "child2"),)))
+    await ended(store, 2, RunState.FAILED, parent_id=an_id(1), type="child")
     clock.advance(SECOND)
     await store.prune(10, retention=SECOND)
-    await store.control(an_id(1), Cancel(id="c"))
+    await write(store, checkpoint_for(parent, Renew(payload="{}")))
     await keep(store, "child", 3 * DAY)
     clock.advance(DAY)
 

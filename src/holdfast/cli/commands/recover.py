@@ -14,11 +14,19 @@ from holdfast.engine.info import RunInfo
 
 
 def _unchanged(info: RunInfo) -> str:
-    return f"is {info.state.value}"
+    return f"is {info.state.value}; only a run that failed, was cancelled or is blocked is recovered"
 
 
 _STATES = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
-VERB = Verb("recover", "recovering", "recovered", _unchanged, states=_STATES, of="failed, cancelled or blocked ")
+VERB = Verb(
+    "recover",
+    "recovering",
+    "recovered",
+    _unchanged,
+    states=_STATES,
+    of="failed, cancelled or blocked ",
+    reaches_others=True,
+)
 
 
 @holdfast_command(
@@ -31,6 +39,7 @@ VERB = Verb("recover", "recovering", "recovered", _unchanged, states=_STATES, of
 def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: bool, yes: bool) -> ExitCode:
     """Give runs that failed, were cancelled or are blocked another chance at what they failed at.
 
-    What succeeded is kept; what was undone is done again. The exit code is 6 if a run that was named is no such run.
+    What succeeded is kept; what was undone is done again. Children that failed are recovered with their parent, so
+    parents and children may be named in any order. The exit code is 6 if the one run that was named is no such run.
     """
     return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id))

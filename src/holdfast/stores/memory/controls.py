@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from holdfast.core import audit, retention, revision, rules
 from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
-from holdfast.stores.memory import moves
+from holdfast.stores.memory import moves, revisions
 from holdfast.stores.memory.state import Record, State
 
 
-def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
-    """Carry out a person's wish. Raises before it writes."""
+def control(state: State, run_id: str, request: Control, now: Micros) -> bool | None:
+    """Apply a control request. Raises before it writes."""
     record = state.records.get(run_id)
     if record is None:
         raise RunNotFound(f"there is no run {run_id}")
@@ -27,7 +25,7 @@ def control(state: State, run_id: str, request: Control, now: Micros) -> bool:
     return _carry_out(state, record, request, now)
 
 
-def _carry_out(state: State, record: Record, request: Control, now: Micros) -> bool:
+def _carry_out(state: State, record: Record, request: Control, now: Micros) -> bool | None:
     run = record.run
     match request:
         case Cancel():
@@ -39,7 +37,7 @@ def _carry_out(state: State, record: Record, request: Control, now: Micros) -> b
         case Wake():
             return _change(state, record, rules.roused(run, record.waits, now), request, now)
         case Rewind() | Recover():
-            return _revise(state, record, request, now)
+            return revisions.revise(state, run, request, now)
         case Fork():
             return _fork(state, record, request, now)
         case Delete():
@@ -55,38 +53,6 @@ def _change(state: State, record: Record, after: Run | None, request: Pause | Re
     if after.is_held:
         state.news.arrived.add(after.id)  # so that its holder looks
     return True
-
-
-def _revise(state: State, record: Record, request: Rewind | Recover, now: Micros) -> bool:
-    """Change the history and the inbox of a run. It waits for nothing until its code has asked again."""
-    entries = record.history()
-    children = {id: state.records[id].run for id in revision.open_children(entries) if id in state.records}
-    inbox = tuple(record.inbox.values())
-    revised = revision.revise(record.run, entries, inbox, children, request, now=now)
-    for location in revised.dropped:
-        del record.entries[location]
-    record.entries |= {entry.location: entry for entry in revised.reset}
-    record.inbox = {arrival.number: arrival for arrival in revised.inbox}
-    if record.run.is_held:
-        state.news.taken.add(record.run.id)
-    moves.move(state, record, revised.run, now, revised.fact)
-    record.waits = ()
-    for child_id in revised.cancelled:
-        _part_with(state, child_id, now)
-    for child_id, location in revised.attached.items():
-        child = state.records[child_id]
-        child.run = replace(child.run, parent_location=location)
-    return True
-
-
-def _part_with(state: State, child_id: str, now: Micros) -> None:
-    """Cancel a child of which its parent knows no more, and wants to hear no more."""
-    child = state.records.get(child_id)
-    if child is not None:
-        if not (child.run.state.is_end or rules.is_parked(child.waits)):
-            moves.hand_on_slot(state, child.run, now)
-        child.run = replace(child.run, parent_location=None)
-        moves.cancel(state, child_id, rules.FORGOTTEN, now)
 
 
 def _fork(state: State, record: Record, request: Fork, now: Micros) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, kinship, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
 from holdfast.core.model import AuditFact, Run
@@ -59,11 +59,21 @@ def _bury(state: State, record: Record, now: Micros) -> None:
     state.news.ended.add(run.id)
     if had_slot:
         hand_on_slot(state, run, now)
-    # Without a location it has told its parent of an end already, or of an earlier generation.
-    if run.parent_id is not None and run.parent_location is not None:
-        parent = state.records.get(run.parent_id)
-        if parent is not None:
-            inboxes.deliver(state, parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
+    _tell_parent(state, run, now)
+
+
+def _tell_parent(state: State, run: Run, now: Micros) -> None:
+    """Have the end of a run arrive at its parent. Without a location, that knows it no more."""
+    if run.parent_id is None or run.parent_location is None:
+        return
+    parent = state.records.get(run.parent_id)
+    if parent is None or parent.run.state.is_end:
+        return
+    if kinship.is_reopened(run):
+        recorded, has_unread_end = parent.recorded(run.parent_location), parent.has_end_of(run.id)
+        if not kinship.waits_for(recorded, run, has_unread_end=has_unread_end):
+            return
+    inboxes.deliver(state, parent, rules.child_end(run, parent.run.arrivals + 1, now), now)
 
 
 def _close(state: State, record: Record, now: Micros) -> None:

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from holdfast.core import kinship
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
-from holdfast.core.retention import deferred, verdict
+from holdfast.core.retention import Verdict, deferred, verdict
 from holdfast.stores.memory.state import Record, State
 
 
@@ -42,14 +43,20 @@ def _kept(state: State, run: Run, usual: Micros) -> Micros:
     return usual if rule is None or rule.retention is None else rule.retention
 
 
+def _judged(state: State, run: Run, usual: Micros, now: Micros) -> Verdict:
+    parent = state.records.get(run.parent_id or "")
+    recorded = parent.recorded(run.parent_location or "") if parent is not None else None
+    is_kept = kinship.is_kept_for_parent(recorded, run)
+    return verdict(run, retention=_kept(state, run, usual), is_kept_for_parent=is_kept, now=now)
+
+
 def _purge(state: State, due: Iterable[Record], usual: Micros, now: Micros) -> dict[str, int]:
     """Remove runs with all that belongs to them, but for those that have to wait longer; how many by type."""
     purged: Counter[str] = Counter()
-    for record in due:
+    # All are judged before the first one goes: a child is never removed together with the parent it was kept for.
+    judged = [(record, _judged(state, record.run, usual, now)) for record in due]
+    for record, found in judged:
         run = record.run
-        parent = None if run.parent_id is None else state.records.get(run.parent_id)
-        is_parent_live = parent is not None and not parent.run.state.is_end
-        found = verdict(run, retention=_kept(state, run, usual), is_parent_live=is_parent_live, now=now)
         if found != "purge":
             record.run = deferred(run, found, now)
             continue

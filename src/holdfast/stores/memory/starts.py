@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core import rules
+from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Created, CreatedRun, LeaseRequest
 from holdfast.core.clock import Micros
 from holdfast.core.model import Intent
@@ -32,14 +31,14 @@ def create(state: State, intents: Sequence[Intent], lease: LeaseRequest | None, 
 def create_children(state: State, intents: Sequence[Intent], now: Micros) -> None:
     """Make the children a checkpoint asks for, unless it asked before."""
     fresh = [intent for intent in intents if intent.id not in state.records]
-    for intent in rules.seated(fresh, partial(_taken, state)):
+    for intent in rules.seated(fresh, lambda intent: taken(state, intent.parent_id, intent.group)):
         _add(state, intent, None, now)
 
 
-def _taken(state: State, intent: Intent) -> int:
-    """How many siblings of a run to be made have a slot."""
-    siblings = map(state.records.__getitem__, state.siblings(intent.parent_id or ""))
-    alive = (record for record in siblings if record.run.group == intent.group and not record.run.state.is_end)
+def taken(state: State, parent_id: str | None, group: str | None) -> int:
+    """How many children of a run have a slot of their group."""
+    siblings = map(state.records.__getitem__, state.siblings(parent_id or ""))
+    alive = (record for record in siblings if record.run.group == group and not record.run.state.is_end)
     return sum(not rules.is_parked(record.waits) for record in alive)
 
 
@@ -81,7 +80,7 @@ def _add(state: State, intent: Intent, lease: LeaseRequest | None, now: Micros) 
     run = rules.new_run(intent, now)
     record = state.records[run.id] = Record(run)
     if run.key is not None:
-        _take_key(state, run.key, run.id)
+        _take_key(state, run.key, run.id, now)
     if run.parent_id is not None:
         state.children[run.parent_id].append(run.id)
     if intent.is_parked:
@@ -99,9 +98,10 @@ def _is_free(state: State, type: str) -> bool:
     return rule is None or (rule.is_enabled and not rule.is_limited)
 
 
-def _take_key(state: State, key: str, run_id: str) -> None:
+def _take_key(state: State, key: str, run_id: str, now: Micros) -> None:
     """Give a run a key, and take it from the run that has it."""
     if (holder := state.keys.get(key)) is not None:
         record = state.records[holder]
         record.run = replace(record.run, key=None)
+        state.note(record, audit.of_key_reuse(holder, key, run_id, now))
     state.keys[key] = run_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core import audit, limits, rules
@@ -76,6 +76,10 @@ class Record:
         """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
         return any(rules.accepts(wait, arrival) for arrival in self.inbox.values())
 
+    def has_end_of(self, child_id: str) -> bool:
+        """Whether the end of a child waits in the inbox."""
+        return any(arrival.kind is WaitKind.CHILD and arrival.name == child_id for arrival in self.inbox.values())
+
     def history(self) -> tuple[Entry, ...]:
         """The entries, in the order in which they were settled; the others come last."""
         return tuple(sorted(self.entries.values(), key=lambda e: (not e.is_settled, e.position, e.location)))
@@ -142,6 +146,9 @@ class State:
     def siblings(self, parent_id: str) -> Sequence[str]:
         """All children that a run has had and are still there."""
         return self.children.get(parent_id, ())
+
+    def expect(self, run_ids: Collection[str], *, with_histories: bool) -> None:
+        """To be called before many runs are looked up, or their histories: a store may load them at once."""
 
     def know_all_waiting(self, topic: str) -> None:
         """To be called before nobody is said to wait for an event of a queue: a store may know only the first ones."""

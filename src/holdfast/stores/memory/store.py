@@ -199,7 +199,7 @@ class MemoryStore:
         return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
 
     @_atomic
-    def control(self, run_id: str, request: Control) -> bool:
+    def control(self, run_id: str, request: Control) -> bool | None:
         return controls.control(self._state, run_id, request, self._clock.now())
 
     # Reading

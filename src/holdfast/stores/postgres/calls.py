@@ -30,6 +30,7 @@ class Calls:
         self.trim = f"select {schema}.trim_v1(array(select json_array_elements_text(%s)))".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()
         self.apply = f"select {schema}.apply_v1(%s, %s)".encode()
+        self.lost = f"select {schema}.lost_v1(%s, %s)".encode()
         self.now = f"select {schema}.time_v1(null)".encode()
         self.notify = f"select pg_notify('{schema}', '')".encode()
         self.retire = f"delete from {schema}.workers where id = %s".encode()

@@ -35,6 +35,9 @@ still."""
 TAKEN = "HF001"
 """What the functions say when somebody else was quicker with an id or a key."""
 
+UNIQUE = "23505"
+"""What the database says when somebody else was quicker with a key that an ended run was to take again."""
+
 T = TypeVar("T")
 
 Operation = Callable[[WorkingSet, Micros], T]
@@ -124,7 +127,7 @@ def decided(
         except Unknown as unknown:
             wishes.add(unknown)
         except psycopg.DatabaseError as error:
-            if error.sqlstate != TAKEN:
+            if error.sqlstate not in (TAKEN, UNIQUE):
                 raise  # else it is done again, and meets whoever was quicker
     raise AssertionError(f"an operation wants to know ever more: {wishes}")
 

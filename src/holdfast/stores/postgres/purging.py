@@ -34,12 +34,20 @@ _PLANNING = """
         set_config('enable_mergejoin', 'off', true)
 """
 
-_IS_PARENT_LIVE = """
-    exists (
-        select
-        from {schema}.runs as parent
-        where parent.id = run.parent_id
-          and parent.finished_at is null
+# `kinship.is_kept_for_parent` in the words of SQL.
+_IS_KEPT_FOR_PARENT = """
+    (
+        run.state <> 'succeeded'
+        and run.deleted_at is null
+        and exists (
+            select
+            from {schema}.entries as entry
+            where entry.run_id = run.parent_id
+              and entry.location = run.parent_location
+              and entry.kind = 'child'
+              and entry.ref = run.id
+              and entry.attempts > 0
+        )
     )
 """  # by the primary key
 
@@ -50,7 +58,7 @@ _SIZE = " + ".join(
 )  # by the primary keys, and audits_run
 
 _ABOUT = f"""
-    select row_to_json(run)::text, {_IS_PARENT_LIVE}, {_SIZE}, coalesce(types.retention, %(usual)s)
+    select row_to_json(run)::text, {_IS_KEPT_FOR_PARENT}, {_SIZE}, coalesce(types.retention, %(usual)s)
     from {{schema}}.runs_read as run
     left join {{schema}}.types on types.name = run.type
     where run.id = any(%(ids)s::text[])
@@ -134,7 +142,7 @@ _COUNT = f"""
           or run.deleted_at is not null
           or run.finished_at <= %(now)s - coalesce(types.retention, %(usual)s)
       )
-      and not {_IS_PARENT_LIVE}
+      and not {_IS_KEPT_FOR_PARENT}
     group by run.type
 """  # runs_purge
 
@@ -149,7 +157,7 @@ _COUNT_BY_TYPE = f"""
           and run.finished_at <= %(now)s - kept.retention
           and run.finished_at is not null
           and run.purge_at is null
-          and not {_IS_PARENT_LIVE}
+          and not {_IS_KEPT_FOR_PARENT}
     ) as due
 """  # runs_ended
 
@@ -198,7 +206,7 @@ class _Due(msgspec.Struct, frozen=True):
     """A run whose time has come, perhaps."""
 
     run: Run
-    is_parent_live: bool
+    is_kept_for_parent: bool
     size: int
     retention: Micros
 
@@ -254,8 +262,10 @@ class _Purging:
         gone: list[_Due] = []
         later: dict[Micros | None, list[Run]] = defaultdict(list)
         for one in self._about(ids):
-            run, is_parent_live = one.run, one.is_parent_live
-            found = retention.verdict(run, retention=one.retention, is_parent_live=is_parent_live, now=self._now)
+            run = one.run
+            found = retention.verdict(
+                run, retention=one.retention, is_kept_for_parent=one.is_kept_for_parent, now=self._now
+            )
             if found == "purge":
                 gone.append(one)
             else:

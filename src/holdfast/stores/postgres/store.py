@@ -37,9 +37,10 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Restoration, Restored
-from holdfast.stores.memory import arrivals, controls, letters, types
+from holdfast.stores.memory import arrivals, letters, types
 from holdfast.stores.postgres import (
     claims,
+    controls,
     leases,
     pruning,
     schedules,
@@ -318,13 +319,10 @@ class PostgresStore(Reading):
             self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
         )
 
-    async def control(self, run_id: str, request: Control) -> bool:
-        wishes = Wishes()
-        wishes.control(run_id, request)
-        # Whole families may be cancelled.
-        return await self._decide(
-            wishes, lambda working, now: controls.control(working, run_id, request, now), is_small=False
-        )
+    async def control(self, run_id: str, request: Control) -> bool | None:
+        at = self._at
+        # Whole families may be cancelled or reopened.
+        return await self._write(lambda: controls.control(self._calls, run_id, request, at), is_small=False)
 
     async def _decide(self, wishes: Wishes, operation: Operation[_R], *, is_small: bool = True) -> _R:
         """Have an operation of the model decide, on what `wishes` ask for to begin with."""

@@ -94,6 +94,9 @@ class Wishes:
                 self.types.add(type)
                 for run in runs:
                     self.leave(run)
+            case ("many_runs" | "many_histories") as wish, runs:
+                self.runs.update(runs)
+                self.reopened(runs if wish == "many_histories" else ())
             case "new_events", ():
                 self.new_events = self.new_events * 2 + 4
             case wish, (one,):
@@ -142,6 +145,13 @@ class Wishes:
                 self.histories.add(run_id)
             case _:
                 pass
+
+    def reopened(self, run_ids: Iterable[str]) -> None:
+        """Runs that may be reopened, with their histories and what was asked of them."""
+        known = set(run_ids)
+        self.runs |= known
+        self.histories |= known
+        self.audits |= known
 
     def leave(self, run: Run) -> None:
         """A run may give back its slots: each goes to the next who waits, and then the one after that is looked at."""

@@ -6,7 +6,7 @@ is `Unknown`; nothing is written then, and the operation is done again with more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -286,6 +286,10 @@ class WorkingRecord(Record):
         self.is_inbox_emptied = True
         super().empty_inbox()
 
+    def has_end_of(self, child_id: str) -> bool:
+        self._know_inbox(0)
+        return super().has_end_of(child_id)
+
     def _know_inbox(self, seen: int) -> None:
         if not self.is_inbox_emptied and self.wishes.inboxes.get(self.run.id, seen + 1) > seen:
             raise Unknown("inboxes", self.run.id, seen)
@@ -333,6 +337,7 @@ class WorkingSet(State):
         self._numbers = iter(loaded.event_numbers)
         self.facts: list[AuditFact] = []
         self._audited = wishes.audits
+        self._wishes = wishes
         self._crowded = loaded.crowded
         self._rules = {rule.name: (rule, window) for rule, window in loaded.types}
         self._limited, self._queues, self._groups = wishes.limits, loaded.queues, {*wishes.groups}
@@ -384,6 +389,12 @@ class WorkingSet(State):
         if fact.run_id not in self._audited:
             raise Unknown("audits", fact.run_id)
         super().note_once(record, fact)
+
+    def expect(self, run_ids: Collection[str], *, with_histories: bool) -> None:
+        if unknown := set(run_ids) - self._wishes.runs:
+            raise Unknown("many_runs", *unknown)
+        if with_histories and (unread := set(run_ids) - self._wishes.histories):
+            raise Unknown("many_histories", *unread)
 
     def know_all_waiting(self, topic: str) -> None:
         if topic in self._crowded:

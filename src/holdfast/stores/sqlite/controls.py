@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from holdfast.core import audit, retention, revision, rules
 from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
-from holdfast.stores.sqlite import claims, inboxes, moves, rows
+from holdfast.stores.sqlite import claims, moves, revisions, rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 
@@ -25,12 +23,6 @@ _WAS_ASKED = f"""
     limit 1
 """  # audit_run
 
-_DROP_ENTRY = """
-    delete from entry
-    where run_id = ?
-      and location = ?
-"""  # by the primary key
-
 _FREE_KEY = """
     update run
     set key = null
@@ -38,8 +30,8 @@ _FREE_KEY = """
 """  # by the primary key
 
 
-def control(desk: Desk, run_id: str, request: Control) -> bool:
-    """Carry out a person's wish. Raises before it writes."""
+def control(desk: Desk, run_id: str, request: Control) -> bool | None:
+    """Apply a control request. Raises before it writes."""
     desk.flush()  # what others of this transaction have written, which is read here by other ways than the desk's
     run, now = desk.run(run_id), desk.now()
     if run is None:
@@ -51,7 +43,7 @@ def control(desk: Desk, run_id: str, request: Control) -> bool:
     return _carry_out(desk, run, request, now)
 
 
-def _carry_out(desk: Desk, run: Run, request: Control, now: Micros) -> bool:
+def _carry_out(desk: Desk, run: Run, request: Control, now: Micros) -> bool | None:
     match request:
         case Cancel():
             return moves.cancel(desk, run.id, request, now)
@@ -62,7 +54,7 @@ def _carry_out(desk: Desk, run: Run, request: Control, now: Micros) -> bool:
         case Wake():
             return _change(desk, run, rules.roused(run, desk.waits(run.id), now), request, now)
         case Rewind() | Recover():
-            return _revise(desk, run, request, now)
+            return revisions.revise(desk, run.id, request, now)
         case Fork():
             return _fork(desk, run.id, request, now)
         case Delete():
@@ -78,41 +70,6 @@ def _change(desk: Desk, run: Run, after: Run | None, request: Pause | Resume | W
     if after.is_held:
         desk.news.arrived.add(after.id)  # so that its holder looks
     return True
-
-
-def _revise(desk: Desk, run: Run, request: Rewind | Recover, now: Micros) -> bool:
-    """Change the history and the inbox of a run. It waits for nothing until its code has asked again."""
-    entries = history(desk.connection, run.id)
-    children = {id: child for id in revision.open_children(entries) if (child := desk.run(id)) is not None}
-    inbox = desk.newer(run, 0)
-    revised = revision.revise(run, entries, inbox, children, request, now=now)
-    rewritten = (*revised.dropped, *(entry.location for entry in revised.reset))
-    if rewritten:
-        desk.connection.executemany(_DROP_ENTRY, [(run.id, location) for location in rewritten])
-    for entry in revised.reset:
-        desk.record(run.id, revised.run.token, entry, now)
-    inboxes.clear(desk, run)
-    if revised.inbox:
-        desk.connection.executemany(inboxes.ARRIVE, [rows.arrival_row(run.id, one) for one in revised.inbox])
-    if run.is_held:
-        desk.news.taken.add(run.id)
-    moves.move(desk, run, revised.run, now, revised.fact)
-    desk.wait(run.id, ())
-    for child_id in revised.cancelled:
-        _part_with(desk, child_id, now)
-    for child_id, location in revised.attached.items():
-        desk.put(replace(desk.run(child_id) or children[child_id], parent_location=location))
-    return True
-
-
-def _part_with(desk: Desk, child_id: str, now: Micros) -> None:
-    """Cancel a child of which its parent knows no more, and wants to hear no more."""
-    child = desk.run(child_id)
-    if child is not None:
-        if child.group is not None and not (child.state.is_end or rules.is_parked(desk.waits(child_id))):
-            moves.hand_on_slot(desk, child, now)
-        desk.put(replace(child, parent_location=None))
-        moves.cancel(desk, child_id, rules.FORGOTTEN, now)
 
 
 def _fork(desk: Desk, run_id: str, request: Fork, now: Micros) -> bool:

@@ -65,12 +65,11 @@ _UPDATE_COUNTS = """
     where id = ?
 """  # by the primary key; touches no index
 
-_SETTLED = f"""
+_ENTRY = f"""
     select {rows.ENTRY_COLUMNS}
     from entry
     where run_id = ?
       and location = ?
-      and position > 0
 """  # by the primary key
 
 # `rules.supersedes` in the words of SQL: what is settled never changes again.
@@ -257,10 +256,10 @@ class Desk:
             self.types = {rule.name: rule for rule in map(rows.type_of, self.all(_RULED))}
         return self.types
 
-    def settled(self, run_id: str, location: str) -> Entry | None:
-        """What is recorded at a location for good."""
+    def entry(self, run_id: str, location: str) -> Entry | None:
+        """What is recorded at a location."""
         self._flush_entries()
-        row = self.one(_SETTLED, run_id, location)
+        row = self.one(_ENTRY, run_id, location)
         return rows.entry_of(row) if row is not None else None
 
     def has_undo(self, run_id: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.core import audit, rules
+from holdfast.core import audit, kinship, rules
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
-from holdfast.core.model import AuditFact, Run
+from holdfast.core.model import AuditFact, Run, WaitKind
 from holdfast.stores.sqlite import inboxes, letters, limits, queues
 from holdfast.stores.sqlite.desk import Desk
 
@@ -104,11 +104,22 @@ def _bury(desk: Desk, run: Run, now: Micros) -> None:
     desk.news.ended.add(run.id)
     if has_slot:
         hand_on_slot(desk, run, now)
-    # Without a location it has told its parent of an end already, or is of an earlier generation.
-    if run.parent_id is not None and run.parent_location is not None:
-        parent = desk.run(run.parent_id)
-        if parent is not None:
-            inboxes.deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
+    _tell_parent(desk, run, now)
+
+
+def _tell_parent(desk: Desk, run: Run, now: Micros) -> None:
+    """Have the end of a run arrive at its parent. Without a location, that knows it no more."""
+    if run.parent_id is None or run.parent_location is None:
+        return
+    parent = desk.run(run.parent_id)
+    if parent is None or parent.state.is_end:
+        return
+    if kinship.is_reopened(run):
+        recorded = desk.entry(parent.id, run.parent_location)
+        has_unread_end = any(one.kind is WaitKind.CHILD and one.name == run.id for one in desk.newer(parent, 0))
+        if not kinship.waits_for(recorded, run, has_unread_end=has_unread_end):
+            return
+    inboxes.deliver(desk, parent, rules.child_end(run, parent.arrivals + 1, now), now)
 
 
 def _close(desk: Desk, run: Run, now: Micros) -> None:

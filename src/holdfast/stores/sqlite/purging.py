@@ -24,8 +24,21 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.rows import Row
 
-_IS_PARENT_LIVE = """
-    exists (select 1 from run as parent where parent.id = run.parent_id and parent.finished_at is null)
+# `kinship.is_kept_for_parent` in the words of SQL.
+_IS_KEPT_FOR_PARENT = """
+    (
+      run.state != 'succeeded'
+      and run.deleted_at is null
+      and exists (
+        select 1
+        from entry
+        where entry.run_id = run.parent_id
+          and entry.location = run.parent_location
+          and entry.kind = 'child'
+          and entry.ref = run.id
+          and entry.attempts > 0
+      )
+    )
 """  # by the primary key
 
 # What a run has many of. Counted no further than there is need to know.
@@ -38,7 +51,7 @@ _SIZE = """
 """  # by the primary keys, and audit_run
 
 _ABOUT = f"""
-    select intent.tags, {_IS_PARENT_LIVE}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
+    select intent.tags, {_IS_KEPT_FOR_PARENT}, {_SIZE}, {rows.prefixed("run", rows.RUN_COLUMNS)}
     from json_each(?2) as chosen
     cross join run on run.id = chosen.value
     cross join intent on intent.run_id = run.id
@@ -89,7 +102,7 @@ _COUNT = f"""
         or run.deleted_at is not null
         or run.finished_at <= ?1 - coalesce((select type.retention from type where type.name = run.type), ?2)
       )
-      and not {_IS_PARENT_LIVE}
+      and not {_IS_KEPT_FOR_PARENT}
     group by run.type
 """
 
@@ -100,7 +113,7 @@ _COUNT_BY_TYPE = f"""
       and run.finished_at <= ?
       and run.finished_at is not null
       and run.purge_at is null
-      and not {_IS_PARENT_LIVE}
+      and not {_IS_KEPT_FOR_PARENT}
 """
 
 _DEFER = """
@@ -150,7 +163,7 @@ class _Due:
     """A run whose time has come, perhaps."""
 
     run: Run
-    is_parent_live: bool
+    is_kept_for_parent: bool
     size: int
 
 
@@ -165,8 +178,8 @@ def purge(desk: Desk, limit: int, usual: Micros, now: Micros) -> tuple[dict[str,
     due = _about(desk, _due(desk, limit, kept, now), room)
     gone: list[_Due] = []
     for one in due:
-        run, is_parent_live = one.run, one.is_parent_live
-        found = retention.verdict(run, retention=kept[run.type], is_parent_live=is_parent_live, now=now)
+        run = one.run
+        found = retention.verdict(run, retention=kept[run.type], is_kept_for_parent=one.is_kept_for_parent, now=now)
         if found == "purge":
             gone.append(one)
         else:

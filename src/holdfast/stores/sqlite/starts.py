@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -71,13 +70,14 @@ def create_children(desk: Desk, intents: Sequence[Intent], now: Micros) -> None:
     desk.flush()
     known = _known_ids(desk, intents)
     fresh = {intent.id: intent for intent in intents if intent.id not in known}
-    add(desk, list(rules.seated(fresh.values(), partial(_taken, desk))), None, now)
+    seated = rules.seated(fresh.values(), lambda intent: taken(desk, intent.parent_id, intent.group))
+    add(desk, list(seated), None, now)
 
 
-def _taken(desk: Desk, intent: Intent) -> int:
-    """How many siblings of a run to be made have a slot."""
-    seated: list[Row] = desk.all(_SEATED, rules.SLOT_LOCATION, intent.parent_id)
-    return sum(group_of(intent.parent_id, location) == intent.group for (location,) in seated)
+def taken(desk: Desk, parent_id: str | None, group: str | None) -> int:
+    """How many children of a run have a slot of their group."""
+    seated: list[Row] = desk.all(_SEATED, rules.SLOT_LOCATION, parent_id)
+    return sum(group_of(parent_id, location) == group for (location,) in seated)
 
 
 def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> dict[str, Lease]:
@@ -88,7 +88,7 @@ def add(desk: Desk, intents: Sequence[Intent], lease: LeaseRequest | None, now: 
     for intent in intents:
         run = rules.new_run(intent, now)
         if run.key is not None:
-            _free_key(desk, run.key)
+            _free_key(desk, run.key, run.id, now)
             if (twin := keyed.get(run.key)) is not None:
                 runs[twin] = replace(runs[twin], key=None)
             keyed[run.key] = run.id
@@ -154,7 +154,8 @@ def _holders(desk: Desk, intents: Sequence[Intent]) -> dict[str, Run]:
     return {run.key: run for run in holders if run.key is not None}
 
 
-def _free_key(desk: Desk, key: str) -> None:
+def _free_key(desk: Desk, key: str, by: str, now: Micros) -> None:
     """Take a key from the run that has it."""
     for (run_id,) in desk.all(_FREE_KEY, key):
         desk.forget([run_id])  # nothing of it is lost: everything was flushed before this began
+        desk.note(audit.of_key_reuse(run_id, key, by, now))

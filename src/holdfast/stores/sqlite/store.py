@@ -232,7 +232,7 @@ class SqliteStore:
         runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
         return replace(pruned, runs=runs)
 
-    async def control(self, run_id: str, request: Control) -> bool:
+    async def control(self, run_id: str, request: Control) -> bool | None:
         return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
 
     # Reading

@@ -37,8 +37,8 @@ def transact(desk: Desk, checkpoint: Checkpoint, location: str, transaction: Tra
     (verdict,) = checkpoints.write(desk, [checkpoint]).verdicts
     if verdict.is_lost or not verdict.is_held:
         return Transacted(verdict=verdict, now=now)
-    recorded = desk.settled(checkpoint.run_id, location)
-    if recorded is not None:  # it was committed, and the answer got lost
+    recorded = desk.entry(checkpoint.run_id, location)
+    if recorded is not None and recorded.is_settled:  # it was committed, and the answer got lost
         return Transacted(verdict=verdict, now=now, entry=recorded)
     entry, error = _carried_out(desk.connection, transaction, now)
     if entry is not None:

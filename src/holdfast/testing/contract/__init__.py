@@ -42,6 +42,7 @@ _PARTS = (
     "read",
     "recover",
     "renew",
+    "reopen",
     "repeat",
     "retention",
     "rewind",
@@ -78,6 +79,7 @@ from holdfast.testing.contract.rate import RateContract  # noqa: E402
 from holdfast.testing.contract.read import ReadContract  # noqa: E402
 from holdfast.testing.contract.recover import RecoverContract  # noqa: E402
 from holdfast.testing.contract.renew import RenewContract  # noqa: E402
+from holdfast.testing.contract.reopen import ReopenContract  # noqa: E402
 from holdfast.testing.contract.repeat import RepeatContract  # noqa: E402
 from holdfast.testing.contract.retention import RetentionContract  # noqa: E402
 from holdfast.testing.contract.rewind import RewindContract  # noqa: E402
@@ -112,6 +114,7 @@ __all__ = [
     "ReadContract",
     "RecoverContract",
     "RenewContract",
+    "ReopenContract",
     "RepeatContract",
     "RetentionContract",
     "RewindContract",
@@ -144,6 +147,7 @@ class StoreContract(
     PauseContract,
     RewindContract,
     RecoverContract,
+    ReopenContract,
     ForkContract,
     TransferContract,
     MovedEventContract,

@@ -256,13 +256,14 @@ def a_reception(arrival: Arrival, location: str = "receive", position: int = 1) 
 
 
 def a_child(number: int, location: str = "call", position: int = 0, **options: Any) -> Entry:
-    """The record of a child: of its start, or of its end if there is a position."""
+    """The record of a child that is awaited: of its start, or of its end if there is a position."""
     return Entry(
         **{
             "location": location,
             "kind": EntryKind.CHILD,
             "state": EntryState.DONE if position else EntryState.STARTED,
             "position": position,
+            "attempts": 1,
             "result": '"done"' if position else None,
             "started_at": START,
             "finished_at": START if position else None,

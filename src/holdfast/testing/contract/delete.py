@@ -13,6 +13,7 @@ from holdfast.core.retention import DELETED_RETENTION
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     TYPE,
+    a_child,
     a_message,
     a_step,
     an_id,
@@ -231,20 +232,15 @@ class DeleteContract(Contract):
         assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
         assert await deleted(store) == [an_id(1)]
 
-    async def test_a_deleted_child_waits_for_its_parent_like_any_other(
-        self, store: Store, clock: SettableClock
-    ) -> None:
-        """SEMANTICS, children: a child is not pruned while its parent lives."""
-        await start(store, an_intent(1))
-        await ended(store, 2, parent_id=an_id(1))
+    async def test_a_deleted_child_does_not_wait_for_its_parent(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, recovering a parent: it no longer exists, and is started again if its parent is recovered."""
+        lease = await held(store)
+        await write(store, checkpoint_for(lease, entries=(a_child(2, "child2"),)))
+        await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
         await store.control(an_id(2), Delete(id="d"))
         clock.advance(DELETED_RETENTION)
-        while_it_lives = await store.prune(10)
-        await store.control(an_id(1), Delete(id="e"))
-        clock.advance(DELETED_RETENTION)
 
-        assert while_it_lives == Pruned()
-        assert await store.prune(10) == Pruned(runs={TYPE: 2})
+        assert await store.prune(10) == Pruned(runs={TYPE: 1})
 
     async def test_an_unknown_run_cannot_be_deleted(self, store: Store) -> None:
         """`RunNotFound`, as for every control."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Rewind, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Rewind, TurnAround
 from holdfast.core.clock import SECOND
-from holdfast.core.errors import InvalidRequest, RunNotFound
+from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Entry, EntryKind, EntryState, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
@@ -22,7 +22,6 @@ from holdfast.testing.contract.arrange import (
     claim_one,
     ended,
     fail,
-    for_child,
     for_message,
     held,
     picture_of,
@@ -94,7 +93,7 @@ class RecoverContract(Contract):
 
         assert await store.control(an_id(1), Recover(id="r")) is True
 
-        assert await locations(store) == ["a"]
+        assert await locations(store) == ["a", "~rounds"]
         assert (await the_run(store)).rollback is None
 
     async def test_completed_undos_are_counted_in_rounds(self, store: Store, clock: SettableClock) -> None:
@@ -162,21 +161,6 @@ class RecoverContract(Contract):
 
     # Children
 
-    async def test_a_failed_child_is_started_anew(self, store: Store) -> None:
-        """Its record goes, and the old one is no longer its parent's."""
-        lease = await held(store)
-        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child")
-        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
-        await write(store, checkpoint_for(await claim_one(store, type="child"), fail()))
-        entry = a_child(2, position=1, state=EntryState.FAILED, error=an_error("no luck"), result=None)
-        await write(store, checkpoint_for(lease, failed_at("call"), entries=(entry,), consumed=(1,), seen=1))
-
-        await store.control(an_id(1), Recover(id="r"))
-
-        assert await locations(store) == []
-        run = await the_run(store, 2)
-        assert (run.state, run.parent_location) == (RunState.FAILED, None)
-
     async def test_the_end_of_a_child_that_the_ended_run_never_heard_of_arrives(self, store: Store) -> None:
         """Else the run would wait for ever."""
         lease = await held(store)
@@ -189,36 +173,6 @@ class RecoverContract(Contract):
 
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.kind, arrival.name, arrival.payload) == (WaitKind.CHILD, an_id(2), "7")
-
-    async def test_a_child_that_was_cancelled_with_the_run_is_started_anew(self, store: Store) -> None:
-        """The cancel was no outcome of its own."""
-        lease = await held(store)
-        child = an_intent(2, parent_id=an_id(1), parent_location="call", type="child", on_close="cancel")
-        waits = (for_child(2),)
-        await write(store, checkpoint_for(lease, Suspend(), children=(child,), entries=(a_child(2),), waits=waits))
-        await store.control(an_id(1), Cancel(id="c"))
-        assert (await the_run(store, 2)).state is RunState.CANCELLED
-
-        await store.control(an_id(1), Recover(id="r"))
-
-        assert await locations(store) == []
-        assert (await claim_one(store)).arrivals == ()
-
-    async def test_a_child_that_was_cancelled_because_of_the_failure_is_started_anew(self, store: Store) -> None:
-        """What other branches did because of a failure goes with it, and what came of that."""
-        lease = await held(store)
-        child = an_intent(2, parent_id=an_id(1), parent_location="+1/call", type="child", on_close="cancel")
-        await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, "+1/call"),)))
-        cancel = a_step("+1/cancel:call", 2, None, kind=EntryKind.CANCEL, since=1, ref=an_id(2))
-        entries = (a_failure("+2/b", 1), cancel)
-        await write(store, checkpoint_for(lease, failed_at("+2/b"), entries=entries, cancels=(an_id(2),)))
-        assert (await the_run(store, 2)).state is RunState.CANCELLED
-
-        await store.control(an_id(1), Recover(id="r"))
-
-        assert await locations(store) == []
-        assert (await claim_one(store)).arrivals == ()
-        assert (await the_run(store, 2)).parent_location is None
 
     async def test_a_child_that_was_reopened_tells_the_reopened_parent(self, store: Store) -> None:
         """It had told the first life of its parent; the second one waits for it anew."""
@@ -238,7 +192,7 @@ class RecoverContract(Contract):
     # Repeating and refusing
 
     async def test_only_what_went_wrong_is_recovered(self, store: Store) -> None:
-        """A live run is not, nor one that succeeded."""
+        """SEMANTICS, recovering a parent: a run that is alive is a no-op, so that a bulk may name any; or succeeded."""
         await held(store, 2)
         await write(store, checkpoint_for(await held(store, 4), Release()))
         await suspended(store, 3, for_message("go"))
@@ -246,11 +200,9 @@ class RecoverContract(Contract):
         await ended(store, 5)
         before = await picture_of(store, *range(1, 6))
 
-        for number in (1, 3, 4, 5):
-            with pytest.raises(InvalidRequest, match="only a run that failed, was cancelled or is blocked"):
-                await store.control(an_id(number), Recover(id="r"))
-        with pytest.raises(InvalidRequest, match="is running"):
-            await store.control(an_id(2), Recover(id="r", force=True))
+        for number in (1, 2, 3, 4, 5):
+            for is_forced in (False, True):
+                assert await store.control(an_id(number), Recover(id="r", force=is_forced)) is False
         with pytest.raises(RunNotFound):
             await store.control(an_id(9), Recover(id="r"))
         assert await picture_of(store, *range(1, 6)) == before

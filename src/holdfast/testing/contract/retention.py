@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Recover, Rewind
+from holdfast.core.checkpoint import Cancel, Delete, Recover, Renew, Rewind
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import DeadLetter, Reply, RunOptions, TypeChange
@@ -13,6 +13,7 @@ from holdfast.core.retention import PARENT_PATIENCE, RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     TYPE,
+    a_child,
     a_message,
     a_step,
     an_id,
@@ -21,6 +22,7 @@ from holdfast.testing.contract.arrange import (
     claim_one,
     ended,
     facts_of,
+    fail,
     for_message,
     held,
     start,
@@ -193,43 +195,85 @@ class RetentionContract(Contract):
 
     # Families
 
-    async def test_a_child_is_kept_while_its_parent_lives(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, children: it is looked at again when a day has passed, not at each pruning."""
-        parent = await suspended(store, 1, for_message("go"))
-        await ended(store, 2, parent_id=parent.run.id, retention=SECOND)
-        await ended(store, 3, parent_id=parent.run.id)
+    @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+    async def test_an_awaited_child_that_did_not_succeed_is_kept_as_long_as_its_parent(
+        self, store: Store, clock: SettableClock, state: RunState
+    ) -> None:
+        """SEMANTICS, pruning children: it is looked at again when a day has passed, not at each pruning."""
+        parent = await held(store)
+        await write(store, checkpoint_for(parent, entries=(a_child(2, "child2"), a_child(3, "child3"))))
+        for number, retention in ((2, SECOND), (3, None)):
+            await start(store, an_intent(number, parent_id=an_id(1), retention=retention))
+            if state is RunState.CANCELLED:
+                await store.control(an_id(number), Cancel(id="c"))
+            else:
+                await write(store, checkpoint_for(await claim_one(store), fail()))
         clock.advance(SECOND)
 
+        assert await store.prune(MANY, retention=SECOND, is_dry_run=True) == Pruned()
         assert await store.prune(MANY, retention=SECOND) == Pruned()
         assert await ids(store) == [an_id(1), an_id(2), an_id(3)]
         assert [(await the_run(store, number)).purge_at for number in (2, 3)] == [clock.now() + PARENT_PATIENCE] * 2
-        assert await store.prune(2, retention=SECOND) == Pruned()
+        await write(store, checkpoint_for(parent, fail(), seen=2))
+        clock.advance(PARENT_PATIENCE)
+        assert await store.prune(MANY, retention=10 * DAY) == Pruned()
+        clock.advance(10 * DAY)
+        await store.prune(MANY, retention=10 * DAY)
+        clock.advance(PARENT_PATIENCE)
+        await store.prune(MANY, retention=10 * DAY)
+        assert await ids(store) == []
 
-    async def test_the_end_of_a_parent_frees_its_children(self, store: Store, clock: SettableClock) -> None:
-        """SEMANTICS, children: in due time; a parent may be gone before them."""
-        await start(store, an_intent(1, retention=SECOND))
-        await ended(store, 2, parent_id=an_id(1), retention=SECOND)
-        await ended(store, 3, parent_id=an_id(1), retention=DAY)
+    async def test_a_child_is_kept_also_where_its_parent_goes_at_once(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, pruning children: not before its parent, nor together with it."""
+        parent = await held(store, retention=SECOND)
+        await write(store, checkpoint_for(parent, fail(), entries=(a_child(2, "child2"),)))
+        await ended(store, 2, RunState.FAILED, parent_id=an_id(1), retention=SECOND)
         clock.advance(SECOND)
-        await store.prune(MANY)
-        await store.control(an_id(1), Cancel(id="c"))
+
+        assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
+        assert await ids(store) == [an_id(2)]
+
+    async def test_any_other_child_follows_its_own_retention(self, store: Store, clock: SettableClock) -> None:
+        """SEMANTICS, pruning children: one that succeeded, that nobody awaits, or that its parent does not know."""
+        parent = await held(store)
+        entries = (a_child(2, "child2"), a_child(3, "child3", attempts=0), a_child(9, "child4"), a_child(5, "child5"))
+        await write(store, checkpoint_for(parent, entries=entries))
+        await ended(store, 2, parent_id=an_id(1), retention=SECOND)
+        for number in (3, 4, 6):
+            await ended(store, number, RunState.FAILED, parent_id=an_id(1))
+        await ended(store, 5, RunState.FAILED, parent_id=an_id(1), retention=SECOND)
+        await store.control(an_id(5), Delete(id="d"))
+        clock.advance(DAY)
+
+        expected = Pruned(runs={TYPE: 5})
+        assert await store.prune(MANY, retention=SECOND, is_dry_run=True) == expected
+        assert await store.prune(MANY, retention=SECOND) == expected
+        assert await ids(store) == [an_id(1)]
+
+    async def test_the_child_of_a_parent_that_is_gone_goes_in_due_time(
+        self, store: Store, clock: SettableClock
+    ) -> None:
+        """SEMANTICS, pruning children: a parent may be gone before them."""
+        await ended(store, 1, retention=SECOND)
+        await ended(store, 2, RunState.FAILED, parent_id=an_id(1), retention=DAY)
         clock.advance(SECOND)
         first = await store.prune(MANY)
         clock.advance(DAY)
 
         assert first == Pruned(runs={TYPE: 1})
-        assert await store.prune(MANY) == Pruned(runs={TYPE: 2})
+        assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
         assert await ids(store) == []
 
     async def test_a_child_that_waited_for_its_parent_keeps_to_what_is_usual_by_then(
         self, store: Store, clock: SettableClock
     ) -> None:
         """A retention that was changed counts at once."""
-        await start(store, an_intent(1))
-        await ended(store, 2, parent_id=an_id(1))
+        parent = await held(store)
+        await write(store, checkpoint_for(parent, entries=(a_child(2, "child2"),)))
+        await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
         clock.advance(SECOND)
         await store.prune(MANY, retention=SECOND)
-        await store.control(an_id(1), Cancel(id="c"))
+        await write(store, checkpoint_for(parent, Renew(payload="{}")))
         clock.advance(PARENT_PATIENCE)
         longer = await store.prune(MANY, retention=3 * DAY)
 
@@ -277,13 +321,14 @@ class RetentionContract(Contract):
         ]
 
     async def test_a_dry_run_counts_all_that_would_go_and_leaves_it(self, store: Store, clock: SettableClock) -> None:
-        """However many a real one would take at once; children of parents that live would not go."""
-        await start(store, an_intent(9))
+        """However many a real one would take at once; children that are kept for their parents would not go."""
+        parent = await held(store, 9)
+        await write(store, checkpoint_for(parent, entries=(a_child(5, "child5"), a_child(6, "child6"))))
         for number in range(1, 4):
             await ended(store, number)
         await ended(store, 4, type="it's", retention=SECOND)
-        await ended(store, 5, type="it's", parent_id=an_id(9))
-        await ended(store, 6, type="it's", parent_id=an_id(9), retention=SECOND)
+        await ended(store, 5, RunState.FAILED, type="it's", parent_id=an_id(9))
+        await ended(store, 6, RunState.FAILED, type="it's", parent_id=an_id(9), retention=SECOND)
         await ended(store, 7, type="it's", parent_id=an_id(1), retention=SECOND)
         await ended(store, 8, type="later", retention=DAY)
         clock.advance(SECOND)

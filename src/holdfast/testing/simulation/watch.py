@@ -15,10 +15,10 @@ from typing import Any
 from holdfast.core import limits, rules
 from holdfast.core.checkpoint import Block, Cancel, Checkpoint, Control, Delete, Finish, Recover, Renew, Rewind
 from holdfast.core.clock import Micros
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.schedules import SLOT_TAG
 from holdfast.core.states import ENDS, TRANSITIONS, RunState
 from holdfast.runner.operation import StepCall

@@ -136,15 +136,21 @@ def test_only_one_pruner_removes_runs_at_a_time(place: Place) -> None:
     assert prune(place) == Pruned(runs={"t": 1})
 
 
-def test_a_child_waits_for_its_parent_to_end(place: Place) -> None:
+def test_a_child_that_is_awaited_waits_for_its_parent_to_go(place: Place) -> None:
     a_run(place, "a", age=0)
-    place.execute("update {schema}.runs set finished_at = null, state = 'suspended'")
     a_run(place, "b", parent="a", retention=SECOND)
     a_run(place, "c", parent="a")
-    a_run(place, "d", parent="gone")
+    a_run(place, "d", parent="a")
+    a_run(place, "e", parent="gone")
+    place.execute("update {schema}.runs set parent_location = id where parent_id is not null")
+    place.execute(
+        "insert into {schema}.entries (run_id, location, kind, state, position, attempts, since, started_at, token,"
+        " has_undo, ref) select 'a', id, 'child', 'failed', 2, case id when 'd' then 0 else 1 end, 0, 0, 1, false, id"
+        " from {schema}.runs where parent_id = 'a'"
+    )
 
-    assert prune(place, is_dry_run=True) == Pruned(runs={"t": 1})
-    assert prune(place) == Pruned(runs={"t": 1})
+    assert prune(place, is_dry_run=True) == Pruned(runs={"t": 2})
+    assert prune(place) == Pruned(runs={"t": 2})
     assert ids(place) == ["a", "b", "c"]
     assert set(place.all("select purge_at from {schema}.runs where id <> 'a'")) == {NOW + 86_400 * SECOND}
 

@@ -91,6 +91,36 @@ begin
 end
 $$;
 
+-- A run and those below it that failed or were cancelled, whom its recovery may reopen: as many as are wanted, from the
+-- top. Only a guess at what has to be loaded, so it locks nothing.
+create function lost_v1(of_run text, at_most integer) returns text
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return (
+        with recursive lost (id) as (
+            select of_run collate "C"
+            union
+            select child.id
+            from lost
+            cross join lateral (
+                select r.id
+                from runs as r
+                where r.parent_id = lost.id and r.state in ('failed', 'cancelled')
+                offset 0
+            ) as child
+        )
+        select json_agg(l.id)::text
+        from (
+            select id
+            from lost
+            limit at_most
+        ) as l
+    );
+end
+$$;
+
 -- Lock what an operation is about, and tell all it may have to know. First the topics, then the types that have limits,
 -- then all runs, each in one order; everything is read afterwards, so that it is as it stays until the transaction ends.
 -- Only whom to lock is read before: who is found to be missing then makes all begin anew.
@@ -377,7 +407,7 @@ begin
             ) order by a.number), '[]')
             from unnest(text_array_v1(w.audits)) as l (id)
             join audits as a on a.run_id = l.id
-            where a.event in ('dropped', 'heartbeat') or a.data like '%"request"%'
+            where a.event in ('dropped', 'heartbeat', 'key_reused') or a.data like '%"request"%'
         ));
     end if;
     if w.topics is not null or w.events is not null or w.inboxes is not null then

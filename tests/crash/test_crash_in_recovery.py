@@ -1,0 +1,127 @@
+"""Whoever recovers a large family vanishes at any call of the store, before it and after it: the same end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Fatal, Registry, RunFailed, RunHandle, RunState
+from holdfast.core.checkpoint import Control, Recover
+from holdfast.core.ports import Store
+from holdfast.testing.faults import FaultyStore, When
+from holdfast.testing.harness import Harness
+from tests.stage import Stage, url_for
+
+PARCELS = 7
+LIMIT = 3
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return Stage(request.param, tmp_path, url_for(request.param, request))
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a recovery take several transactions."""
+    monkeypatch.setattr("holdfast.engine.controls.Recover", partial(Recover, limit=LIMIT))
+
+
+class Vanished(Exception):
+    """The process that recovers is gone."""
+
+
+class Recoverers(FaultyStore):
+    """Counts the calls by which runs are recovered; at one of them their process vanishes."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.recoveries = 0
+        self.end: tuple[int, When] | None = None
+
+    async def control(self, run_id: str, request: Control) -> bool | None:
+        self.recoveries += 1
+        if self.end == (self.recoveries, "before"):
+            raise Vanished
+        answer = await super().control(run_id, request)
+        if self.end == (self.recoveries, "after"):
+            raise Vanished
+        return answer
+
+
+class Shop:
+    """Orders of many parcels, every other one with a label that is a run of its own."""
+
+    def __init__(self) -> None:
+        self.is_broken = True
+        self.labels: list[int] = []
+        self.app = Registry()
+        self.app.workflow("label")(self.label)
+        self.app.workflow("parcel")(self.parcel)
+        self.app.workflow("order")(self.order)
+
+    async def label(self, ctx: Context, number: int) -> int:
+        return await ctx.step("print", self.print, number)
+
+    async def parcel(self, ctx: Context, number: int) -> int:
+        result: int = await (ctx.call("label", {"number": number}) if number % 2 else self.label(ctx, number))
+        return result
+
+    async def order(self, ctx: Context) -> list[int]:
+        return await ctx.map("parcel", [{"number": number} for number in range(PARCELS)], limit=4)
+
+    def print(self, number: int) -> int:
+        if self.is_broken:
+            raise Fatal("out of paper")
+        self.labels.append(number)
+        return number
+
+
+async def recovered(stage: Stage, at: int, when: When, *, works_meanwhile: bool) -> int:
+    """Recover an order, and vanish at one of the calls; how many calls there were until then, or to the end."""
+    shop, stores = Shop(), list[Recoverers]()
+
+    def wrap(store: Store) -> Store:
+        stores.append(Recoverers(store))
+        return stores[-1]
+
+    async with stage.harness(shop.app, wrap=wrap) as h:
+        before = {info.id async for info in h.list()}
+        run: RunHandle[Any] = await h.start("order", {})
+        with pytest.raises(RunFailed):
+            await run.result()
+        shop.is_broken, stores[0].end = False, (at, when)
+        try:
+            await run.recover()
+        except Vanished:
+            if works_meanwhile:
+                await h.settle()
+            await _continue(h, run.id)
+        calls = stores[0].recoveries
+        assert await run.result() == list(range(PARCELS))
+        assert Counter(shop.labels) == Counter(range(PARCELS))
+        states = Counter([info.state async for info in h.list() if info.id not in before])
+        assert states == {RunState.SUCCEEDED: 1 + PARCELS + PARCELS // 2}
+    return calls
+
+
+async def _continue(h: Harness, run_id: str) -> None:
+    """Another process asks for the same, and does not know how far the first one came."""
+    run = h.run(run_id)
+    await run.recover()
+    assert not (await run.info()).state.is_end or (await run.info()).state is RunState.SUCCEEDED
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("works_meanwhile", [False, True])
+async def test_a_recovery_that_is_cut_off_at_any_call_is_continued_by_the_next(
+    stage: Stage, when: When, works_meanwhile: bool
+) -> None:
+    calls = await recovered(stage, 0, when, works_meanwhile=works_meanwhile)
+    assert calls == 4, "ten runs below it are reopened, three at a time, and it itself with the last of them"
+    for number in range(1, calls + 1):
+        await recovered(stage, number, when, works_meanwhile=works_meanwhile)
