@@ -48,6 +48,16 @@ class Stage:
         self._memory = MemoryStore(clock=self.clock)
 
     @property
+    def url(self) -> str:
+        """Of the Postgres database, if this stage has one."""
+        return self._url
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file, if this stage has one."""
+        return self._folder / "runs.db"
+
+    @property
     def is_replaying(self) -> bool:
         """Whether every run is replayed after each of its checkpoints."""
         return self.kind.endswith("replay")
@@ -58,7 +68,7 @@ class Stage:
             case "sqlite":
                 from holdfast.stores.sqlite import SqliteStore
 
-                return SqliteStore(self._folder / "runs.db", clock=self.clock)
+                return SqliteStore(self.database, clock=self.clock)
             case "postgres":
                 from holdfast.stores.postgres import PostgresStore
 

@@ -26,6 +26,7 @@ from holdfast.core.errors import (
     StepTimeout,
     StoreUnavailable,
     UnknownWorkflow,
+    Unreadable,
     WaitTimeout,
     WorkflowViolation,
 )
@@ -116,6 +117,7 @@ __all__ = [
     "TopicInfo",
     "TypeInfo",
     "UnknownWorkflow",
+    "Unreadable",
     "WaitInfo",
     "WaitTimeout",
     "Worker",

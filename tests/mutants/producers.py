@@ -1,4 +1,4 @@
-"""Bugs in what SQL producers are promised."""
+"""Bugs in what SQL producers are promised, and in what becomes of rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,78 @@ _CHECKS = "stores/postgres/migrations/0005_people.sql"
 _VALUES = Catch("values in SQL", "cannot_read")
 _NAMES = Catch("values in SQL", "accepts_a_name")
 
+_ROWS = Catch("unreadable rows", "marked_and_hides")
+_CLAIMED = Catch("unreadable rows", "blocks_what_it_cannot_read")
+
+UNREADABLE = (
+    Mutant(
+        name="postgres-odd-row-hides-the-others",
+        breaks="a row that cannot be decoded hides no other",
+        edits=(Edit("stores/postgres/reads.py", "        return unreadable.details(text)\n", "        raise\n"),),
+        caught_by=(_ROWS,),
+    ),
+    Mutant(
+        name="sqlite-odd-row-hides-the-others",
+        breaks="a row that cannot be decoded hides no other",
+        edits=(
+            Edit(
+                "stores/sqlite/reads.py",
+                "        with suppress(rows.OddRow):\n",
+                "        with suppress(ZeroDivisionError):\n",
+            ),
+        ),
+        caught_by=(_ROWS,),
+    ),
+    Mutant(
+        name="odd-payload-hides-the-others",
+        breaks="a payload that cannot be decoded hides no other run",
+        edits=(
+            Edit(
+                "engine/info.py",
+                "        except Unreadable:\n            self._known[name] =",
+                "        except ZeroDivisionError:\n            self._known[name] =",
+            ),
+        ),
+        caught_by=(_ROWS,),
+    ),
+    Mutant(
+        name="postgres-odd-row-stops-claims",
+        breaks="a worker that meets a row it cannot read blocks that run alone",
+        edits=(
+            Edit(
+                "stores/postgres/claims.py",
+                "    except (msgspec.MsgspecError, RecursionError):\n        raw = _decode_raw(text)\n",
+                "    except ZeroDivisionError:\n        raw = _decode_raw(text)\n",
+            ),
+        ),
+        caught_by=(_CLAIMED,),
+    ),
+    Mutant(
+        name="sqlite-odd-row-stops-claims",
+        breaks="a worker that meets a row it cannot read blocks that run alone",
+        edits=(
+            Edit(
+                "stores/sqlite/store.py", "        except unreadable.FAILURES:\n", "        except ZeroDivisionError:\n"
+            ),
+        ),
+        caught_by=(_CLAIMED,),
+    ),
+    Mutant(
+        name="odd-payload-fails-the-run",
+        breaks="a run whose payload cannot be read is blocked, and goes on when that is mended",
+        edits=(
+            Edit(
+                "runner/turn.py",
+                "        except (Unreadable, HistoryDiverged) as error:\n",
+                "        except HistoryDiverged as error:\n",
+            ),
+        ),
+        caught_by=(_CLAIMED,),
+    ),
+)
+
 MUTANTS = (
+    *UNREADABLE,
     Mutant(
         name="sql-number-out-of-range",
         breaks="SQL accepts no number that Python cannot read",

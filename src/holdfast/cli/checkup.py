@@ -13,6 +13,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run, WorkerInfo
 from holdfast.core.ports import Finding, Query
 from holdfast.core.states import LIVE, RunState
+from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages
 from holdfast.engine.routing import alive as alive_among
 from holdfast.engine.routing import is_handled, unhandled
@@ -118,8 +119,10 @@ async def _schedules(hf: Holdfast) -> Finding:
 async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> AsyncIterator[Finding]:
     ready: list[Run] = []
     blocked: list[Run] = []
+    odd: list[str] = []
     count = 0
     async for page in run_pages(hf.store, Query(states=LIVE), _RUNS_READ):
+        odd += [details.run.id for details in page if RunInfo.of(details).unreadable is not None]
         for run in (details.run for details in page):
             count += 1
             if run.state is RunState.BLOCKED:
@@ -134,6 +137,12 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> Async
         )
     else:
         yield Finding.ok("blocked", "no run is blocked")
+    if odd:
+        more = " and more" if len(odd) > _NAMED else ""
+        yield Finding.warning(
+            "unreadable",
+            f"{_many(len(odd), 'live run')} cannot be read: {', '.join(odd[:_NAMED])}{more}; `holdfast show` says why",
+        )
     yield _oldest(ready, alive, now)
     limit = f" (only the newest {_RUNS_READ:,} were looked at)" if count >= _RUNS_READ else ""
     yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")

@@ -36,7 +36,7 @@ def runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
         from holdfast.core.ports import Query
 
         found = await hf.store.list(Query(id_prefix=incomplete or None, limit=_OFFERED))
-        return {one.run.id: f"{one.run.state.value} {one.run.type}" for one in found}
+        return {one.run.id: f"{one.run.state} {one.run.type}" for one in found}
 
     return _offered(context, incomplete, look)
 
@@ -48,7 +48,8 @@ def types(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
         from holdfast.core.ports import Query
 
         found = dict.fromkeys((type for worker in await hf.store.workers() for type in worker.types), "")
-        return found | {one.run.type: "" for one in await hf.store.list(Query(limit=_LOOKED_AT))}
+        newest = await hf.store.list(Query(limit=_LOOKED_AT))
+        return found | {one.run.type: "" for one in newest if one.unreadable is None}
 
     return _offered(context, incomplete, look)
 

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from holdfast.app import Holdfast
 from holdfast.cli.view import Snapshot
-from holdfast.core.errors import RunNotFound
+from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.hint import Hint
+from holdfast.core.unreadable import joined
 from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
@@ -25,10 +28,15 @@ async def read(hf: Holdfast, run_id: str) -> Snapshot:
         raise RunNotFound(f"there is no run {run_id}")
     facts = await store.audit(run_id)
     workers = await store.workers()
+    try:
+        entries, unreadable = await store.history(run_id), None
+    except Unreadable as error:
+        entries, unreadable = (), str(error)
+    info = RunInfo.of(details)
     return Snapshot(
-        info=RunInfo.of(details),
-        entries=tuple(EntryInfo.of(entry) for entry in await store.history(run_id)),
-        audit=(AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
+        info=replace(info, unreadable=joined([info.unreadable, unreadable])),
+        entries=tuple(EntryInfo.of(entry) for entry in entries),
+        audit=(*AuditInfo.created(details.run), *map(AuditInfo.of, facts)),
         values=dict(details.values),
         workers={worker.id: worker.name for worker in workers},
         explanation=await explanation(store, details, facts, await store.now()),
@@ -45,13 +53,13 @@ async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
     leave = hf.store.listen(hear)
     try:
         last: Snapshot | None = None
-        while last is None or not last.info.state.is_end:
+        while True:
             told.clear()
             snapshot = await read(hf, run_id)
             if snapshot != last:
                 yield snapshot
             last = snapshot
-            if last.info.state.is_end:
+            if last.info.unreadable is not None or last.info.state.is_end:
                 return
             await asyncio.sleep(_REST_SECONDS)
             # Hints may be lost; a look now and then makes up for it.

@@ -7,10 +7,11 @@ from datetime import datetime
 from holdfast.app import Holdfast
 from holdfast.cli.exits import Refusal
 from holdfast.cli.output import cleaned
-from holdfast.cli.times import ago
+from holdfast.cli.summary import age_word, state_word, type_word
 from holdfast.core.clock import moment
 from holdfast.core.errors import RunNotFound
 from holdfast.core.ports import Query
+from holdfast.engine.info import RunInfo
 
 _CANDIDATES = 10
 
@@ -33,8 +34,10 @@ async def find_run(hf: Holdfast, name: str) -> str:
     if len(matching) == 1:
         return matching[0].run.id
     now = moment(await hf.store.now())
-    runs = [details.run for details in matching[:_CANDIDATES]]
-    lines = [f"{run.id}  {run.state.value:<9}  {run.type}  {ago(moment(run.created_at), now)}" for run in runs]
+    runs = [RunInfo.of(details) for details in matching[:_CANDIDATES]]
+    lines = [
+        f"{run.id}  {state_word(run.state):<9}  {type_word(run.type)}  {age_word(run.created_at, now)}" for run in runs
+    ]
     if len(matching) > _CANDIDATES:
         lines.append("… and more")
     raise Refusal("\n".join([f"several runs begin with {cleaned(name)!r}; give more of the id:", *lines]))

@@ -13,9 +13,11 @@ from holdfast.cli.view import Snapshot
 from holdfast.config.configuration import Origin
 from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
+from holdfast.core.codec import json_flaw
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
 from holdfast.engine.info import (
     AuditInfo,
@@ -35,7 +37,7 @@ def run_json(info: RunInfo) -> Json:
     return {
         "id": info.id,
         "type": info.type,
-        "state": info.state.value,
+        "state": state_json(info.state),
         "payload": info.payload,
         "result": info.result,
         "error": error_json(info.error),
@@ -52,6 +54,7 @@ def run_json(info: RunInfo) -> Json:
         "ready_at": time_json(info.ready_at),
         "deleted_at": time_json(info.deleted_at),
         "waits": [wait_json(wait) for wait in info.waits],
+        "unreadable": info.unreadable,
     }
 
 
@@ -77,6 +80,7 @@ def entry_json(entry: EntryInfo) -> Json:
         "finished_at": time_json(entry.finished_at),
         "retry_at": time_json(entry.retry_at),
         "ref": entry.ref,
+        "unreadable": entry.unreadable,
     }
 
 
@@ -84,10 +88,15 @@ def snapshot_json(snapshot: Snapshot) -> Json:
     return {
         "run": run_json(snapshot.info),
         "explanation": snapshot.explanation,
-        "values": {name: json.loads(text) for name, text in snapshot.values.items()},
+        "values": {name: _value_json(text) for name, text in snapshot.values.items()},
         "history": [entry_json(entry) for entry in snapshot.entries],
         "audit": [audit_json(fact) for fact in snapshot.audit],
     }
+
+
+def _value_json(text: str) -> Any:
+    """A value that a run has published; null if it cannot be read."""
+    return None if json_flaw(text) is not None else json.loads(text)
 
 
 def audit_json(fact: AuditInfo) -> Json:
@@ -143,6 +152,7 @@ def schedule_json(schedule: ScheduleInfo) -> Json:
         "last_run_id": schedule.last_run_id,
         "skipped": schedule.skipped,
         "last_skipped_slot": time_json(schedule.last_skipped_slot),
+        "unreadable": schedule.unreadable,
     }
 
 
@@ -187,6 +197,7 @@ def letter_json(letter: DeadLetterInfo) -> Json:
         "payload": letter.payload,
         "at": time_json(letter.at),
         "reason": letter.reason,
+        "unreadable": letter.unreadable,
     }
 
 
@@ -229,10 +240,14 @@ def outcome_json(info: RunInfo) -> Json:
     """How a run ended, or that it has not."""
     return {
         "id": info.id,
-        "state": info.state.value,
+        "state": state_json(info.state),
         "result": info.result,
         "error": error_json(info.error),
     }
+
+
+def state_json(state: RunState | None) -> str | None:
+    return None if state is None else state.value
 
 
 def time_json(when: datetime | None) -> str | None:

@@ -27,12 +27,30 @@ STATE_STYLES: dict[RunState, str] = {
 }
 
 
-def state_cell(state: RunState) -> Cell:
-    return state.value, STATE_STYLES[state]
+UNKNOWN = "?"
+"""Stands for what cannot be read of a row."""
+
+
+def state_cell(state: RunState | None) -> Cell:
+    return (UNKNOWN, "bad") if state is None else (state.value, STATE_STYLES[state])
+
+
+def state_word(state: RunState | None) -> str:
+    return UNKNOWN if state is None else state.value
+
+
+def type_word(type: str | None) -> str:
+    return UNKNOWN if type is None else cleaned(type)
+
+
+def age_word(created_at: datetime | None, now: datetime) -> str:
+    return UNKNOWN if created_at is None else ago(created_at, now)
 
 
 def about(info: RunInfo, now: datetime, workers: Mapping[str, str]) -> str:
     """What is to be said of a run beyond its state. `workers` are names by id."""
+    if info.unreadable is not None:
+        return f"cannot be read: {cleaned(info.unreadable)}"
     match info.state:
         case RunState.SUCCEEDED:
             return f"took {spoken((info.finished_at or now) - info.created_at)}"

@@ -15,10 +15,10 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, parse_filter
 from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned
+from holdfast.cli.render import state_json
 from holdfast.cli.session import in_session
-from holdfast.cli.summary import state_cell
+from holdfast.cli.summary import age_word, state_cell, state_word, type_word
 from holdfast.cli.table import Column, Table
-from holdfast.cli.times import ago
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
@@ -152,7 +152,8 @@ async def _matching(hf: Holdfast, chosen: RunFilter, states: frozenset[RunState]
 async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunInfo]) -> bool:
     now = await store_now(hf)
     for info in infos[:_SHOWN]:
-        out.talk(f"  {info.id}  {info.state.value:<9}  {info.type}  {ago(info.created_at, now)}")
+        age = age_word(info.created_at, now)
+        out.talk(f"  {info.id}  {state_word(info.state):<9}  {type_word(info.type)}  {age}")
     if len(infos) > _SHOWN:
         out.talk(f"  … and {len(infos) - _SHOWN} more")
     what = "this run" if len(infos) == 1 else f"these {len(infos)} runs"
@@ -161,12 +162,13 @@ async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunI
 
 async def _preview(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunInfo]) -> None:
     if out.is_json:
-        out.items([{"id": info.id, "type": info.type, "state": info.state.value} for info in infos])
+        out.items([{"id": info.id, "type": info.type, "state": state_json(info.state)} for info in infos])
         return
     now = await store_now(hf)
     table = Table((Column("id"), Column("state"), Column("type"), Column("created")))
     for info in infos:
-        created = ago(info.created_at, now), "dim"
-        table.rows.append({"id": info.id, "state": state_cell(info.state), "type": info.type, "created": created})
+        created = age_word(info.created_at, now), "dim"
+        type = type_word(info.type)
+        table.rows.append({"id": info.id, "state": state_cell(info.state), "type": type, "created": created})
     out.table(table)
     out.talk(f"{len(infos)} {'run' if len(infos) == 1 else 'runs'} would be {verb.done}; nothing was changed")

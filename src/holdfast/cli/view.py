@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.cli.output import cleaned, preview, shortened
-from holdfast.cli.summary import STATE_STYLES, wait_words
+from holdfast.cli.summary import STATE_STYLES, UNKNOWN, state_cell, type_word, wait_words
 from holdfast.cli.table import Cell, Line, Row
 from holdfast.cli.timeline import Item, Scale, Timeline, timeline
 from holdfast.cli.times import ago, spoken, stamp
@@ -48,6 +48,8 @@ def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbos
     """All there is to see, on as many lines as it takes."""
     info = snapshot.info
     lines: list[Line] = [*_header(snapshot, now), ""]
+    if info.unreadable is not None:
+        return [*lines, ((f"cannot be read: {cleaned(info.unreadable)}", "bad"),)]
     lines += timeline_lines(snapshot, now, width)
     lines += divergence_lines(info)
     lines += _end(info, is_verbose=is_verbose)
@@ -56,11 +58,11 @@ def run_lines(snapshot: Snapshot, now: datetime, width: int | None, *, is_verbos
 
 def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
     info = snapshot.info
-    yield (info.type, "title"), "  ", (info.id, "dim"), "  ", (info.state.value, STATE_STYLES[info.state])
-    facts = [f"created {stamp(info.created_at)}, {ago(info.created_at, now)}"]
+    yield (type_word(info.type), "title"), "  ", (info.id, "dim"), "  ", state_cell(info.state)
+    facts = [f"created {_created(info.created_at, now)}"]
     if info.key is not None:
         facts.append(f"key {cleaned(info.key)}")
-    facts += [f"{name}={value}" for name, value in info.tags.items()]
+    facts += [f"{name}={value}" for name, value in (info.tags or {}).items()]
     if info.parent_id is not None:
         facts.append(f"child of {info.parent_id}")
     yield ((" · ".join(facts), "dim"),)
@@ -68,8 +70,12 @@ def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
         yield ("payload  ", "dim"), preview(info.payload, 200)
     for name, value in snapshot.values.items():
         yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(value), 200)
-    if not info.state.is_end:
+    if info.unreadable is None and not info.state.is_end:
         yield ((cleaned(snapshot.explanation), STATE_STYLES[info.state]),)
+
+
+def _created(at: datetime | None, now: datetime) -> str:
+    return UNKNOWN if at is None else f"{stamp(at)}, {ago(at, now)}"
 
 
 def timeline_lines(snapshot: Snapshot, now: datetime, width: int | None) -> list[Line]:
@@ -129,7 +135,9 @@ def _notes(item: Item, now: datetime) -> list[Cell]:
     if item.attempts > 1:
         notes.append((f"  {item.attempts} attempts", "wait"))
     entry = item.entry
-    if entry is not None and entry.error is not None:
+    if entry is not None and entry.unreadable is not None:
+        notes.append((f"  cannot be read: {cleaned(entry.unreadable)}", "bad"))
+    elif entry is not None and entry.error is not None:
         notes.append((f"  {cleaned(str(entry.error))}", "bad"))
     elif item.failures:
         notes.append((f"  first {cleaned(item.failures[0])}", "dim"))

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarge
+from holdfast.core.errors import InvalidRequest, NotSerializable, PayloadTooLarge, Unreadable
 
 VALUE_LIMIT_BYTES = 2 * 1024 * 1024
 DEPTH_LIMIT = 64
@@ -66,8 +66,8 @@ class Codec(Generic[T]):
         try:
             return self._decode(text)
         except Exception as error:  # validators and `__post_init__` of users may raise anything
-            if type(error) is msgspec.DecodeError:
-                raise InvalidRequest(f"{what} is not JSON: {error}") from error
+            if (flaw := json_flaw(text)) is not None:
+                raise Unreadable(f"{what} cannot be read as JSON: {flaw}") from error
             raise self._unfit(what, error) from error
 
     def store(self, value: T, what: str = "value", limit: int = VALUE_LIMIT_BYTES) -> tuple[str, T]:
@@ -125,6 +125,15 @@ def encode_any(value: Any, what: str = "value", limit: int = VALUE_LIMIT_BYTES) 
 def decode_any(text: str, what: str = "value") -> Any:
     """The plain JSON value of a text."""
     return _ANY.decode(text, what)
+
+
+def json_flaw(text: str) -> str | None:
+    """Why a text cannot be read as JSON by any type hint; None if it can be."""
+    try:
+        _decode_plain(text)
+    except (ValueError, RecursionError, TypeError) as error:  # msgspec's own errors, and those of text and digits
+        return _reason(error)
+    return None
 
 
 def same_json(a: str, b: str) -> bool:

@@ -138,6 +138,10 @@ class PayloadTooLarge(InvalidRequest):
     """A value whose JSON is larger than the limit that is named in the message."""
 
 
+class Unreadable(InvalidRequest):
+    """Something in the store that cannot be decoded: it was edited by hand, or written by a bug."""
+
+
 class UnknownWorkflow(InvalidRequest):
     """A type, or function, that is not registered here."""
 

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core.clock import Micros
+from holdfast.core.codec import json_flaw
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_id, check_key, check_tags, check_text, check_topic, check_type
 from holdfast.core.model import DeadLetter, Schedule, Topic, TypeRule, Value
 from holdfast.core.schedules import check_schedule_name
-from holdfast.core.transfer import LAST_EVENT_LIMIT, Dump, KeptEvent, check_restorable, flaw_of
+from holdfast.core.transfer import LAST_EVENT_LIMIT, Dump, KeptEvent, check_restorable, flaw_of, values_of
 
 FORMAT = 1
 _SHOWN = 60
@@ -60,6 +61,13 @@ class RunLine(Value, frozen=True, kw_only=True, tag_field="line", tag="run"):
     dump: Dump
 
 
+class UnreadableLine(Value, frozen=True, kw_only=True, tag_field="line", tag="unreadable"):
+    """A run that could not be read, and stays where it is: its id, and why."""
+
+    id: str
+    why: str
+
+
 class EventLine(Value, frozen=True, kw_only=True, tag_field="line", tag="event"):
     """An event that somebody may still get."""
 
@@ -79,12 +87,11 @@ class Footer(Value, frozen=True, kw_only=True, tag_field="line", tag="end"):
     left: int = 0
 
 
-Content = TopicLine | TypeLine | ScheduleLine | RunLine | EventLine | LetterLine
+Content = TopicLine | TypeLine | ScheduleLine | RunLine | UnreadableLine | EventLine | LetterLine
 Line = Header | Content | Footer
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Line)
-_read = msgspec.json.Decoder().decode
 
 
 def tag_of(line: Value) -> str:
@@ -214,22 +221,15 @@ class Reading:
             check_restorable(dump)
         except InvalidRequest as refusal:
             raise self._refusal(f"cannot be imported: {refusal}") from None
-        run = dump.run
-        values = [run.payload, run.continued, run.result, *dump.values.values()]
-        values += [entry.result for entry in dump.entries]
-        values += [arrival.payload for arrival in dump.inbox]
-        values += [payload for payload, _ in dump.replies.values()]
-        for value in values:
+        for _, value in values_of(dump):
             self._check_value(value)
         if (flaw := flaw_of(dump)) is not None:
-            raise self._refusal(f"says that run {run.id} {flaw}; was it changed?")
+            raise self._refusal(f"says that run {dump.run.id} {flaw}; was it changed?")
 
-    def _check_value(self, value: str | None) -> None:
+    def _check_value(self, value: str) -> None:
         """Values of users are JSON in strings; what is not would block whoever reads it later."""
-        try:
-            _read(value or "null")
-        except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
-            raise self._refusal(f"has a value that is no JSON ({error}); was it changed?") from None
+        if (flaw := json_flaw(value)) is not None:
+            raise self._refusal(f"has a value that is no JSON ({flaw}); was it changed?")
 
     def _check_order(self, kind: str, number: int) -> None:
         """Whoever takes them in remembers only the number of the last one."""
@@ -263,6 +263,8 @@ def _check_names(line: Content) -> None:
         case EventLine(event=event):
             check_topic(event.topic)
             check_text(event.id, "event id")
+        case UnreadableLine():
+            pass  # nothing of it is imported
         case LetterLine(letter=letter):
             check_text(letter.name if letter.topic is None else letter.topic, "name of a dead letter")
         case TopicLine(topic=topic):

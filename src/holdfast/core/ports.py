@@ -94,11 +94,12 @@ class Query(Value, frozen=True, kw_only=True):
 
 
 class Details(Value, frozen=True, kw_only=True):
-    """Everything about one run that a person asks for."""
+    """All about one run that a person asks for. `unreadable`: which fields cannot be decoded, and are None; and why."""
 
     run: Run
     waits: tuple[Wait, ...] = ()
     values: dict[str, str] = {}
+    unreadable: str | None = None
 
 
 class Sent(Value, frozen=True, kw_only=True):
@@ -493,8 +494,5 @@ class Store(Reader, Protocol):
         ...
 
     def serve(self) -> Callable[[], None]:
-        """Carry out requests of SQL producers until the returned function is called. For workers.
-
-        It needs no free slot, no type and no turn of the event loop. Does nothing in a store without SQL producers.
-        """
+        """For workers: carry out requests of SQL producers until the returned function is called, whatever they do."""
         ...

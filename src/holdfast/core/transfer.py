@@ -8,7 +8,7 @@ restoration may be repeated, in part or as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -160,6 +160,17 @@ def check_restorable(dump: Dump) -> None:
         )
     if any(fact.run_id != run.id for fact in dump.audit):
         raise InvalidRequest(f"run {run.id} comes with facts of another run's life; export it again")
+
+
+def values_of(dump: Dump) -> Iterator[tuple[str, str]]:
+    """All values of users that belong to a run, as JSON, each with what it is."""
+    run = dump.run
+    found = [("payload", run.payload), ("payload of its generation", run.continued), ("result", run.result)]
+    found += [(f"value {name!r}", value) for name, value in dump.values.items()]
+    found += [(f"result at {entry.location!r}", entry.result) for entry in dump.entries]
+    found += [(f"payload of {arrival.name!r}", arrival.payload) for arrival in dump.inbox]
+    found += [("reply", payload) for payload, _ in dump.replies.values()]
+    return ((what, value) for what, value in found if value is not None)
 
 
 def flaw_of(dump: Dump) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from holdfast.core.errors import Unreadable
 from holdfast.core.model import Entry, Run
-from holdfast.core.ports import PAGE_LIMIT, Query, Reader
+from holdfast.core.ports import PAGE_LIMIT, Details, Query, Reader
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.paging import run_pages
 from holdfast.runner.registry import Registry
@@ -48,13 +49,19 @@ async def check_runs(
     """Rehearse every live run, newest first."""
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
-            found = await _check(store, registry, details.run)
+            try:
+                found = await _check(store, registry, details)
+            except Unreadable as error:
+                found = _told(details.run, Rehearsal(Fit.REFUSES, str(error)))
             if found is not None:
                 yield found
 
 
-async def _check(store: Reader, registry: Registry, run: Run) -> RunCheck | None:
+async def _check(store: Reader, registry: Registry, details: Details) -> RunCheck | None:
     """What the rehearsal of a run shows; None if it has ended meanwhile."""
+    run = details.run
+    if details.unreadable is not None:
+        raise Unreadable(f"its row cannot be read: {details.unreadable}")
     definition = registry.get(run.type)
     if definition is None:
         return _told(run, rehearse(None, run, ()))
@@ -63,10 +70,10 @@ async def _check(store: Reader, registry: Registry, run: Run) -> RunCheck | None
         if found.fit.is_good:
             break
         # Its worker may have written between the two reads, and then one of them is older than the other.
-        details = await store.get(run.id)
-        if details is None or details.run.state.is_end:
+        again = await store.get(run.id)
+        if again is None or again.run.state.is_end:
             return None
-        is_steady, run = _is_same(details.run, run), details.run
+        is_steady, run = _is_same(again.run, run), again.run
         if is_steady:
             break
         found = rehearse(definition, run, await _history(store, run))

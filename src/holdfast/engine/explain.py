@@ -12,6 +12,7 @@ from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, Worker
 from holdfast.core.ports import Details, Reader, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
+from holdfast.engine.info import RunInfo
 from holdfast.engine.routing import alive, is_handled
 
 _LIMITS = {
@@ -23,6 +24,9 @@ _LIMITS = {
 
 async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact], now: Micros) -> str:
     """Why the run is where it is, with all that has to be read for that. `facts` is its audit."""
+    unreadable = RunInfo.of(details).unreadable
+    if unreadable is not None and details.run.state is not RunState.BLOCKED:
+        return f"Its row in the store cannot be read ({unreadable}); mend it there."
     type = details.run.type
     rule = next((rule for rule in await store.types() if rule.name == type), None) or TypeRule(name=type)
     slots = await store.slots(type) if limits.parked_at(details.waits) is not None else ()

@@ -13,14 +13,17 @@ from msgspec.structs import replace
 
 from holdfast.core import lines
 from holdfast.core.checkpoint import Pause
-from holdfast.core.errors import RunNotFound
+from holdfast.core.codec import json_flaw
+from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
-from holdfast.core.ports import LetterQuery, Query, ScheduleQuery, Store
+from holdfast.core.ports import Details, LetterQuery, Query, ScheduleQuery, Store
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
-from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled
+from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
+from holdfast.core.unreadable import told
 from holdfast.engine.door import Door
+from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
 from holdfast.engine.queries import Filter, query_of
 
@@ -63,6 +66,8 @@ class Export:
         self.counts: Counter[str] = Counter()
         """How many lines there were of each kind."""
         self.left: list[LeftRun] = []
+        self.unreadable: list[LeftRun] = []
+        """Runs that cannot be read. The file tells of them, and they stay where they are."""
         self.taken_along: list[str] = []
         """Live runs that no filter chose, but which belong to one that was chosen."""
         self._door = door
@@ -105,9 +110,11 @@ class Export:
             async for rule in _rules(store):
                 yield rule
         async for run_ids in self._run_ids(store, query):
-            for dump in await store.dump(run_ids):
-                yield lines.RunLine(dump=dump)
+            for run_line in await self._dumped(store, run_ids):
+                yield run_line
             self._told("exported", len(run_ids))
+        for run in self.unreadable:
+            yield lines.UnreadableLine(id=run.id, why=run.why)
         if self._is_live:
             async for event in self._events(store, last_event):
                 yield event
@@ -115,15 +122,37 @@ class Export:
             async for line in _rest(store):
                 yield line
 
+    async def _dumped(self, store: Store, run_ids: Sequence[str]) -> list[lines.RunLine]:
+        """The lines of some runs. What cannot be read is noted, and hides no other."""
+        try:
+            dumps = await store.dump(run_ids)
+        except Unreadable as error:
+            if len(run_ids) == 1:
+                self._mark(run_ids[0], str(error))
+                return []
+            return [line for run_id in run_ids for line in await self._dumped(store, [run_id])]
+        readable = []
+        for dump in dumps:
+            flaws = {what: flaw for what, value in values_of(dump) if (flaw := json_flaw(value)) is not None}
+            if flaws:
+                self._mark(dump.run.id, told(flaws))
+            else:
+                readable.append(lines.RunLine(dump=dump))
+        return readable
+
+    def _mark(self, run_id: str, why: str) -> None:
+        if all(run.id != run_id for run in self.unreadable):
+            self.unreadable.append(LeftRun(id=run_id, why=why))
+
     # Choosing
 
     async def _run_ids(self, store: Store, query: Query) -> AsyncIterator[Sequence[str]]:
         """The runs that go, a few at a time; who does not is told of in `left`."""
         left, members = {run.id for run in self.left}, set(self._members)
-        states = query.states or frozenset(RunState)
-        async for page in run_pages(store, replace(query, states=states if self._is_live else states & ENDS)):
+        states = query.states if self._is_live else (query.states or ENDS) & ENDS
+        async for page in run_pages(store, replace(query, states=states)):
             going = []
-            for run in (details.run for details in page):
+            for run in self._readable(page):
                 members.discard(run.id)
                 if run.id in left:
                     continue
@@ -136,6 +165,16 @@ class Export:
         self.taken_along = sorted(members - left)
         for some in _in_parts(self.taken_along):
             yield some
+
+    def _readable(self, page: Sequence[Details]) -> list[Run]:
+        """The runs of a page that can be read; the others are noted."""
+        readable = []
+        for details in page:
+            if (why := RunInfo.of(details).unreadable) is None:
+                readable.append(details.run)
+            else:
+                self._mark(details.run.id, why)
+        return readable
 
     async def _events(self, store: Store, last_event: int) -> AsyncIterator[lines.EventLine]:
         """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
@@ -186,13 +225,13 @@ class Export:
             return
         if not self._is_filtered:
             async for page in run_pages(store, replace(query, states=states - {RunState.PAUSED})):
-                yield [details.run for details in page if not is_at_rest(details.run)]
+                yield [run for run in self._readable(page) if not is_at_rest(run)]
             return
         met: set[str] = set()
         async for page in run_pages(store, replace(query, states=states)):
-            for details in page:
-                if details.run.id not in met:
-                    family = await family_of(store, details.run)
+            for chosen in self._readable(page):
+                if chosen.id not in met:
+                    family = await family_of(store, chosen)
                     met.update(run.id for run in family)
                     yield [run for run in family if not is_at_rest(run)]
         self._members |= met

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.core.clock import in_seconds
 from holdfast.core.codec import Codec, decode_any, encode_any
-from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound
+from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound, Unreadable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
-from holdfast.core.model import Message
+from holdfast.core.model import Message, Run
 from holdfast.core.ports import Details, Sent
 from holdfast.core.states import RunState
 from holdfast.engine.ends import End
@@ -65,7 +65,7 @@ class RunHandle(Generic[R]):
         async with asyncio.timeout(patience):
             if not is_fresh:
                 # An unknown run never ends: say so at once. And one that ended may have been reopened since.
-                run = (await self._details()).run
+                run = await self._readable_run()
                 if run.state.is_end:
                     return self._value_of(run_id, End.of(run))
                 ends.forget(run_id)
@@ -80,6 +80,12 @@ class RunHandle(Generic[R]):
         result: R = self._codec.decode(end.result or "null", f"result of run {run_id}")
         return result
 
+    async def _readable_run(self) -> Run:
+        details = await self._details()
+        if details.unreadable is not None and not isinstance(details.run.state, RunState):
+            raise Unreadable(f"run {details.run.id} cannot be read: {details.unreadable}")
+        return details.run
+
     async def info(self) -> RunInfo:
         """How the run stands."""
         return RunInfo.of(await self._details())
@@ -92,8 +98,7 @@ class RunHandle(Generic[R]):
     async def audit(self) -> Sequence[AuditInfo]:
         """The facts of the run's life, from its creation on."""
         run = (await self._details()).run
-        created = AuditInfo.created(run)
-        return [created, *(AuditInfo.of(fact) for fact in await self._engine.store.audit(run.id))]
+        return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._engine.store.audit(run.id))]
 
     async def explain(self) -> str:
         """One sentence saying why the run is where it is."""

@@ -44,7 +44,8 @@ class ImportReport(msgspec.Struct, kw_only=True):
     """What became of an import.
 
     `known` runs were there already. `skipped` events have numbers that other events have here. `left` runs did not go
-    out with the export. `was_finished`: all of it was imported before, so nothing was done.
+    out with the export; `unreadable` ones could not be read where they are, and stay there. `was_finished`: all of it
+    was imported before, so nothing was done.
     """
 
     export_id: str = ""
@@ -59,6 +60,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     letters: int = 0
     left: int = 0
     refused: list[RefusedRun] = msgspec.field(default_factory=list)
+    unreadable: list[RefusedRun] = msgspec.field(default_factory=list)
     was_finished: bool = False
 
 
@@ -120,24 +122,32 @@ class Import:
         match line:
             case lines.RunLine(dump=dump):
                 self._runs.append(dump)
+            case lines.UnreadableLine(id=run_id, why=why):
+                self.report.unreadable.append(RefusedRun(id=run_id, why=why))
             case lines.EventLine(event=event):
                 self._events.append(event)
             case lines.LetterLine(letter=letter):
                 self._letters.append(letter)
-            case lines.TopicLine(topic=topic):
-                if topic.name not in self._topics:  # what was said here counts
-                    await self._store.put_topics([topic])
-                    self.report.topics += 1
             case lines.ScheduleLine(schedule=schedule):
                 self._schedules.append(schedule)
-            case lines.TypeLine(type=rule):
-                if rule.name not in self._types:
-                    await self._store.change_types([ruling(rule)])
-                    self.report.types += 1
+            case lines.TopicLine() | lines.TypeLine():
+                await self._rule(line)
         self._size += size
-        others = len(self._events) + len(self._letters)
-        if len(self._runs) >= RUNS_AT_ONCE or others >= OTHERS_AT_ONCE or self._size >= BYTES_AT_ONCE:
+        if self._is_full():
             await self._flush()
+
+    async def _rule(self, line: lines.TopicLine | lines.TypeLine) -> None:
+        """Set rules, unless some were set here: those count."""
+        if isinstance(line, lines.TopicLine) and line.topic.name not in self._topics:
+            await self._store.put_topics([line.topic])
+            self.report.topics += 1
+        elif isinstance(line, lines.TypeLine) and line.type.name not in self._types:
+            await self._store.change_types([ruling(line.type)])
+            self.report.types += 1
+
+    def _is_full(self) -> bool:
+        others = len(self._events) + len(self._letters)
+        return len(self._runs) >= RUNS_AT_ONCE or others >= OTHERS_AT_ONCE or self._size >= BYTES_AT_ONCE
 
     async def _flush(self) -> None:
         """Write what has gathered."""

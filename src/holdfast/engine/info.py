@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from holdfast.core.clock import LAST_INSTANT, Micros, instant, micros, moment
-from holdfast.core.codec import decode_any
+from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.cron import zone_of
-from holdfast.core.errors import ErrorRecord
+from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import (
     AuditFact,
     CatchUp,
@@ -34,6 +34,40 @@ from holdfast.core.ports import Details
 from holdfast.core.received import received_in
 from holdfast.core.schedules import UPCOMING, next_slots
 from holdfast.core.states import RunState
+from holdfast.core.unreadable import joined, reason_of, told
+
+
+class Flaws:
+    """What of a row could not be decoded, and why."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    @property
+    def told(self) -> str | None:
+        return told(self._known) or None
+
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
+        """The value of a field; None if it cannot be made."""
+        try:
+            return make()
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            self._known[name] = reason_of(error)
+            return None
+
+    def json(self, name: str, text: str | None) -> Any:
+        """The value of a field that is kept as JSON."""
+        if text is None:
+            return None
+        try:
+            return decode_any(text)
+        except Unreadable:
+            self._known[name] = json_flaw(text) or ""
+            return None
+
+    def moment(self, name: str, at: Micros | None) -> Any:
+        """The value of a field that is kept as an instant. One that is None was told of before."""
+        return None if at is None else self.kept(name, lambda: moment(at))
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +86,9 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `attempt` counts how often it was taken up anew: 1, and one more after each crash, block or reopening. How often a
     step was tried is told by `attempts` of its `EntryInfo`.
+
+    `unreadable` says why its row in the store cannot be decoded, because somebody edited it by hand, for one. Then the
+    fields that could not be decoded are `None`, whatever their type.
     """
 
     id: str
@@ -73,16 +110,17 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     ready_at: datetime | None
     deleted_at: datetime | None
     waits: tuple[WaitInfo, ...]
+    unreadable: str | None = None
 
     @classmethod
     def of(cls, details: Details) -> RunInfo:
-        run = details.run
+        run, flaws = details.run, Flaws()
         return cls(
             id=run.id,
             type=run.type,
             state=run.state,
-            payload=decode_any(run.input),
-            result=None if run.result is None else decode_any(run.result),
+            payload=flaws.json("payload", run.input),
+            result=flaws.json("result", run.result),
             error=run.error,
             key=run.key,
             priority=run.priority,
@@ -91,17 +129,18 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
             generation=run.generation,
             parent_id=run.parent_id,
             worker=run.worker,
-            created_at=moment(run.created_at),
-            updated_at=moment(run.updated_at),
+            created_at=flaws.moment("created_at", run.created_at),
+            updated_at=flaws.moment("updated_at", run.updated_at),
             finished_at=_moment(run.finished_at),
             ready_at=_moment(run.ready_at),
             deleted_at=_moment(run.deleted_at),
             waits=tuple(_wait_info(wait) for wait in details.waits),
+            unreadable=joined([details.unreadable, flaws.told]),
         )
 
 
 class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation in a run's history."""
+    """One operation in a run's history. `unreadable`: why its result could not be decoded, and is `None`."""
 
     location: str
     kind: EntryKind
@@ -113,20 +152,23 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
     retry_at: datetime | None
     ref: str | None
+    unreadable: str | None = None
 
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
+        flaws = Flaws()
         return cls(
             location=entry.location,
             kind=entry.kind,
             state=entry.state,
             attempts=entry.attempts,
-            result=_result(entry),
+            result=flaws.kept("result", lambda: _result(entry)),
             error=entry.error,
             started_at=moment(entry.started_at),
             finished_at=_moment(entry.finished_at),
             retry_at=_moment(entry.retry_at),
             ref=entry.ref,
+            unreadable=flaws.told,
         )
 
 
@@ -138,12 +180,14 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, str | int]
 
     @classmethod
-    def created(cls, run: Run) -> AuditInfo:
-        """The first fact, which is read from the run itself."""
+    def created(cls, run: Run) -> list[AuditInfo]:
+        """The first fact, which is read from the run itself; none if that cannot be read."""
+        if (at := Flaws().moment("created_at", run.created_at)) is None:
+            return []
         data: dict[str, str | int] = {"type": run.type}
         if run.key is not None:
             data["key"] = run.key
-        return cls(event="created", at=moment(run.created_at), data=data)
+        return [cls(event="created", at=at, data=data)]
 
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
@@ -212,6 +256,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stood when it was read. `next_at` is none while it is paused.
 
     `skipped` counts the slots left out because an earlier run had not ended. `is_declared`: it stands in code.
+    `unreadable`: why its payload could not be decoded, and is `None`.
     """
 
     name: str
@@ -234,13 +279,15 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_run_id: str | None
     skipped: int
     last_skipped_slot: datetime | None
+    unreadable: str | None = None
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleInfo:
+        flaws = Flaws()
         return cls(
             name=schedule.name,
             type=schedule.type,
-            payload=decode_any(schedule.payload),
+            payload=flaws.json("payload", schedule.payload),
             cron=schedule.cron,
             every=None if schedule.every is None else timedelta(microseconds=schedule.every),
             zone=schedule.zone,
@@ -258,6 +305,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
             last_run_id=schedule.last_run_id,
             skipped=schedule.skipped,
             last_skipped_slot=_moment(schedule.last_skipped_slot),
+            unreadable=flaws.told,
         )
 
     @property
@@ -277,7 +325,8 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What could not be delivered: an event of `topic`, or a message to `run_id` of this `name`.
 
-    `at` is when it was given up, `reason` is `expired`, `overflow` or `undelivered`.
+    `at` is when it was given up, `reason` is `expired`, `overflow` or `undelivered`. `unreadable`: why its payload
+    could not be decoded, and is `None`.
     """
 
     number: int
@@ -288,18 +337,21 @@ class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
     payload: Any
     at: datetime
     reason: DeadReason
+    unreadable: str | None = None
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterInfo:
+        flaws = Flaws()
         return cls(
             number=letter.number,
             id=letter.id,
             topic=letter.topic,
             run_id=letter.run_id,
             name=letter.name,
-            payload=decode_any(letter.payload),
+            payload=flaws.json("payload", letter.payload),
             at=moment(letter.at),
             reason=letter.reason,
+            unreadable=flaws.told,
         )
 
 

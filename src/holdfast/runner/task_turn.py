@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, Finish
 from holdfast.core.clock import Micros
-from holdfast.core.errors import ErrorRecord, InvalidRequest
+from holdfast.core.errors import ErrorRecord, InvalidRequest, Unreadable
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
 from holdfast.runner.asked import Asked
@@ -47,6 +47,9 @@ class TaskTurn(Stepping):
             return
         try:
             call = self._task.call(self.run.input)
+        except Unreadable as error:
+            self.outcome = self._blocked(error, now)
+            return
         except InvalidRequest as error:
             self._refuse(error, now)
             return

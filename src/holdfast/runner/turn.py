@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint, Finish, Renew
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest, WorkflowViolation
+from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest, Unreadable, WorkflowViolation
 from holdfast.core.model import Arrival, Entry, Lease, WaitKind
 from holdfast.core.states import RunState
 from holdfast.runner.asking import Asking
@@ -58,14 +58,14 @@ class Turn(Asking):
             return
         try:
             root = self.definition.begin(self.context, self.run.input)
+        except (Unreadable, HistoryDiverged) as error:
+            self.outcome = self._blocked(error, now)
+            return
         except InvalidRequest as error:
             # A run that never began was started wrongly; one that did fitted the code once, and may again.
             has_begun = bool(self._history)
             refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
             self.outcome = self._blocked(self._history.misread(str(error)), now) if has_begun else refused
-            return
-        except HistoryDiverged as error:
-            self.outcome = self._blocked(error, now)
             return
         self._root = self.loop.spawn(root)
         self.loop.drive()
@@ -216,6 +216,8 @@ class Turn(Asking):
         error = error_of(root) if root.done() else None
         if error is not None and (violation := explain_foreign(error)) is not None:
             return self._blocked(violation, now)
+        if isinstance(error, Unreadable):  # what is recorded was edited by hand; mended, the run goes on
+            return self._blocked(error, now)
         if self._history.has_unreached:
             how = "raised" if error is not None else "finished"
             return self._blocked(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)

@@ -31,6 +31,7 @@ RUN_KEYS = [
     "ready_at",
     "deleted_at",
     "waits",
+    "unreadable",
 ]
 ENTRY_KEYS = [
     "location",
@@ -43,6 +44,7 @@ ENTRY_KEYS = [
     "finished_at",
     "retry_at",
     "ref",
+    "unreadable",
 ]
 
 

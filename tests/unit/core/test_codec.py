@@ -541,7 +541,7 @@ def test_the_default_limit_is_two_mebibytes() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1]x", "NaN", '"\\ud800"', "01"])
 def test_text_that_is_not_json_is_an_invalid_request(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="payload is not JSON"):
+    with pytest.raises(InvalidRequest, match="payload cannot be read as JSON"):
         decode_any(text, "payload")
 
 

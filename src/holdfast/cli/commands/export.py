@@ -17,7 +17,7 @@ from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run
 from holdfast.cli.moving import Teller
-from holdfast.cli.output import Output
+from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH
 from holdfast.engine.export import Export
@@ -47,7 +47,7 @@ def command(
     FILTER is as for `ls`; without one everything goes: runs, rules of topics, events that somebody may still get, dead
     letters. Live runs are paused first, and stay paused in this store, so that they never go on in both. Live parents
     and children of a chosen run go too. The exit code is 1 if a run had to be left because a worker did not let go of
-    it in time.
+    it in time, or because its row cannot be read; the file names the latter.
     """
     chosen = parse_filter([*words, *words_of_options(options)])
     if chosen.deleted:
@@ -70,35 +70,45 @@ def command(
             stream.write(line)
         stream.flush()
         _tell(out, export)
-        return ExitCode.FAILED if export.left else ExitCode.OK
+        return ExitCode.FAILED if export.left or export.unreadable else ExitCode.OK
 
     return in_session(out.settings, work)
 
 
 async def _preview(out: Output, hf: Holdfast, chosen: RunFilter, *, is_live: bool) -> None:
-    ended = live = held = 0
+    ended = live = held = odd = 0
     async for info in hf.list(**chosen.options()):
+        if info.unreadable is not None:
+            odd += 1
+            continue
         ended += info.state.is_end
         live += not info.state.is_end
         held += info.worker is not None
     if not is_live:
         live = held = 0
     if out.is_json:
-        out.item({"ended": ended, "live": live, "held": held})
+        out.item({"ended": ended, "live": live, "held": held, "unreadable": odd})
         return
     out.line(f"{ended:>9,}  runs that have ended")
     out.line(f"{live:>9,}  live runs, which would be paused, and with them those they belong to")
     out.line(f"{held:>9,}  of them are being worked on, and would have to let go first")
+    if odd:
+        out.line(f"{odd:>9,}  runs that cannot be read, and would stay here")
     out.talk("nothing was changed")
 
 
 def _tell(out: Output, export: Export) -> None:
-    counts = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in export.counts.items())
+    kinds = {kind: count for kind, count in export.counts.items() if kind != "unreadable"}
+    counts = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in kinds.items())
     out.talk(f"exported {counts or 'nothing'} (export {export.id})")
     if export.counts["schedule"]:
         out.talk("schedules go on here as long as a worker runs; stop the workers of this store before you import")
     if export.taken_along:
         out.talk(f"{len(export.taken_along):,} of these runs matched no filter, but belong to live ones that did")
+    for run in export.unreadable[:_SHOWN]:
+        out.talk(f"run {run.id} stays here, because it cannot be read: {cleaned(run.why)}")
+    if len(export.unreadable) > _SHOWN:
+        out.talk(f"… and {len(export.unreadable) - _SHOWN:,} more")
     for run in export.left[:_SHOWN]:
         out.talk(f"left run {run.id}: {run.why}")
     if len(export.left) > _SHOWN:

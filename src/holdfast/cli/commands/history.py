@@ -69,6 +69,8 @@ def _table(entries: Sequence[EntryInfo]) -> Table:
 
 
 def _result(entry: EntryInfo) -> Cell:
+    if entry.unreadable is not None:
+        return f"cannot be read: {cleaned(entry.unreadable)}", "bad"
     if entry.error is not None:
         return cleaned(str(entry.error)), "bad"
     return "" if entry.result is None else preview(entry.result, 120)

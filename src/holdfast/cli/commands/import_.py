@@ -111,6 +111,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
     }
     if out.is_json:
         refused = [{"id": run.id, "why": run.why} for run in report.refused]
+        odd = [{"id": run.id, "why": run.why} for run in report.unreadable]
         names = (
             "export_id",
             "restored",
@@ -125,7 +126,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
             "left",
             "was_finished",
         )
-        out.item({**{name: getattr(report, name) for name in names}, "refused": refused})
+        out.item({**{name: getattr(report, name) for name in names}, "refused": refused, "unreadable": odd})
     elif report.was_finished:
         out.talk(f"all of export {report.export_id} was imported into {url} before; nothing was changed")
     else:
@@ -136,5 +137,7 @@ def _tell(out: Output, report: ImportReport, url: str) -> None:
         out.talk(cleaned(run.why))
     if len(report.refused) > _SHOWN:
         out.talk(f"… and {len(report.refused) - _SHOWN:,} more")
+    for run in report.unreadable[:_SHOWN]:
+        out.talk(f"run {run.id} was left out: it could not be read where it was exported ({cleaned(run.why)})")
     if report.left:
         out.talk(f"{report.left:,} runs were left where they are by the export; export again to bring them")

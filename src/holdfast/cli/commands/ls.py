@@ -20,9 +20,8 @@ from holdfast.cli.lookup import find_run, store_now
 from holdfast.cli.output import Output, cleaned, shortened
 from holdfast.cli.render import run_json
 from holdfast.cli.session import in_session
-from holdfast.cli.summary import about, short_ids, state_cell
+from holdfast.cli.summary import about, age_word, short_ids, state_cell, state_word, type_word
 from holdfast.cli.table import Column, Table
-from holdfast.cli.times import ago
 from holdfast.engine.info import RunInfo
 
 _WATCH_SECONDS = 1.0
@@ -109,9 +108,9 @@ def _table(listing: _Listing, *, is_short: bool) -> Table:
             {
                 "id": names[info.id],
                 "state": state_cell(info.state),
-                "type": info.type,
+                "type": type_word(info.type),
                 "key": shortened(cleaned(info.key or ""), _KEY_LIMIT) if is_short else cleaned(info.key or ""),
-                "created": (ago(info.created_at, listing.now), "dim"),
+                "created": (age_word(info.created_at, listing.now), "dim"),
                 "about": about(info, listing.now, listing.workers),
             }
         )
@@ -141,4 +140,5 @@ def _write_change(out: Output, info: RunInfo, listing: _Listing) -> None:
     if out.is_json:
         out.event(run_json(info))
     else:
-        out.line(f"{info.id}  {info.state.value}  {info.type}  {about(info, listing.now, listing.workers)}")
+        what = about(info, listing.now, listing.workers)
+        out.line(f"{info.id}  {state_word(info.state)}  {type_word(info.type)}  {what}")

@@ -20,6 +20,9 @@ class Calls:
             f"select {schema}.leased_v1("
             "array(select json_array_elements_text(%s)), array(select json_array_elements_text(%s)), %s)"
         ).encode()
+        self.due_ids = f"select {schema}.due_ids_v1(%s, %s, %s)".encode()
+        self.lease = f"select {schema}.lease_v1(%s)".encode()
+        self.block_unreadable = f"select {schema}.block_unreadable_v1(%s, %s, %s, %s)".encode()
         self.checkpoint = f"select {schema}.checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)".encode()
         self.checkpoint_one = (
             f"select {schema}.checkpoint_v1(array[%s], array[%s::bigint], array[%s::bigint], array[%s], %s, %s, %s)"

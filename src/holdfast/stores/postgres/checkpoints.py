@@ -20,6 +20,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.stores.memory import checkpoints as model
+from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.talks import Talk
@@ -146,7 +147,29 @@ class _Answer(msgspec.Struct):
     verdicts: list[_Said] | None = None
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+class _RawAnswer(msgspec.Struct):
+    now: Micros
+    verdicts: list[msgspec.Raw]
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_raw = msgspec.json.Decoder(_RawAnswer).decode
+_decode_said = msgspec.json.Decoder(_Said).decode
+
+
+def _decode(text: str) -> _Answer:
+    try:
+        return _decode_answer(text)
+    except unreadable.FAILURES:
+        raw = _decode_raw(text)
+        return _Answer(raw.now, list(map(_said, raw.verdicts)))
+
+
+def _said(raw: msgspec.Raw) -> _Said:
+    try:
+        return _decode_said(raw)
+    except unreadable.FAILURES:
+        return _Said("lost")  # its inbox cannot be read: whoever claims it next blocks it
 
 
 def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import psycopg
@@ -17,6 +18,7 @@ from holdfast.core.model import Intent, Lease
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory import starts as model
 from holdfast.stores.memory.state import Record
+from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.talks import Talk
@@ -53,6 +55,12 @@ class Found(msgspec.Struct):
         return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
 
 
+class _RawFound(msgspec.Struct):
+    now: Micros
+    has_requests: bool
+    leases: tuple[msgspec.Raw, ...]
+
+
 class _Leased(msgspec.Struct):
     next_ready_at: Micros | None
     leases: tuple[Lease, ...]
@@ -64,13 +72,26 @@ class _Made(msgspec.Struct):
 
 
 _decode_found = msgspec.json.Decoder(Found).decode
+_decode_raw = msgspec.json.Decoder(_RawFound).decode
 _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
 
 def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]:
     """Lease the first due runs of the given types, in one trip if they have no limits."""
-    return _decode_found((yield calls.claim, _arguments(request, at)))
+    text = yield calls.claim, _arguments(request, at)
+    try:
+        return _decode_found(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raw = _decode_raw(text)
+    # One of the runs cannot be read. It is blocked, and the others are not kept from anybody.
+    leases = yield from unreadable.read_leases(calls, request.worker, raw.leases, at)
+    return Found(
+        now=raw.now,
+        has_requests=raw.has_requests,
+        next_ready_at=raw.now,
+        leases=tuple(leases),
+    )
 
 
 def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
@@ -82,7 +103,15 @@ def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[
 def claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds = TRANSACTION
 ) -> Talk[Claimed]:
-    """Lease due runs as the model says, which knows of limits."""
+    """Lease due runs as the model says, which knows of limits. Those that cannot be read are blocked."""
+    types, count = found.limited + found.others, request.limit + PARKED_AT_ONCE
+    talk = partial(_claim_limited, calls, request, found, at, bounds)
+    return (yield from unreadable.blocking(calls, types, count, at, talk))
+
+
+def _claim_limited(
+    calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds
+) -> Talk[Claimed]:
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
     wishes = Wishes(types=set(request.types), due={limited, Due(found.others, request.limit, suspects)})

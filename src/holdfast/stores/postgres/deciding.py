@@ -18,12 +18,13 @@ import psycopg
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Run
+from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.changes import changes_of
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained
 from holdfast.stores.postgres.wishes import Unknown, Wishes
-from holdfast.stores.postgres.working import WorkingSet, decode_loaded
+from holdfast.stores.postgres.working import WorkingSet
 
 ROUNDS_LIMIT = 200
 """Each round knows more than the one before, so this many are a mistake of ours."""
@@ -144,7 +145,7 @@ def _attempt(
     """Load, decide and write; and commit what was written, if that is known to be all."""
     document = yield calls.load, (wishes.document(calls.schema), at)
     yield from bounds.taking_time(document)
-    loaded = decode_loaded(document)
+    loaded = unreadable.loaded(document, wishes.runs, is_strict=bool(wishes.due))
     working = WorkingSet(loaded, wishes)
     told = operation(working, loaded.now)
     last = [bounds.commit] if is_committing else []

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
+from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Connection
@@ -31,6 +32,12 @@ class _Renewed(msgspec.Struct):
     skipped: frozenset[str]
 
 
+class _Raw(msgspec.Struct):
+    told: msgspec.Raw
+    skipped: frozenset[str]
+
+
+_decode_raw = msgspec.json.Decoder(_Raw).decode
 _decode_renewed = msgspec.json.Decoder(_Renewed).decode
 _decode_verdicts = msgspec.json.Decoder(Verdicts).decode
 
@@ -47,7 +54,12 @@ def renew(
     """Tell that a worker lives, and prolong the leases that are still its own."""
 
     def prolong(some: Sequence[Holding]) -> _Renewed:
-        return _decode_renewed(answer(connection, calls.renew, _json(worker), _json(some), lease, at))
+        text = answer(connection, calls.renew, _json(worker), _json(some), lease, at)
+        try:
+            return _decode_renewed(text)
+        except unreadable.FAILURES:
+            raw = _decode_raw(text)
+            return _Renewed(unreadable.verdicts(raw.told), raw.skipped)
 
     renewed = prolong(holdings)
     told = renewed.told
@@ -62,7 +74,11 @@ def renew(
 
 def look(connection: Connection, schema: str, holdings: Sequence[Holding], at: Micros | None) -> Verdicts:
     """What a holder would be told of each of its runs."""
-    return _decode_verdicts(answer(connection, qualified(_LOOK, schema), _json(holdings), at))
+    text = answer(connection, qualified(_LOOK, schema), _json(holdings), at)
+    try:
+        return _decode_verdicts(text)
+    except unreadable.FAILURES:
+        return unreadable.verdicts(text)
 
 
 def _json(value: object) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -279,7 +280,11 @@ class _Purging:
 
     def _about(self, ids: Sequence[str]) -> list[_Due]:
         found = self._all(_ABOUT, {"ids": list(ids), "room": self._room, "usual": self._usual})
-        about = {one.run.id: one for one in (_Due(_run.decode(run), *others) for run, *others in found)}
+        about: dict[str, _Due] = {}
+        for run, *others in found:
+            with suppress(msgspec.MsgspecError, RecursionError):  # one that cannot be read stays
+                one = _Due(_run.decode(run), *others)
+                about[one.run.id] = one
         return [about[id] for id in ids if id in about]
 
     def _locked(self, runs: Sequence[Run]) -> list[str]:

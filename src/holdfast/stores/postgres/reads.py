@@ -19,10 +19,12 @@ from holdfast.core.ports import Details, LetterQuery, SlotUse
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
+from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Talk
 
 _IDS_AT_ONCE = 5_000
+_STATES = frozenset(state.value for state in RunState)
 
 _T = TypeVar("_T")
 
@@ -79,7 +81,7 @@ _SETTLED = """
 
 _AUDIT = """
     with fact as (
-        select number, run_id, event, at, coalesce(data, '{}')::json as data
+        select number, run_id, event, at, coalesce({schema}.json_of(data), '{}') as data
         from {schema}.audits
         where run_id = %(run_id)s
     ),
@@ -158,7 +160,7 @@ _COUNTS = """
 _WORKERS = """
     select row_to_json(worker)::text
     from (
-        select id, name, host, pid, types::json as types, concurrency, started_at, heartbeat_at
+        select id, name, host, pid, {schema}.json_of(types) as types, concurrency, started_at, heartbeat_at
         from {schema}.workers
     ) as worker
     order by id
@@ -200,6 +202,7 @@ _ORPHANS = """
 _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
 _runs = msgspec.json.Decoder(list[Run])
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _entry = msgspec.json.Decoder(Entry)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
@@ -208,13 +211,27 @@ _rule = msgspec.json.Decoder(TypeRule)
 
 
 def get(connection: psycopg.Connection[Any], schema: str, run_id: str) -> Details | None:
-    found = connection.execute(qualified(_GET, schema), (run_id,)).fetchone()
-    return _details.decode(found[0]) if found else None
+    found = details(connection.execute(qualified(_GET, schema), (run_id,)))
+    return found[0] if found else None
 
 
 def details(found: psycopg.Cursor[Any]) -> list[Details]:
-    """What a statement found that selects `DETAILS`."""
-    return [_details.decode(text) for (text,) in found]
+    """What a statement found that selects `DETAILS`. A run that cannot be decoded comes with what can be."""
+    return [_details_of(text) for (text,) in found]
+
+
+def _details_of(text: str) -> Details:
+    try:
+        return _details.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return unreadable.details(text)
+
+
+def _run_of(text: str | msgspec.Raw) -> Run:
+    try:
+        return _run.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return unreadable.run_of(text)
 
 
 def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, location: str) -> Entry | None:
@@ -229,7 +246,9 @@ def find(connection: psycopg.Connection[Any], schema: str, key: str) -> str | No
 
 
 def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[Entry, ...]:
-    return tuple(_entry.decode(text) for (text,) in connection.execute(qualified(_HISTORY, schema), (run_id,)))
+    found = connection.execute(qualified(_HISTORY, schema), (run_id,)).fetchall()
+    with unreadable.readable(f"the history of run {run_id}"):
+        return tuple(_entry.decode(text) for (text,) in found)
 
 
 def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:
@@ -241,7 +260,7 @@ def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tupl
 def few_ends(schema: str, run_ids: Sequence[str]) -> Talk[list[Run]]:
     """Which of a few runs have ended, and how."""
     text: str | None = yield qualified(_FEW_ENDED, schema), (_text_of(run_ids),)
-    found = {run.id: run for run in _runs.decode(text)} if text is not None else {}
+    found = {run.id: run for run in _ended_in(text)} if text is not None else {}
     return [found[run_id] for run_id in run_ids if run_id in found]
 
 
@@ -249,9 +268,17 @@ def ends(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str
     """Likewise, of any number."""
     found: dict[str, Run] = {}
     for some in _in_parts(run_ids):
-        runs = (_run.decode(text) for (text,) in connection.execute(qualified(_ENDED, schema), (_text_of(some),)))
+        texts = connection.execute(qualified(_ENDED, schema), (_text_of(some),))
+        runs = (_run_of(text) for (text,) in texts)
         found |= {run.id: run for run in runs}
     return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+def _ended_in(text: str) -> list[Run]:
+    try:
+        return _runs.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return [_run_of(one) for one in _raws.decode(text)]
 
 
 def replies(
@@ -279,7 +306,8 @@ def dead_letters(connection: psycopg.Connection[Any], schema: str, query: Letter
 def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[RunState, int]]:
     counted: dict[str, dict[RunState, int]] = {}
     for type, state, count in connection.execute(qualified(_COUNTS, schema)):
-        counted.setdefault(type, {})[RunState(state)] = count
+        if state in _STATES:  # one that somebody made up by hand is no state
+            counted.setdefault(type, {})[RunState(state)] = count
     return counted
 
 

@@ -25,6 +25,7 @@ from holdfast.stores.postgres.reads import DETAILS_FIELDS
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.topics import RESTORING, classid
+from holdfast.stores.postgres.unreadable import readable
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
 
@@ -70,7 +71,7 @@ _DUMP = f"""
                 select json_agg(
                     json_build_object(
                         'run_id', fact.run_id, 'event', fact.event, 'at', fact.at,
-                        'data', coalesce(fact.data, '{{}}')::json
+                        'data', coalesce({{schema}}.json_of(fact.data), '{{}}')
                     )
                     order by fact.number
                 )
@@ -135,7 +136,8 @@ _origin = msgspec.json.Decoder(Origin)
 
 def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
     """Those of the runs that are at rest, with all that belongs to them."""
-    found = (_dump.decode(text) for (text,) in connection.execute(qualified(_DUMP, schema), (list(run_ids),)))
+    with readable("a run"):
+        found = [_dump.decode(text) for (text,) in connection.execute(qualified(_DUMP, schema), (list(run_ids),))]
     return [replace(one, audit=kept(one.audit)) for one in found if is_at_rest(one.run)]
 
 

@@ -88,9 +88,6 @@ class Loaded(msgspec.Struct, frozen=True):
     queues: list[str] = []
 
 
-decode_loaded = msgspec.json.Decoder(Loaded).decode
-
-
 class MoreParked(str):
     """Stands after the last one of a list of which only the first were loaded: whoever comes to it wants more."""
 

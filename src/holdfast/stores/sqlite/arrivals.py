@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -17,6 +18,8 @@ from holdfast.core.ports import Sent
 from holdfast.core.topics import topic_of
 from holdfast.stores.sqlite import inboxes, queues, rows, topics
 from holdfast.stores.sqlite.desk import Desk
+
+_log = logging.getLogger("holdfast.store")
 
 _BY_KEY = """
     select id
@@ -218,8 +221,19 @@ def _waiters(desk: Desk, arrival: Arrival) -> Iterator[Run]:
     desk.flush_waits()
     waiting = desk.all(_WAITERS, arrival.name)
     for run_id, of_run in groupby(waiting, key=itemgetter(0)):
-        waits = (rows.wait_of(row[1:]) for row in of_run)
-        accepting = [wait for wait in waits if rules.accepts(wait, arrival)]
-        run = desk.run(run_id) if accepting else None
-        if run is not None and not all(inboxes.is_satisfied(desk, run, wait) for wait in accepting):
+        try:
+            run = _waiter(desk, run_id, [rows.wait_of(row[1:]) for row in of_run], arrival)
+        except rows.OddRow as error:
+            _log.warning("event of topic %s passes over run %s: %s", arrival.name, run_id, error)
+            continue
+        if run is not None:
             yield run
+
+
+def _waiter(desk: Desk, run_id: str, waits: Sequence[Wait], arrival: Arrival) -> Run | None:
+    """A run, if it waits for an event and has none yet."""
+    accepting = [wait for wait in waits if rules.accepts(wait, arrival)]
+    run = desk.run(run_id) if accepting else None
+    if run is None or all(inboxes.is_satisfied(desk, run, wait) for wait in accepting):
+        return None
+    return run

@@ -48,7 +48,7 @@ Condition = tuple[str, Sequence[object]]
 def list_runs(connection: apsw.Connection, query: Query) -> list[Details]:
     """One page of the runs a query asks for."""
     pages = [
-        connection.execute(*statement(conditions, index, query)).fetchall()
+        reads.raw_or_not(connection, *statement(conditions, index, query))
         for conditions, index in _sources(connection, query)
     ]
     newest_first = merge(*pages, key=_age, reverse=True)
@@ -147,7 +147,9 @@ def _filters(query: Query) -> Iterator[Condition]:
 
 
 def _age(row: Row) -> tuple[int, str]:
-    return row[_CREATED_AT], row[_ID]
+    created_at, run_id = row[_CREATED_AT], row[_ID]
+    # Text comes as bytes if some of a page is no text, and somebody may have written anything into a row by hand.
+    return created_at if isinstance(created_at, int) else 0, run_id.decode() if isinstance(run_id, bytes) else run_id
 
 
 _ID = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
@@ -238,7 +238,14 @@ def _ended(desk: Desk, type: str, until: Micros) -> Generator[Row, None, None]:
 
 def _about(desk: Desk, ids: Sequence[str], room: int) -> list[_Due]:
     found = desk.connection.execute(_ABOUT, (room + 1, rows.json_of(ids)))
-    return [_Due(rows.run_of(row[3:], tags=row[0]), bool(row[1]), row[2]) for row in found]
+    return [_Due(run, bool(row[1]), row[2]) for row in found if (run := _run_of(row)) is not None]
+
+
+def _run_of(row: Row) -> Run | None:
+    """A run that is to go. One that cannot be read stays: nobody could say whether its time has come."""
+    with suppress(rows.OddRow):
+        return rows.run_of(row[3:], tags=row[0])
+    return None
 
 
 def _remove(desk: Desk, runs: Sequence[Run]) -> None:

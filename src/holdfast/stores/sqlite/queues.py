@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from holdfast.core.model import Arrival, Run, Wait
 from holdfast.core.topics import HANDED_EXPIRY, TAKEN_RETENTION, may_be_handed
 from holdfast.stores.sqlite import inboxes, rows
 from holdfast.stores.sqlite.desk import Desk
+
+_log = logging.getLogger("holdfast.store")
 
 _IN_LINE = f"""
     select run_id, {rows.WAIT_COLUMNS}
@@ -62,7 +65,11 @@ def hand_on(desk: Desk, arrival: Arrival, now: Micros) -> bool:
     """Give a pending event to the run that has waited longest for one; without any it stays pending."""
     desk.flush_waits()
     for row in desk.connection.execute(_IN_LINE, (arrival.name,)):
-        run, wait = desk.run(row[0]), rows.wait_of(row[1:])
+        try:
+            run, wait = desk.run(row[0]), rows.wait_of(row[1:])
+        except rows.OddRow as error:
+            _log.warning("event of topic %s passes over run %s: %s", arrival.name, row[0], error)
+            continue
         if run is None or not may_be_handed(run) or not rules.accepts(wait, arrival):
             continue
         if not inboxes.is_satisfied(desk, run, wait):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 
@@ -14,9 +15,11 @@ from holdfast.core.audit import kept
 from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.states import ENDS, RunState
-from holdfast.stores.sqlite import rows
+from holdfast.core.unreadable import joined, reason_of
+from holdfast.stores.sqlite import rows, unreadable
 from holdfast.stores.sqlite.rows import Row
 
+_STATES = frozenset(state.value.encode() for state in RunState)
 _ENDS = tuple(sorted(state.value for state in ENDS))
 _IDS_AT_ONCE = 5_000
 
@@ -70,7 +73,7 @@ _REPLIES = """
 """  # by the primary key
 
 _COUNTS = """
-    select type, state, count(*)
+    select cast(type as blob), cast(state as blob), count(*)
     from run not indexed
     where deleted_at is null
     group by type, state
@@ -96,22 +99,48 @@ _ORPHANS = f"""
 
 
 def get(connection: apsw.Connection, run_id: str) -> Details | None:
-    found = connection.execute(_GET, (run_id,)).fetchall()
+    found = raw_or_not(connection, _GET, (run_id,))
     return details(connection, found)[0] if found else None
 
 
+def raw_or_not(connection: apsw.Connection, statement: str, bindings: Sequence[object]) -> list[Row]:
+    """The rows of a statement that reads whole runs; text as bytes if some of it is no text."""
+    try:
+        return connection.execute(statement, bindings).fetchall()
+    except UnicodeDecodeError:
+        return connection.execute(statement.replace(rows.WHOLE_RUN, unreadable.RAW_RUN), bindings).fetchall()
+
+
 def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
-    """Whole runs with their waits and values, in the order given."""
-    runs = list(map(rows.whole_run_of, found))
-    ids = rows.json_of([run.id for run in runs])
-    waits: dict[str, tuple[Wait, ...]] = {
-        run_id: tuple(rows.wait_of(wait[1:]) for wait in of_run)
-        for run_id, of_run in groupby(connection.execute(_WAITS, (ids,)), key=itemgetter(0))
-    }
+    """Whole runs with their waits and values, in the order given. One that cannot be decoded comes with what can be."""
+    read = [_read(row) for row in found]
+    ids = rows.json_of([run.id for run, _ in read])
+    waits: dict[str, tuple[Wait, ...]] = {}
+    odd: dict[str, str] = {}
+    for run_id, of_run in groupby(connection.execute(_WAITS, (ids,)), key=itemgetter(0)):
+        try:
+            waits[run_id] = tuple(rows.wait_of(wait[1:]) for wait in of_run)
+        except unreadable.FAILURES as error:
+            odd[run_id] = f"waits: {reason_of(error)}"
     values: dict[str, dict[str, str]] = {}
     for run_id, name, value in connection.execute(_VALUES, (ids,)):
         values.setdefault(run_id, {})[name] = value
-    return [Details(run=run, waits=waits.get(run.id, ()), values=values.get(run.id, {})) for run in runs]
+    return [
+        Details(
+            run=run,
+            waits=waits.get(run.id, ()),
+            values=values.get(run.id, {}),
+            unreadable=joined([why, odd.get(run.id)]),
+        )
+        for run, why in read
+    ]
+
+
+def _read(row: Row) -> tuple[Run, str | None]:
+    if not unreadable.has_odd_types(row):
+        with suppress(rows.OddRow):
+            return rows.whole_run_of(row), None
+    return unreadable.salvage(row)
 
 
 def find(connection: apsw.Connection, key: str) -> str | None:
@@ -128,7 +157,7 @@ def ends(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Run]:
     found: list[Run] = []
     for start in range(0, len(run_ids), _IDS_AT_ONCE):
         some = rows.json_of(run_ids[start : start + _IDS_AT_ONCE])
-        found += map(rows.whole_run_of, connection.execute(_ENDED, (some,)))
+        found += (_read(row)[0] for row in raw_or_not(connection, _ENDED, (some,)))
     return found
 
 
@@ -142,8 +171,9 @@ def replies(connection: apsw.Connection, asked: Sequence[tuple[str, str]]) -> di
 
 def counts(connection: apsw.Connection) -> dict[str, dict[RunState, int]]:
     counted: dict[str, dict[RunState, int]] = {}
-    for type, state, count in connection.execute(_COUNTS):
-        counted.setdefault(type, {})[RunState(state)] = count
+    for name, state, count in connection.execute(_COUNTS):
+        if state in _STATES:  # one that somebody made up by hand is no state
+            counted.setdefault(name.decode(errors="replace"), {})[RunState(state.decode())] = count
     return counted
 
 

@@ -27,6 +27,12 @@ from holdfast.core.model import (
     WorkerInfo,
 )
 from holdfast.core.states import RunState
+from holdfast.core.unreadable import reason_of
+
+
+class OddRow(ValueError):
+    """A row that cannot be decoded. No error of holdfast, which would be a refusal: all of a transaction is undone."""
+
 
 Row = tuple[Any, ...]
 """What a driver gives and takes: anything SQLite can keep."""
@@ -51,6 +57,9 @@ _RUN_STATES = {state.value: state for state in RunState}
 _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _ENTRY_STATES = {state.value: state for state in EntryState}
 _WAIT_KINDS = {kind.value: kind for kind in WaitKind}
+
+_FAILURES = (KeyError, TypeError, msgspec.MsgspecError, RecursionError)
+"""What is raised for a row that somebody has edited by hand."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_error = msgspec.json.Decoder(ErrorRecord).decode
@@ -90,43 +99,46 @@ def run_of(
         parent_id, parent_location, on_close, created_at, start_at, updated_at, first_claimed_at, finished_at, python,
         result, error, rollback, is_pausing, suspended_at, slots, retention, deleted_at, purge_at,
     ) = row  # fmt: skip
-    return Run(
-        id=id,
-        type=type,
-        state=_RUN_STATES[state],
-        payload=payload,
-        created_at=created_at,
-        start_at=start_at,
-        updated_at=updated_at,
-        priority=priority,
-        ready_at=ready_at,
-        key=key,
-        tags=_decode_tags(tags) if tags else {},
-        worker=worker,
-        token=token,
-        claim_id=claim_id,
-        first_claimed_at=first_claimed_at,
-        finished_at=finished_at,
-        python=python,
-        attempt=attempt,
-        generation=generation,
-        crashes=crashes,
-        arrivals=arrivals,
-        parent_id=parent_id,
-        parent_location=parent_location,
-        on_close=on_close,
-        result=result,
-        error=_decode_error(error) if error is not None else None,
-        rollback=_RUN_STATES[rollback] if rollback is not None else None,
-        is_pausing=bool(is_pausing),
-        suspended_at=suspended_at,
-        continued=continued,
-        slots=_decode_names(slots) if slots is not None else (),
-        retention=retention,
-        deleted_at=deleted_at,
-        purge_at=purge_at,
-        options=options_of(options),
-    )
+    try:
+        return Run(
+            id=id,
+            type=type,
+            state=_RUN_STATES[state],
+            payload=payload,
+            created_at=created_at,
+            start_at=start_at,
+            updated_at=updated_at,
+            priority=priority,
+            ready_at=ready_at,
+            key=key,
+            tags=_decode_tags(tags) if tags else {},
+            worker=worker,
+            token=token,
+            claim_id=claim_id,
+            first_claimed_at=first_claimed_at,
+            finished_at=finished_at,
+            python=python,
+            attempt=attempt,
+            generation=generation,
+            crashes=crashes,
+            arrivals=arrivals,
+            parent_id=parent_id,
+            parent_location=parent_location,
+            on_close=on_close,
+            result=result,
+            error=_decode_error(error) if error is not None else None,
+            rollback=_RUN_STATES[rollback] if rollback is not None else None,
+            is_pausing=bool(is_pausing),
+            suspended_at=suspended_at,
+            continued=continued,
+            slots=_decode_names(slots) if slots is not None else (),
+            retention=retention,
+            deleted_at=deleted_at,
+            purge_at=purge_at,
+            options=options_of(options),
+        )
+    except _FAILURES as error:  # free of cost while nothing is wrong
+        raise OddRow(f"run {id} cannot be read: {reason_of(error)}") from error
 
 
 def options_of(text: str | None) -> RunOptions:
@@ -185,21 +197,24 @@ def entry_of(row: Row) -> Entry:
         location, kind, state, position, attempts, result, error, started_at, finished_at, retry_at, ref, since,
         has_undo,
     ) = row  # fmt: skip
-    return Entry(
-        location=location,
-        kind=_ENTRY_KINDS[kind],
-        state=_ENTRY_STATES[state],
-        position=position,
-        attempts=attempts,
-        result=result,
-        error=_decode_error(error) if error is not None else None,
-        started_at=started_at,
-        finished_at=finished_at,
-        retry_at=retry_at,
-        ref=ref,
-        since=since,
-        has_undo=bool(has_undo),
-    )
+    try:
+        return Entry(
+            location=location,
+            kind=_ENTRY_KINDS[kind],
+            state=_ENTRY_STATES[state],
+            position=position,
+            attempts=attempts,
+            result=result,
+            error=_decode_error(error) if error is not None else None,
+            started_at=started_at,
+            finished_at=finished_at,
+            retry_at=retry_at,
+            ref=ref,
+            since=since,
+            has_undo=bool(has_undo),
+        )
+    except _FAILURES as error:  # free of cost while nothing is wrong
+        raise OddRow(f"the entry at {location!r} cannot be read: {reason_of(error)}") from error
 
 
 def entry_row(run_id: str, token: int, entry: Entry) -> Row:
@@ -225,18 +240,21 @@ def entry_row(run_id: str, token: int, entry: Entry) -> Row:
 
 def arrival_of(row: Row) -> Arrival:
     number, kind, name, at, payload, ref, state, error, family, is_exclusive = row
-    return Arrival(
-        number=number,
-        kind=_WAIT_KINDS[kind],
-        name=name,
-        at=at,
-        payload=payload,
-        ref=ref,
-        state=_RUN_STATES[state] if state is not None else None,
-        error=_decode_error(error) if error is not None else None,
-        group=family,
-        is_exclusive=bool(is_exclusive),
-    )
+    try:
+        return Arrival(
+            number=number,
+            kind=_WAIT_KINDS[kind],
+            name=name,
+            at=at,
+            payload=payload,
+            ref=ref,
+            state=_RUN_STATES[state] if state is not None else None,
+            error=_decode_error(error) if error is not None else None,
+            group=family,
+            is_exclusive=bool(is_exclusive),
+        )
+    except _FAILURES as error:  # free of cost while nothing is wrong
+        raise OddRow(f"what arrived as number {number} cannot be read: {reason_of(error)}") from error
 
 
 def arrival_row(run_id: str, arrival: Arrival) -> Row:
@@ -258,15 +276,18 @@ def arrival_row(run_id: str, arrival: Arrival) -> Row:
 
 def wait_of(row: Row) -> Wait:
     location, kind, since, names, deadline, after, count = row
-    return Wait(
-        location=location,
-        kind=_WAIT_KINDS[kind],
-        since=since,
-        names=_decode_names(names),
-        deadline=deadline,
-        after=after,
-        count=count,
-    )
+    try:
+        return Wait(
+            location=location,
+            kind=_WAIT_KINDS[kind],
+            since=since,
+            names=_decode_names(names),
+            deadline=deadline,
+            after=after,
+            count=count,
+        )
+    except _FAILURES as error:  # free of cost while nothing is wrong
+        raise OddRow(f"the wait at {location!r} cannot be read: {reason_of(error)}") from error
 
 
 def wait_row(run_id: str, place: int, wait: Wait) -> Row:
@@ -309,7 +330,10 @@ def type_row(rule: TypeRule) -> Row:
 
 def fact_of(row: Row) -> AuditFact:
     run_id, event, at, data = row
-    return AuditFact(run_id=run_id, event=event, at=at, data=_decode_data(data) if data else {})
+    try:
+        return AuditFact(run_id=run_id, event=event, at=at, data=_decode_data(data) if data else {})
+    except _FAILURES as error:
+        return AuditFact(run_id=run_id, event=event, at=at, data={"unreadable": reason_of(error)})
 
 
 def fact_row(fact: AuditFact) -> Row:

@@ -67,6 +67,7 @@ from holdfast.stores.sqlite import (
     schema,
     starts,
     transfers,
+    unreadable,
 )
 from holdfast.stores.sqlite import topics as topic_rules
 from holdfast.stores.sqlite import types as type_rules
@@ -154,7 +155,12 @@ class SqliteStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         # Whoever got little the last time most likely does so again; after that he knows better.
         run = self._writer.run_small if self._claimed <= _SMALL else self._writer.run
-        claimed = await run(lambda desk: claims.claim(desk, self._locks, request))
+        try:
+            claimed = await run(lambda desk: claims.claim(desk, self._locks, request))
+        except unreadable.FAILURES:
+            if not await self._writer.run(lambda desk: unreadable.block_due(desk, request.types)):
+                raise
+            claimed = await run(lambda desk: claims.claim(desk, self._locks, request))
         self._claimed = len(claimed.leases)
         return claimed
 
@@ -247,7 +253,11 @@ class SqliteStore:
         return await self._readers.run(lambda connection: listing.list_runs(connection, query))
 
     async def history(self, run_id: str) -> Sequence[Entry]:
-        return await self._readers.run(lambda connection: histories.history(connection, run_id))
+        def read(connection: apsw.Connection) -> Sequence[Entry]:
+            with unreadable.readable(f"the history of run {run_id}"):
+                return histories.history(connection, run_id)
+
+        return await self._readers.run(read)
 
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
         return await self._readers.run(lambda connection: reads.audit(connection, run_id))
@@ -277,7 +287,11 @@ class SqliteStore:
         return await self._readers.run(lambda connection: letters.list_letters(connection, query))
 
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
-        return await self._readers.run(lambda connection: transfers.dump(connection, run_ids))
+        def read(connection: apsw.Connection) -> Sequence[Dump]:
+            with unreadable.readable("a run"):
+                return transfers.dump(connection, run_ids)
+
+        return await self._readers.run(read)
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
         return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))

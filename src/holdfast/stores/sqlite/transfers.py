@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import rules, transfer
 from holdfast.core.clock import Micros
+from holdfast.core.errors import Unreadable
 from holdfast.core.model import DeadLetter
 from holdfast.core.transfer import Dump, Fate, KeptEvent, Origin, Restoration, Restored
 from holdfast.stores.sqlite import histories, inboxes, queues, reads, rows
@@ -140,7 +141,10 @@ _decode_origin = msgspec.json.Decoder(Origin).decode
 
 def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
     """Those of the runs that are at rest, with all that belongs to them. To be called in one transaction."""
-    found = connection.execute(_RUNS, (rows.json_of(run_ids),)).fetchall()
+    found = reads.details(connection, reads.raw_or_not(connection, _RUNS, (rows.json_of(run_ids),)))
+    for details in found:
+        if details.unreadable is not None:
+            raise Unreadable(f"run {details.run.id} cannot be read: {details.unreadable}")
     return [
         Dump(
             run=details.run,
@@ -152,7 +156,7 @@ def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:
             replies={id: (payload, at) for id, payload, at in connection.execute(_REPLIES, (details.run.id,))},
             audit=reads.audit(connection, details.run.id),
         )
-        for details in reads.details(connection, found)
+        for details in found
         if transfer.is_at_rest(details.run)
     ]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.errors import InvalidRequest, StoreUnavailable, Unreadable
+from holdfast.stores.sqlite.rows import OddRow
 
 BUSY_TIMEOUT_SECONDS = 5.0
 
@@ -39,6 +40,8 @@ def unavailable(path: Path, error: Exception) -> Exception:
     match error:
         case apsw.TooBigError() | UnicodeEncodeError() | OverflowError():
             return InvalidRequest(f"a value cannot be stored in SQLite: {error}")
+        case OddRow() | UnicodeDecodeError():
+            return Unreadable(f"the database {path} has a row that cannot be read: {error}")
         case apsw.Error():
             advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "cannot be used")
             return StoreUnavailable(f"the database {path} {advice} ({error})")

@@ -13,7 +13,20 @@ create function micros(moment timestamptz) returns bigint
 
 create function instant(micros bigint) returns timestamptz
     language sql stable strict parallel safe
-    as $$ select timestamptz 'epoch' + micros * interval '1 microsecond' $$;
+    as $$ select timestamptz 'epoch' + greatest(micros, -210866716800000000) * interval '1 microsecond' $$;
+
+-- A column of JSON as JSON. A text that is none, which only a hand can have written, becomes a string: whoever decodes
+-- the row sees that something else stands there, and of all other rows nothing is lost.
+create function json_of(value text) returns json
+    language plpgsql immutable strict parallel restricted
+    as $$
+begin
+    return value::json;
+exception
+    when data_exception or program_limit_exceeded then
+        return to_json(value);
+end
+$$;
 
 -- A time-ordered UUID (version 7), like those the Python side makes.
 create function new_id() returns text
@@ -271,20 +284,20 @@ create table requests (
 
 create view entries_read as
     select run_id, location, kind, state, position, attempts, result,
-        error::json as error,
+        json_of(error) as error,
         started_at, finished_at, retry_at, ref, since, has_undo
     from entries;
 
 create view inbox_read as
     select run_id, number, kind, name, at, payload, ref, state,
-        error::json as error,
+        json_of(error) as error,
         family as "group",
         is_exclusive
     from inbox;
 
 create view waits_read as
     select run_id, place, location, kind, since,
-        names::json as names,
+        json_of(names) as names,
         deadline, after, count
     from waits;
 

@@ -55,23 +55,23 @@ create or replace view runs_read as
         coalesce(tags::json, '{}') as tags,
         worker, token, claim_id, first_claimed_at, finished_at, python, attempt, generation, crashes, arrivals,
         parent_id, parent_location, on_close, result,
-        error::json as error,
+        json_of(error) as error,
         rollback, is_pausing, suspended_at, continued,
-        coalesce(options, '{}')::json as options,
-        coalesce(slots, '[]')::json as slots,
+        coalesce(json_of(options), '{}') as options,
+        coalesce(json_of(slots), '[]') as slots,
         retention, deleted_at, purge_at
     from runs;
 
 create view types_read as
     select name, runtime, description, is_enabled, concurrency,
-        coalesce(per_key, '{}')::json as per_key,
-        rate::json as rate,
+        coalesce(json_of(per_key), '{}') as per_key,
+        json_of(rate) as rate,
         retention, seen_by, seen_at
     from types;
 
 create view type as
     select name, runtime, description, is_enabled, concurrency,
-        coalesce(per_key, '{}')::json as per_key,
+        coalesce(json_of(per_key), '{}') as per_key,
         (rate::json ->> 'count')::bigint as rate_count,
         (rate::json ->> 'period')::bigint * interval '1 microsecond' as rate_period,
         retention * interval '1 microsecond' as retention,

@@ -409,6 +409,60 @@ begin
 end
 $$;
 
+-- The first due runs of some types, for whoever looks which of them cannot be read.
+create function due_ids_v1(types text, wanted integer, at bigint) returns text
+    language plpgsql stable
+    set search_path from current
+    as $$
+declare
+    wanted_types constant text[] := array(select json_array_elements_text(types::json));
+begin
+    return (
+        select coalesce(json_agg(due.id), '[]')::text
+        from due_v1(wanted_types, instant(time_v1(at)), wanted, 1) as due
+    );
+end
+$$;
+
+-- A run as whoever claims it would get it.
+create function lease_v1(of_run text) returns text
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return leases_v1(array[of_run], true) ->> 0;
+end
+$$;
+
+-- Block a run that nobody can read: one that a worker holds, or that is due. Only a hand can mend it, so it is not tried
+-- again by itself.
+create function block_unreadable_v1(of_run text, by_worker text, reason text, at bigint) returns text
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    now constant bigint := time_v1(at);
+begin
+    update runs
+    set state = 'blocked',
+        token = token + 1,
+        worker = null,
+        claim_id = null,
+        ready_at = null,
+        start_at = coalesce(start_at, micros(ready_at)),
+        error = json_build_object('type', 'Unreadable', 'message', reason)::text,
+        updated_at = now
+    where id = of_run
+      and (worker = by_worker or (by_worker is null and ready_at <= instant(now)));
+    if not found then
+        return 'false';
+    end if;
+    insert into audits (run_id, event, at, data)
+    values (of_run, 'blocked', now, json_build_object('error', 'Unreadable: ' || reason)::text);
+    return 'true';
+end
+$$;
+
 -- Of what happens to a run over and over only the last facts are kept; now and then the rest is cleared away.
 create or replace function trim_v1(of_runs text[]) returns void
     language plpgsql

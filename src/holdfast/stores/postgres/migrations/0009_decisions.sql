@@ -289,7 +289,7 @@ begin
     if cardinality(types) > 0 then
         found := found
             || named_v1('types', (
-                select coalesce(json_agg(json_build_array(row_to_json(t), k.rate_window::json)), '[]')
+                select coalesce(json_agg(json_build_array(row_to_json(t), json_of(k.rate_window))), '[]')
                 from types_read as t
                 join types as k on k.name = t.name
                 where t.name = any(types)
@@ -403,7 +403,7 @@ begin
     if w.audits is not null then
         found := found || named_v1('audits', (
             select coalesce(json_agg(json_build_object(
-                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(a.data, '{}')::json
+                'run_id', a.run_id, 'event', a.event, 'at', a.at, 'data', coalesce(json_of(a.data), '{}')
             ) order by a.number), '[]')
             from unnest(text_array_v1(w.audits)) as l (id)
             join audits as a on a.run_id = l.id

@@ -1,0 +1,69 @@
+"""Rows that cannot be decoded: what can still be told of them, and why the rest cannot.
+
+Somebody edited them by hand, or a bug wrote them. One such row must not hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.model import Run
+
+REASON_LIMIT = 500
+
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Run)}
+_JSON_FIELDS = ("tags", "error", "options", "slots")
+"""What stores keep as JSON text, unless it is what it is by default."""
+
+
+def salvaged(columns: Mapping[str, Any]) -> tuple[Run, str]:
+    """A run of which some columns cannot be decoded, and which, with the reasons. These are `None` in it.
+
+    `columns` are values by the names of the fields of a run: as JSON that is not decoded yet (`Raw`), or plain. Of
+    plain ones, what is kept as JSON is text.
+    """
+    kept: dict[str, Any] = {}
+    flaws: dict[str, str] = {}
+    for name, value in columns.items():
+        try:
+            kept[name] = _decoded(name, value)
+        except (ValueError, TypeError, RecursionError) as error:
+            kept[name] = None
+            flaws[name] = reason_of(error)
+    if kept.get("id") is None:
+        kept["id"] = repr(columns.get("id"))
+    return Run(**kept), told(flaws)
+
+
+def told(flaws: Mapping[str, str]) -> str:
+    """What cannot be read, and why, in one line."""
+    return _cut("; ".join(f"{name}: {flaw}" for name, flaw in flaws.items()))
+
+
+def joined(reasons: Iterable[str | None]) -> str | None:
+    """Several reasons as one; None if there are none."""
+    return _cut("; ".join(reason for reason in reasons if reason)) or None
+
+
+def reason_of(error: BaseException) -> str:
+    """The words of an error, in one line."""
+    words = " ".join(str(error).split())
+    return _cut(f"unknown value {words}" if isinstance(error, KeyError) else words or type(error).__name__)
+
+
+def _decoded(name: str, value: Any) -> Any:
+    field = _FIELDS[name]
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value, type=field.type)
+    if name in _JSON_FIELDS:
+        if value is None:
+            return field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        return msgspec.json.decode(value, type=field.type)
+    return msgspec.convert(value, field.type)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]}…"
