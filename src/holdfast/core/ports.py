@@ -494,7 +494,5 @@ class Store(Reader, Protocol):
         ...
 
     def serve(self) -> Callable[[], None]:
-        """Carry out requests of SQL producers until the returned function is called. For workers.
-
-        It needs no free slot, no type and no turn of the event loop. Does nothing in a store without SQL producers.
-        """
+        """For workers: carry out requests of SQL producers until the returned function is called, whatever they do."""
+        ...
