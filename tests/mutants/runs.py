@@ -142,8 +142,8 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "if not self.to_replay or self.to_replay[0][0] != untold.position:",
-                "if not self.to_replay:",
+                "elif (missed := self._next_untold()) is not None and missed is not entry:",
+                "elif (missed := self._next_untold()) is not None and missed is None:",
             ),
         ),
         caught_by=(_RUNS,),

@@ -214,25 +214,32 @@ class History:
         """An operation was asked for whose outcome is recorded; it is told in its turn."""
         heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
-    def follow(self) -> None:
-        """At a standstill of code that must follow: it asks for what is recorded next, or it has diverged."""
-        untold = self._next_untold()
-        if untold is not None:
-            if not self.to_replay or self.to_replay[0][0] != untold.position:
-                self.diverge(
-                    f"the next recorded result is that of {untold.location!r} (a {untold.kind.value}, position "
-                    f"{untold.position}), and the code does not ask for it",
-                    recorded=untold,
-                )
-        elif not self.to_replay:
-            if self.has_unvisited(""):
-                self.diverge("the code goes on without what the history has begun")
-            self.must_follow = False
-
     def pop_replay(self) -> tuple[Operation, Entry]:
-        """The recorded outcome of the lowest position among those asked for."""
+        """The recorded outcome of the lowest position among those asked for; the next one, if the code must follow."""
         _, _, operation, entry = heapq.heappop(self.to_replay)
+        if self.must_follow:
+            untold = self._untold
+            if untold and untold[-1] is entry:
+                untold.pop()
+            elif (missed := self._next_untold()) is not None and missed is not entry:
+                self.pass_by(missed)
         return operation, entry
+
+    def check_followed(self) -> None:
+        """Where nothing is left to replay: code that must follow has been told all, and has come to what was begun."""
+        self.must_follow = False
+        if (missed := self._next_untold()) is not None:
+            self.pass_by(missed)
+        elif self.has_unvisited(""):
+            self.diverge("the code goes on without what the history has begun")
+
+    def pass_by(self, entry: Entry) -> None:
+        """The code does not ask for the next recorded result, which it should if it must follow."""
+        self.diverge(
+            f"the next recorded result is that of {entry.location!r} (a {entry.kind.value}, position "
+            f"{entry.position}), and the code does not ask for it",
+            recorded=entry,
+        )
 
     # Diverging
 

@@ -74,12 +74,10 @@ class Turn(Asking):
     def settle(self, now: Micros) -> None:
         """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
         while self.outcome is None and not self._is_over():
-            if self._history.must_follow:
-                self._history.follow()
-                if self._history.diverged is not None:
-                    break
             if self._history.to_replay:
                 self._replay_next()
+            elif self._history.must_follow:
+                self._history.check_followed()
             elif (why := self._expired(now)) is not None:
                 self.outcome = self._cancelled(why)
                 return
@@ -152,8 +150,12 @@ class Turn(Asking):
 
     def _replay_next(self) -> None:
         operation, entry = self._history.pop_replay()
+        if self._history.diverged is not None:
+            return
         if not self._asked.holds(operation):
-            return  # cancelled before its turn came, as it was the first time
+            if self._history.must_follow:
+                self._history.pass_by(entry)
+            return  # cancelled before its turn came
         self._history.passed(entry)
         # Who took the run back to here let time go on from then, so that what is awaited next has its full time, and
         # what is awaited already the time that it had left here.

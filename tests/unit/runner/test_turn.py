@@ -225,6 +225,20 @@ def test_t3_code_that_goes_on_without_what_was_begun_executes_nothing() -> None:
         assert rig.startable() == []
 
 
+def test_t3_code_that_cancels_what_has_a_recorded_result_executes_nothing() -> None:
+    async def shop(ctx: Context) -> None:
+        impatient = asyncio.create_task(ctx.step("b", nothing))
+        await ctx.step("a", nothing)
+        impatient.cancel()
+        await ctx.step("x", nothing)
+
+    rig = Rig(shop, entries=(step("a", 1), step("b", 2)), token=2).begin()
+    assert isinstance(rig.turn.outcome, Block)
+    assert rig.startable() == []
+    lax = Rig(shop, entries=(step("a", 1), step("b", 2)), token=2, strict=False).begin()
+    assert lax.startable() == ["x"]
+
+
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_t3_results_of_concurrent_steps_are_followed_in_the_recorded_order(order: str) -> None:
     async def shop(ctx: Context) -> list[Any]:
