@@ -278,12 +278,12 @@ def store_for(url: str) -> Store:
             raise InvalidRequest(
                 f"{url!r}: a SQLite URL is sqlite:///relative/path.db or, with four slashes, sqlite:////absolute/path.db"
             )
-        from holdfast.stores.sqlite import SqliteStore, in_namespace
+        from holdfast.stores.sqlite import SqliteStore, in_namespace, mode_of
 
-        namespace = options.pop("namespace", None)
+        namespace, mode = options.pop("namespace", None), mode_of(options.pop("mode", "0600"))
         _refuse_options(url, options)
         path = unquote(parts.path[1:])
-        return SqliteStore(path if namespace is None else in_namespace(path, namespace))
+        return SqliteStore(path if namespace is None else in_namespace(path, namespace), mode=mode)
     raise InvalidRequest(
         f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
     )

@@ -126,6 +126,7 @@ CATCHERS: Mapping[str, Catcher] = {
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
     "log of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_wal.py")),
+    "privacy of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_privacy.py")),
     "power cuts": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_durability.py")),
     "durability of Postgres": Catcher(
         layer="unit tests", command=_tests("tests/unit/stores/postgres/test_durability.py")

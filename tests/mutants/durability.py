@@ -15,6 +15,12 @@ _HEALTH = Catch("durability of Postgres", "test_the_doctor_finds_a_server_that_d
 
 SQLITE = (
     Mutant(
+        name="sqlite-files-readable-by-all",
+        breaks="other users of the machine cannot read payloads",
+        edits=(Edit("stores/sqlite/files.py", "PRIVATE_MODE = 0o600", "PRIVATE_MODE = 0o644"),),
+        caught_by=(Catch("privacy of SQLite", "test_all_files_are_private_whatever_the_umask_is"),),
+    ),
+    Mutant(
         name="sqlite-commit-not-flushed",
         breaks="what was accepted survives a power cut",
         edits=(Edit(_SQLITE, "pragma synchronous = full", "pragma synchronous = normal"),),

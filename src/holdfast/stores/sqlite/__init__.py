@@ -4,7 +4,7 @@ Only `app` imports it, and only when a `sqlite:` URL is used. Start with `store`
 runs what is to be written, many callers' wishes in one commit; `desk` is what one such transaction works on.
 """
 
-from holdfast.stores.sqlite.files import in_namespace
+from holdfast.stores.sqlite.files import in_namespace, mode_of
 from holdfast.stores.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore", "in_namespace"]
+__all__ = ["SqliteStore", "in_namespace", "mode_of"]

@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from holdfast.core.hint import Hint, News
-from holdfast.stores.sqlite.files import FILE_MODE, Files
+from holdfast.stores.sqlite.files import Files, open_beside
 
 NOTES = 64
 NOTE_BYTES = 512
@@ -62,9 +62,8 @@ class Board:
 
     def open(self) -> None:
         if self._head < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._head = os.open(self._files.hint, flags, FILE_MODE)
-            self._notes = os.open(self._files.board, flags, FILE_MODE)
+            self._head = open_beside(self._files.hint)
+            self._notes = open_beside(self._files.board)
 
     def close(self) -> None:
         for file in (self._head, self._notes):

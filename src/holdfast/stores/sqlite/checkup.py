@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 
 import apsw
@@ -36,9 +37,22 @@ def findings(connection: apsw.Connection, files: Files, now: Micros) -> list[Fin
         _wal(files),
         _schema(connection, files),
         _side_directory(files),
+        _privacy(files),
         _slots(connection),
         *_workers(connection, files, now),
     ]
+
+
+def _privacy(files: Files) -> Finding:
+    """Whether other users of the machine are kept from payloads and from the write lock."""
+    wide = [str(path) for path in (files.database, files.side) if path.stat().st_mode & stat.S_IROTH]
+    if wide:
+        return Finding.warning(
+            "privacy",
+            f"every user of this machine can read {' and '.join(wide)}, so payloads too, or hold the write lock; "
+            f"run chmod o= {files.database}* and chmod o= {files.side}",
+        )
+    return Finding.ok("privacy", "other users of this machine cannot read it")
 
 
 def _sqlite() -> Finding:

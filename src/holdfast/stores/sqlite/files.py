@@ -1,14 +1,19 @@
-"""Files: the database and the directory beside it, which holds what its processes tell each other."""
+"""Files: the database and the directory beside it, which holds what its processes tell each other.
+
+They are private to their owner unless a mode says otherwise: payloads are in them, and whoever can open the lock file,
+even for reading only, can keep all others from writing. SQLite gives its own files beside the database the same mode.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 
-FILE_MODE = 0o644
+PRIVATE_MODE = 0o600
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
@@ -22,6 +27,7 @@ _NETWORK_TYPES = frozenset(
 
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_MODE = re.compile(r"0?6[046]{2}")
 
 
 def in_namespace(database: str, namespace: str) -> str:
@@ -32,11 +38,30 @@ def in_namespace(database: str, namespace: str) -> str:
     return str(path.with_name(f"{path.stem}.{namespace}{path.suffix}"))
 
 
-class Files:
-    """The paths of a store."""
+def mode_of(text: str) -> int:
+    """The mode of new files, as a URL has it: `0640` lets the group read, `0660` lets it write too."""
+    if not _MODE.fullmatch(text):
+        raise InvalidRequest(f"mode={text!r}: it is the permissions of new files in octal, such as 0600, 0640 or 0660")
+    return int(text, 8)
 
-    def __init__(self, database: Path) -> None:
+
+def open_beside(path: Path) -> int:
+    """Open a file in the side directory for reading and writing; one that is new has the mode of the directory."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, PRIVATE_MODE)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(file, path.parent.stat().st_mode & 0o666)  # whatever the umask is
+    return file
+
+
+class Files:
+    """The paths of a store. `mode` is that of the database if it is new."""
+
+    def __init__(self, database: Path, mode: int = PRIVATE_MODE) -> None:
         self.database = database
+        self.mode = mode
         self._name = str(database)
         self.side = database.with_name(database.name + "-holdfast")
         self.turn = self.side / "write.lock"
@@ -46,12 +71,14 @@ class Files:
         self.wal = database.with_name(database.name + "-wal")
 
     def make(self) -> None:
-        """Make the side directory. Refuses what no SQLite database can live on."""
+        """Make the database file and the side directory. Refuses what no SQLite database can live on."""
         if self.database.name == ":memory:":
             raise InvalidRequest("a SQLite store is a file; for one that keeps nothing use memory://")
         try:
             self._check_place()
-            self.workers.mkdir(parents=True, exist_ok=True)
+            self._make_database()
+            self._make_directory(self.side)
+            self._make_directory(self.workers)
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot open {self.database}: {error.strerror or error} for {error.filename}; "
@@ -71,6 +98,21 @@ class Files:
                 f"cannot open {self.database}: it lies on a network file system ({kind}), on which SQLite loses data; "
                 "use a local disk, or Postgres for several machines"
             )
+
+    def _make_database(self) -> None:
+        # Before SQLite does, which would let everybody read it. What a link leads to counts, not the link.
+        place = os.path.realpath(self._name)
+        with suppress(FileExistsError):
+            file = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
+            os.fchmod(file, self.mode)  # whatever the umask is
+            os.close(file)
+
+    def _make_directory(self, path: Path) -> None:
+        """Make a directory that those may use who may use the database."""
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            mode = self.database.stat().st_mode & 0o666
+            path.chmod(mode | (mode & 0o444) >> 2)
 
     def identity(self) -> int:
         """Which file stands at the path now; 0 if none does. What is written to another one would be lost."""

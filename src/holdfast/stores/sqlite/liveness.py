@@ -17,7 +17,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from holdfast.core.model import WorkerInfo
-from holdfast.stores.sqlite.files import FILE_MODE
+from holdfast.stores.sqlite.files import open_beside
 
 PROBE_SECONDS = 1.0
 _NAME_LIMIT = 200
@@ -44,7 +44,7 @@ class WorkerLocks:
             return
         path = self._path(worker_id)
         for _ in range(1 if worker_id in self._contested else _HOLD_ATTEMPTS):
-            file = _grab(path, flags=os.O_CREAT)
+            file = _grab(path, may_create=True)
             if file is not None:
                 self._own[worker_id] = file
                 return
@@ -134,10 +134,10 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def _grab(path: Path, *, flags: int = 0, lock: int = fcntl.LOCK_EX) -> int | None:
+def _grab(path: Path, *, may_create: bool = False, lock: int = fcntl.LOCK_EX) -> int | None:
     """Open and lock a file; None if it is not there, or somebody else has it."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, FILE_MODE)
+        file = open_beside(path) if may_create else os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

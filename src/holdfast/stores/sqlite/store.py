@@ -74,7 +74,7 @@ from holdfast.stores.sqlite import types as type_rules
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.desk import Desk
-from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
 from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.trouble import unavailable
@@ -93,8 +93,8 @@ class SqliteStore:
 
     flushes = 1  # there is one writer, which commits together whatever it finds
 
-    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None) -> None:
-        self._files = Files(Path(path).absolute())
+    def __init__(self, path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE, clock: Clock | None = None) -> None:
+        self._files = Files(Path(path).absolute(), mode)
         self._clock: Clock = clock or SystemClock()
         self._others = Others(self._files)
         self._locks = WorkerLocks(self._files.workers)
@@ -135,7 +135,7 @@ class SqliteStore:
         self._pid = None  # nothing is open that a fork could not take along
 
     def twin(self) -> SqliteStore:
-        return SqliteStore(self._files.database, clock=self._clock)
+        return SqliteStore(self._files.database, mode=self._files.mode, clock=self._clock)
 
     def schema(self) -> SchemaStatus:
         try:

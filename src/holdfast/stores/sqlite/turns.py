@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from holdfast.stores.sqlite.files import FILE_MODE
+from holdfast.stores.sqlite.files import open_beside
 
 _PAUSE_SECONDS = 0.0003
 _CONTENTION_SECONDS = 1.0
@@ -27,7 +27,7 @@ class TurnLock:
 
     def open(self) -> None:
         if self._file < 0:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            self._file = open_beside(self._path)
 
     def close(self) -> None:
         if self._file >= 0:

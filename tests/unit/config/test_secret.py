@@ -1,0 +1,36 @@
+"""Secrets: no password is left in what is shown of an address, however it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.config.secret import scrubbed, told
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://ann:hush@db/shop", "postgresql://ann:***@db/shop"),
+        ("postgresql://db/shop?user=ann&password=hush", "postgresql://db/shop?user=ann&password=***"),
+        (
+            "postgresql://db/shop?sslpassword=hush&sslmode=require",
+            "postgresql://db/shop?sslpassword=***&sslmode=require",
+        ),
+        ("host=db password=hush user=ann", "host=db password=*** user=ann"),
+        ("password = hush host=db", "password = *** host=db"),
+        ("host=db password='hu sh' user=ann", "host=db password=*** user=ann"),
+        (r"host=db password='hu\'sh hush' user=ann", "host=db password=*** user=ann"),
+        ("host=db PASSWORD=hush", "host=db PASSWORD=***"),
+        ("host=db sslpassword=hush", "host=db sslpassword=***"),
+        ("host=db password='hush", "host=db password=***"),
+        ("host=db\npassword=hush\tuser=ann", "host=db\npassword=***\tuser=ann"),
+    ],
+)
+def test_no_password_is_shown(address: str, shown: str) -> None:
+    assert scrubbed(address) == shown
+    assert "hush" not in told(address)
+
+
+@pytest.mark.parametrize("address", ["sqlite:///holdfast.db", "postgresql://ann@db/shop?schema=x", "host=db user=ann"])
+def test_what_has_no_password_is_shown_as_it_is(address: str) -> None:
+    assert scrubbed(address) == address
