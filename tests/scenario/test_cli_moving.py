@@ -78,9 +78,9 @@ def test_lines_are_json_and_nothing_else_is_written(shop: Shop) -> None:
 def test_a_dry_run_counts_and_changes_nothing(shop: Shop, target: Shop, tmp_path: Path) -> None:
     _, waiting = opened(shop)
 
-    assert shop.read("export", "--dry-run") == {"ended": 1, "live": 1, "held": 0}
-    assert shop.read("export", "--dry-run", "--no-live") == {"ended": 1, "live": 0, "held": 0}
-    assert shop.read("export", "--dry-run", "state:suspended") == {"ended": 0, "live": 1, "held": 0}
+    assert shop.read("export", "--dry-run") == {"ended": 1, "live": 1, "held": 0, "unreadable": 0}
+    assert shop.read("export", "--dry-run", "--no-live") == {"ended": 1, "live": 0, "held": 0, "unreadable": 0}
+    assert shop.read("export", "--dry-run", "state:suspended") == {"ended": 0, "live": 1, "held": 0, "unreadable": 0}
     told = shop.type("export", "--dry-run")
     assert "        1  live runs, which would be paused" in told.stdout
     assert "nothing was changed" in told.stderr
