@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.clock import SECOND, instant
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.model import EntryKind, EntryState
-from holdfast.core.revision import UNDO_PREFIX
 from holdfast.core.schedules import SLOT_TAG
 from holdfast.core.states import RunState
 from tests.chaos import load

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.mutants import databases, rules, runs, workers
+from tests.mutants import databases, families, rules, runs, workers
 
-MUTANTS = (*rules.MUTANTS, *databases.MUTANTS, *workers.MUTANTS, *runs.MUTANTS)
+MUTANTS = (*rules.MUTANTS, *databases.MUTANTS, *workers.MUTANTS, *runs.MUTANTS, *families.MUTANTS)

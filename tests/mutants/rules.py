@@ -235,8 +235,8 @@ ARRIVALS = (
         edits=(
             Edit(
                 _MOVES,
-                "        if parent is not None:\n",
-                "        if parent is not None and parent.waits:  # looked at first, and written to later\n",
+                "    if parent is None or parent.run.state.is_end:\n",
+                "    if parent is None or parent.run.state.is_end or not parent.waits:  # looked at first, and written to later\n",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),

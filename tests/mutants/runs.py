@@ -334,8 +334,8 @@ COMPOSITION = (
         edits=(
             Edit(
                 "runner/mapping.py",
-                "                child.create(is_parked=True)\n",
-                "                child.create()\n",
+                "                child.create(is_awaited=True, is_parked=True)\n",
+                "                child.create(is_awaited=True)\n",
             ),
         ),
         caught_by=(_PROGRAMS,),
