@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants import databases, durability, producers, rules, runs, workers
+from tests.mutants import databases, durability, families, producers, rules, runs, workers
 
 MUTANTS = (
     *rules.MUTANTS,
@@ -10,5 +10,6 @@ MUTANTS = (
     *durability.MUTANTS,
     *workers.MUTANTS,
     *runs.MUTANTS,
+    *families.MUTANTS,
     *producers.MUTANTS,
 )

@@ -122,6 +122,9 @@ CATCHERS: Mapping[str, Catcher] = {
         command=_tests("tests/crash/test_vocabulary.py", "-k", "random_programs"),
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
+    "recovered children": Catcher(
+        layer="scenarios", command=_tests("tests/scenario/test_recovering_children.py", "-k", "memory")
+    ),
     "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py", "-k", "memory")),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),

@@ -434,8 +434,8 @@ COMPOSITION = (
         edits=(
             Edit(
                 "runner/mapping.py",
-                "child.create(is_awaited=True, is_parked=True)",
-                "child.create(is_awaited=True)",
+                "                child.create(is_awaited=True, is_parked=True)\n",
+                "                child.create(is_awaited=True)\n",
             ),
         ),
         caught_by=(_PROGRAMS,),

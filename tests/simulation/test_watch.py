@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Checkpoint, Recover, Suspend
+from holdfast.core.checkpoint import Block, Checkpoint, Recover, Rewind, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Rate, TypeRule
@@ -136,6 +136,23 @@ async def test_a_key_that_outlives_an_undo_is_noticed(scene: Scene, location: st
     with pytest.raises(Violation, match=rf"I10: .*{location}', 1\) has the key of .*{location}', 0\)"):
         scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=False)
     scene.watch.body_begins(StepInfo(run_id, generation, location, 1, round=1), call, is_stale=False)
+
+
+async def test_a_twin_of_a_child_is_noticed_unless_its_parent_was_rewound(scene: Scene) -> None:
+    lease = await arrange.held(scene.store)
+    related = {"parent_id": lease.run.id, "parent_location": "call"}
+    await arrange.write(scene.store, arrange.checkpoint_for(lease, entries=(arrange.a_step("a", 1),)))
+    await arrange.start(scene.store, arrange.an_intent(2, **related))
+    scene.watch.wrote("create", ())
+    request = Rewind(id="r", location="a", force=True)
+    await scene.store.control(lease.run.id, request)
+    scene.watch.wrote("control", (lease.run.id, request))
+    await arrange.start(scene.store, arrange.an_intent(3, **related))
+    scene.watch.wrote("create", ())
+    await arrange.start(scene.store, arrange.an_intent(4, **related))
+
+    with pytest.raises(Violation, match=f"I1: run {arrange.an_id(4)} is a twin of {arrange.an_id(3)}"):
+        scene.watch.wrote("create", ())
 
 
 async def test_a_run_that_kills_more_workers_than_it_may_is_noticed(scene: Scene) -> None:

@@ -6,10 +6,12 @@ Whoever gets no answer, or dies, leaves it to another to do the same once more. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 from typing import Any
 
-from holdfast import Holdfast
+from holdfast import Holdfast, InvalidRequest, RunBusy, RunNotFound
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Overlap
 from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
@@ -53,12 +55,25 @@ async def _perform_rarely(act: Act, hf: Holdfast) -> None:
             await hf.run(act.run).send("hello")
         case "prune":
             await hf.store.prune(100)
+        case "recover family":
+            await _recover_family(hf, act)
         case "rewind":
             entries = await hf.run(act.run).history()
             if entries:
                 await hf.run(act.run).rewind(entries[act.number % len(entries)].location)
         case _:
             raise ValueError(f"nobody knows how to {act.what}")
+
+
+async def _recover_family(hf: Holdfast, act: Act) -> None:
+    """Recover a run and all below it that went wrong, as a person would who names them all."""
+    family = [act.run]
+    for run_id in family:
+        family += [info.id async for info in hf.list(parent_id=run_id)]
+    random.Random(act.number).shuffle(family)
+    for run_id in family:
+        with contextlib.suppress(InvalidRequest, RunBusy, RunNotFound):
+            await hf.run(run_id).recover()
 
 
 def name_of(act: Act) -> str:

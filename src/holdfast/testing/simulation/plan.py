@@ -126,6 +126,7 @@ def plan_of(seed: int) -> Plan:
         plan.acts.append(Act(at=_soon(chance), what="program", number=place))
     _add_crowd(plan, chance, seed)
     _add_deploys(plan, random.Random(f"deploys {seed}"))
+    _add_recoveries(plan, random.Random(f"recoveries {seed}"))
     plan.acts.sort(key=lambda act: act.at)
     return plan
 
@@ -157,6 +158,14 @@ def _wild(chance: random.Random, place: int) -> list[Act]:
         at = begin + chance.choice([0.0, 0.002, chance.random() * 2, chance.random() * 60])
         acts.append(Act(at=round(at, 3), what=what, run=f"wild{place}", number=chance.randint(0, 9)))
     return acts
+
+
+def _add_recoveries(plan: Plan, chance: random.Random) -> None:
+    """Whole families that went wrong are recovered, parents and children in any order."""
+    for place in range(len(plan.wild)):
+        for _ in range(chance.choice([0, 1, 2])):
+            at = round(chance.random() * HORIZON_SECONDS, 3)
+            plan.acts.append(Act(at=at, what="recover family", run=f"wild{place}", number=chance.randint(0, 9)))
 
 
 def _mailbox(chance: random.Random) -> list[Act]:

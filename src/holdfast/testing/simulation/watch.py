@@ -80,6 +80,7 @@ class Watch:
         self._keys: dict[tuple[str, int, str, int], str] = {}
         self._owners: dict[str, tuple[str, int, str, int]] = {}
         self._marks: dict[str, str] = {}
+        self._children: dict[tuple[str, int, str], str] = {}
         self.writes = 0
         self.bodies: Counter[tuple[str, int, str]] = Counter()
         """How often each body was called, by run, generation and location."""
@@ -159,6 +160,18 @@ class Watch:
             self._begun.setdefault(run.type, []).append(self._now())
         if run.tags.get("overlap") == "skip":
             self._check_alone(run)
+        self._check_only_child(run)
+
+    def _check_only_child(self, run: Run) -> None:
+        """A parent has one child at a location, unless it was taken back to before it, or the child is gone."""
+        parent = self._state.records.get(run.parent_id or "")
+        if parent is None or run.parent_location is None:
+            return
+        place = (parent.run.id, parent.run.generation, run.parent_location)
+        twin = self._state.records.get(self._children.get(place, ""))
+        if twin is not None and twin.run.deleted_at is None:
+            raise Violation("I1", f"run {run.id} is a twin of {twin.run.id}: both are the child at {place}")
+        self._children[place] = run.id
 
     def _check_alone(self, run: Run) -> None:
         """A run that its schedule starts only when the one before has ended."""
@@ -183,6 +196,8 @@ class Watch:
         is_reopening = isinstance(request, (Rewind, Recover)) and after.token != before.token
         if is_reopening:
             shadow.forget()
+        if is_reopening and isinstance(request, Rewind):
+            self._children = {at: child for at, child in self._children.items() if at[0] != after.id}
         if after is not before:
             self._check_move(shadow, before, after, name, is_reopening=is_reopening)
             self._check_holder(shadow, before, after, name)

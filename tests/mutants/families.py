@@ -1,0 +1,153 @@
+"""Bugs in what recovering a parent does to its children."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Catch, Edit, Mutant
+
+_RECOVERY = "core/recovery.py"
+
+_SIMULATION = Catch("simulation")
+_CONTRACT = Catch("contract")
+
+MUTANTS = (
+    Mutant(
+        name="twins-of-recovered-children",
+        breaks="recovering a parent starts no second child beside the first",
+        edits=(
+            Edit(
+                _RECOVERY,
+                "            if child is None and not is_done(entry):\n",
+                "            if not is_done(entry):\n",
+            ),
+        ),
+        caught_by=(_CONTRACT, _SIMULATION),
+    ),
+    Mutant(
+        name="live-child-reopened",
+        breaks="a child that is alive is waited for, and not taken from its worker",
+        edits=(
+            Edit(
+                "stores/revisions.py",
+                "child.state in (RunState.FAILED, RunState.CANCELLED)]",
+                "child.state is not RunState.SUCCEEDED]",
+            ),
+            Edit(
+                _RECOVERY,
+                "child.state not in (RunState.FAILED, RunState.CANCELLED):",
+                "child.state is RunState.SUCCEEDED:",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="caught-failure-reopened",
+        breaks="a failure of a child that its parent caught stays caught",
+        edits=(
+            Edit(
+                _RECOVERY,
+                "(not entry.is_settled or entry.location in self._gone):",
+                "not is_done(entry):",
+            ),
+            Edit(
+                _RECOVERY,
+                "            is_uncaught = entry.location in at_fault if entry.is_settled else entry.attempts > 0\n",
+                "            is_uncaught = True\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="handled-failure-is-a-fault",
+        breaks="a failure that code was handling when another one came stays caught",
+        edits=(
+            Edit(
+                "core/errors.py",
+                "error.__cause__ or (None if is_of_operations else error.__context__)",
+                "error.__cause__ or error.__context__",
+            ),
+        ),
+        caught_by=(Catch("recovered children"),),
+    ),
+    Mutant(
+        name="cancelled-child-reopened",
+        breaks="a child that a person cancelled stays cancelled",
+        edits=(Edit(_RECOVERY, "child is None or child.id in willed or", "child is None or"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="forgotten-child-reopened",
+        breaks="a child that nobody awaits is not recovered with its parent",
+        edits=(Edit(_RECOVERY, "if entry.is_settled else entry.attempts > 0\n", "if entry.is_settled else True\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="parent-reopened-before-children",
+        breaks="no parent runs while some of its children are still to be reopened",
+        edits=(
+            Edit(
+                "stores/revisions.py",
+                "    return True if is_complete else None\n",
+                "    if not is_complete:\n"
+                "        top = Recovery(run, book.history(run.id))\n"
+                "        change = top.revision(_present(book, top.concerned), set(), now)\n"
+                "        writer.write(_place(book, run, None), book.inbox(run.id), change)\n"
+                "    return True if is_complete else None\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="recovery-without-end",
+        breaks="a child that fails again while it is recovered is not reopened by the same request",
+        edits=(
+            Edit(
+                "stores/revisions.py",
+                "yield from parent.lost(some, willed | again)",
+                "yield from parent.lost(some, willed)",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="reopened-child-takes-no-slot",
+        breaks="reopened children of a map keep to its limit",
+        edits=(Edit("stores/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="reopened-child-tells-again",
+        breaks="a parent is told of one end of a child",
+        edits=(Edit("stores/memory/moves.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="awaited-child-pruned",
+        breaks="an awaited child that did not succeed is kept as long as its parent",
+        edits=(
+            Edit(
+                "core/kinship.py",
+                "knows(recorded, child) and recorded.attempts > 0\n",
+                "knows(recorded, child) and recorded.attempts > 9\n",
+            ),
+        ),
+        caught_by=(_CONTRACT,),
+    ),
+    Mutant(
+        name="await-of-a-handle-unnoticed",
+        breaks="a child that was only started counts as awaited when its handle is",
+        edits=(
+            Edit(
+                "runner/asking.py",
+                "            if not recorded.attempts and isinstance(operation, ChildEnd):\n",
+                "            if False:\n",
+            ),
+        ),
+        caught_by=(Catch("recovered children"),),
+    ),
+    Mutant(
+        name="key-not-taken-again",
+        breaks="a reopened run takes its key again, or is refused",
+        edits=(Edit(_RECOVERY, "    return lost[-1] if lost and run.key is None else None\n", "    return None\n"),),
+        caught_by=(_CONTRACT,),
+    ),
+)
