@@ -13,7 +13,7 @@ export PYTHONUTF8 := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures bench demo
+.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures instructions bench demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ check: lint types test test-long test-newest ## everything that must hold before
 
 mutants: $(READY) ## put bugs into the code and see who notices; ARGS="--only name" chooses
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+instructions: $(READY) ## count what operations cost, compare with the baseline; ARGS="--update", ARGS="--base REV"
+	$(BIN)/python -m benchmarks.instructions $(ARGS)
 
 bench: $(READY) ## measure side by side with peers; ARGS="--quick" is short
 	UV=$(UV) $(BIN)/python -m benchmarks.versus $(ARGS)

@@ -18,7 +18,7 @@ from benchmarks.instructions.build import differences, this_build
 from benchmarks.instructions.comparison import Row
 from benchmarks.instructions.counters import CannotMeasure, find_counter
 from benchmarks.instructions.figures import OPERATIONS, STORES, Figures, chosen
-from benchmarks.instructions.measurement import PARTS, Job, Measurement, figures_of, private_server
+from benchmarks.instructions.measurement import PARTS, Job, Measurement, Outcome, figures_of, private_server
 from holdfast.testing.postgres import find_installation
 
 WORSE, UNABLE = 1, 2
@@ -85,13 +85,15 @@ class Command:
                 stack.enter_context(server)
             measurement = Measurement(self._counter, server, Progress(PARTS * len(here + there)))
             outcomes = measurement.measure(here + there)
-        failed = [outcome for outcome in outcomes[: len(here)] if outcome.error is not None]
-        if failed:
-            raise CannotMeasure(f"{failed[0].job} cannot be measured: {failed[0].error}")
-        now = figures_of(outcomes[: len(here)])
-        if base is not None:
-            return figures_of(outcomes[len(here) :]), now
-        return self._stored.known() if self._stored is not None and self._is_stored_build else {}, now
+        now, before = outcomes[: len(here)], outcomes[len(here) :]
+        for outcome in now:
+            _check(outcome)
+        if base is None:
+            stored = self._stored if self._is_stored_build else None
+            return {} if stored is None else stored.known(), figures_of(now)
+        if not figures_of(before):
+            _check(before[0])
+        return figures_of(before), figures_of(now)
 
     def _show(self, rows: list[Row], base: str | None) -> None:
         before = "baseline" if base is None else base[:10]
@@ -102,6 +104,11 @@ class Command:
         print(f"\n{comparison.summary(rows)}")
         if comparison.is_worse(rows) and not self._given.update:
             print('if that is the price of something better, accept it: make instructions ARGS="--update"')
+
+
+def _check(outcome: Outcome) -> None:
+    if outcome.error is not None:
+        raise CannotMeasure(f"{outcome.job} cannot be measured: {outcome.error}")
 
 
 class Progress:

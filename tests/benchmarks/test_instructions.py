@@ -241,7 +241,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.counts: dict[str, float] = {"": 1_000}
-        """Instructions of a step, by the name of the commit; here it has none."""
+        """Instructions, by the name of the commit, which is none here, or by that and the name of the operation."""
 
     @property
     def baseline(self) -> Path:
@@ -261,7 +261,7 @@ class Machine:
         return [self._outcome(job) for job in jobs]
 
     def _outcome(self, job: Job) -> Outcome:
-        count = self.counts.get(job.name)
+        count = self.counts.get(job.name, self.counts.get(f"{job.name} {job.operation.name}"))
         return Outcome(job, {}, "ImportError") if count is None else Outcome(job, costs(count))
 
 
@@ -347,10 +347,20 @@ def test_a_commit_may_be_named(machine: Machine) -> None:
 
 
 def test_what_a_commit_did_not_have_is_new(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.commit()
+    base = machine.commit()
+    machine.counts[f"{base[:10]} step"] = 1_000
 
-    assert command.main([*STEP_ONLY, "--base", "HEAD"]) == 0
-    assert "4 figures: 4 new" in capsys.readouterr().out
+    assert command.main(["--only", "step,claim", "--store", "sqlite", "--base", "HEAD"]) == 0
+    assert "8 figures: 4 same, 4 new" in capsys.readouterr().out
+
+
+def test_a_commit_of_which_nothing_can_be_measured_is_not_compared(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = machine.commit()
+
+    assert command.main([*STEP_ONLY, "--base", "HEAD"]) == 2
+    assert f"step on sqlite at {base[:10]} cannot be measured: ImportError" in capsys.readouterr().err
 
 
 def test_it_does_not_judge_what_it_could_not_measure(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -406,6 +416,7 @@ def started(folder: Path, source: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_the_measured_program_counts_the_same_each_time(tmp_path: Path) -> None:
     processes = [started(tmp_path / name, commits.PROJECT / "src") for name in ("one", "two")]
     (one, _), (two, trouble) = [process.communicate() for process in processes]
@@ -415,6 +426,7 @@ def test_the_measured_program_counts_the_same_each_time(tmp_path: Path) -> None:
     assert all(0 < short[measure] < long[measure] for measure in ("calls", "statements", "wal_bytes"))
 
 
+@pytest.mark.long
 def test_the_measured_program_refuses_an_engine_from_elsewhere(tmp_path: Path) -> None:
     with started(tmp_path / "one", tmp_path) as process:
         _, told = process.communicate()
