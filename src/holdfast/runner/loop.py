@@ -393,6 +393,8 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
     def _drain(self, ready: deque[LoopHandle]) -> None:
         for _ in range(CALLBACK_LIMIT):
             if not ready:
+                # From 3.12 on the error of a task keeps this frame, which must not keep the task in turn.
+                handle = None
                 return
             handle = ready.popleft()
             try:

@@ -525,7 +525,16 @@ async def _queueing(rig: Rig) -> None:
     await asyncio.gather(queue.get(), queue.join(), lock.acquire(), asyncio.Event().wait(), rig.step("a"))
 
 
-FORMS: list[Workflow] = [_sequential, _gathering, _grouping, _shielding, _sleeping, _completing, _queueing]
+async def _failing(rig: Rig) -> None:
+    async def fail() -> None:
+        raise ValueError("looked at later")
+
+    task = asyncio.create_task(fail())
+    await rig.step("a")
+    await task
+
+
+FORMS: list[Workflow] = [_sequential, _gathering, _grouping, _shielding, _sleeping, _completing, _queueing, _failing]
 
 
 def test_a_thousand_evictions_are_silent() -> None:
