@@ -404,11 +404,22 @@ class World:
         """Cancel what may wait for ever. Programs end by themselves."""
         hf = self._outsider()
         for act in self.plan.acts:
-            if act.what in ("wild", "limited", "taker"):
-                await hf.run(name_of(act)).cancel(force=act.what == "wild")
+            if act.what == "wild":
+                # All of them: one that somebody recovered by itself has no parent any more that would cancel it.
+                for run_id in self._family_of(name_of(act)):
+                    await hf.run(run_id).cancel(force=True)
+            if act.what in ("limited", "taker"):
+                await hf.run(name_of(act)).cancel()
             if act.what == "deadly":
                 await self._until(partial(self._is_blocked, act.run))
                 await hf.run(act.run).cancel()
+
+    def _family_of(self, run_id: str) -> list[str]:
+        """A run and everything below it."""
+        family = [run_id]
+        for parent_id in family:
+            family += [record.run.id for record in self.state.records.values() if record.run.parent_id == parent_id]
+        return family
 
     def _is_blocked(self, run_id: str) -> bool:
         return self.state.records[run_id].run.state is RunState.BLOCKED
