@@ -63,6 +63,7 @@ def test_all_that_can_be_said_of_a_schedule_is_kept(shop: Shop) -> None:
         "last_run_id": None,
         "skipped": 0,
         "last_skipped_slot": None,
+        "unreadable": None,
     }
 
 

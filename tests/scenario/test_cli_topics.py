@@ -103,6 +103,7 @@ def test_dead_letters_are_shown(shop: Shop) -> None:
         "payload": {"job": 1},
         "at": None,
         "reason": "expired",
+        "unreadable": None,
     }
     assert table[0].split() == ["NUMBER", "KIND", "OF", "REASON", "GIVEN", "UP", "PAYLOAD"]
     assert table[1].split()[:4] == ["1", "event", "jobs", "expired"]

@@ -82,6 +82,7 @@ def test_types_are_listed_with_their_worker_and_runs(shop: Shop) -> None:
         ["shop.event.v1", "on", "python", "0", "0"],
         ["shop.export.v1", "on", "python", "0", "0"],
         ["shop.order.v1", "on", "python", "0", "0"],
+        ["shop.parent.v1", "on", "python", "0", "0"],
     ]
     assert listed(shop, "shop.add.v1")["last_worker"] == "w1"
     assert listed(shop, "elsewhere.v1")["counts"] == {"pending": 1}
@@ -114,6 +115,7 @@ def test_a_family_of_types_is_switched_at_once(shop: Shop) -> None:
         "shop.event.v1",
         "shop.export.v1",
         "shop.order.v1",
+        "shop.parent.v1",
     ]
     assert not any(one["enabled"] for one in shop.read("types", "ls"))
 

@@ -196,6 +196,8 @@ class History:
     def passed(self, entry: Entry) -> None:
         """The code has come to, or been told, what stands at this position."""
         self._told.add(entry.location)
+        if self._untold and self._untold[-1] is entry:
+            self._untold.pop()
         if entry.kind not in _ABOUT_CODE:
             self._reached = max(self._reached, entry.position)
 
@@ -217,13 +219,20 @@ class History:
     def pop_replay(self) -> tuple[Operation, Entry]:
         """The recorded outcome of the lowest position among those asked for; the next one, if the code must follow."""
         _, _, operation, entry = heapq.heappop(self.to_replay)
-        if self.must_follow:
-            untold = self._untold
-            if untold and untold[-1] is entry:
-                untold.pop()
-            elif (missed := self._next_untold()) is not None and missed is not entry:
+        if self.must_follow and not (self._untold and self._untold[-1] is entry):
+            missed = self._next_untold()
+            if missed is not None and missed is not entry:
                 self.pass_by(missed)
         return operation, entry
+
+    def withdrawn(self, entry: Entry) -> None:
+        """An operation was asked for and given up before its recorded outcome was told. The code may ask for it again.
+
+        As it was told to the code that wrote it, code that must follow asks for it somewhere.
+        """
+        is_asked_again = bool(self.to_replay) and self.to_replay[0][3] is entry
+        if self.must_follow and not is_asked_again:
+            self.pass_by(entry)
 
     def check_followed(self) -> None:
         """Where nothing is left to replay: code that must follow has been told all, and has come to what was begun."""

@@ -153,9 +153,8 @@ class Turn(Asking):
         if self._history.diverged is not None:
             return
         if not self._asked.holds(operation):
-            if self._history.must_follow:
-                self._history.pass_by(entry)
-            return  # cancelled before its turn came
+            self._history.withdrawn(entry)
+            return
         self._history.passed(entry)
         # Who took the run back to here let time go on from then, so that what is awaited next has its full time, and
         # what is awaited already the time that it had left here.

@@ -228,5 +228,5 @@ async def test_the_check_up_finds_a_sound_store_sound(store: SqliteStore) -> Non
 
     assert [finding for finding in findings if finding.level == "problem"] == []
     subjects = {finding.subject for finding in findings}
-    of_the_file = {"sqlite", "journal", "file system", "disk", "wal", "schema", "side directory"}
+    of_the_file = {"sqlite", "journal", "file system", "disk", "wal", "schema", "side directory", "privacy"}
     assert subjects == {*of_the_file, "slots", "workers"}
