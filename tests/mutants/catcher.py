@@ -43,16 +43,31 @@ class Caught(msgspec.Struct, frozen=True):
 
 
 class Catcher(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of one layer of the proof, and how many seconds it may take."""
+    """A command of one layer of the proof, and how many seconds it may take.
+
+    `words` choose among its tests. A command that is not pytest `plays` what tests of the suite do.
+    """
 
     layer: str
     command: tuple[str, ...]
+    words: str = ""
+    plays: tuple[str, ...] = ()
     limit_seconds: float = 1_200.0
     settings: Mapping[str, str] = {}
 
+    @property
+    def places(self) -> list[str]:
+        """The files and folders of its tests, or single ones of them: `tests/a.py::test_b`."""
+        return [word for word in (*self.command, *self.plays) if word.startswith("tests/")]
+
+    @property
+    def names(self) -> list[str]:
+        """The single tests that it is, if it is not whole files of them."""
+        return [name for _, _, name in (place.partition("::") for place in self.places) if name]
+
     async def run(self, folder: Path, words: str = "") -> Caught:
         """Run it on the holdfast that is in a folder."""
-        chosen = ("-k", words) if words else ()
+        chosen = " and ".join(f"({one})" for one in (self.words, words) if one)
         environment = os.environ | {"PYTHONPATH": str(folder)} | _SETTINGS | dict(self.settings)
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
@@ -60,7 +75,7 @@ class Catcher(msgspec.Struct, frozen=True, kw_only=True):
             "-m",
             *self.command,
             *(("--basetemp", str(folder / "temporary")) if self.command[0] == "pytest" else ()),
-            *chosen,
+            *(("-k", chosen) if chosen else ()),
             cwd=PROJECT,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
@@ -103,7 +118,11 @@ def _tests(*args: str) -> tuple[str, ...]:
 
 
 CATCHERS: Mapping[str, Catcher] = {
-    "simulation": Catcher(layer="simulation", command=("tests.mutants.seeds", str(SEEDS))),
+    "simulation": Catcher(
+        layer="simulation",
+        command=("tests.mutants.seeds", str(SEEDS)),
+        plays=("tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise",),
+    ),
     "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
     "contract on Postgres": Catcher(layer="contract", command=_tests("tests/contract/test_contract_postgres.py")),
     "races": Catcher(layer="contract", command=_tests("tests/contract/test_races.py")),
@@ -119,13 +138,13 @@ CATCHERS: Mapping[str, Catcher] = {
     ),
     "random programs": Catcher(
         layer="crash tests",
-        command=_tests("tests/crash/test_vocabulary.py", "-k", "random_programs"),
+        command=_tests("tests/crash/test_vocabulary.py::test_random_programs_come_to_the_end_that_an_interpreter_says"),
         settings={"HOLDFAST_VOCABULARY": "200"},
     ),
     "recovered children": Catcher(
-        layer="scenarios", command=_tests("tests/scenario/test_recovering_children.py", "-k", "memory")
+        layer="scenarios", command=_tests("tests/scenario/test_recovering_children.py"), words="memory"
     ),
-    "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py", "-k", "memory")),
+    "rounds": Catcher(layer="scenarios", command=_tests("tests/scenario/test_rounds.py"), words="memory"),
     "frozen worker": Catcher(layer="crash tests", command=_tests("tests/crash/test_frozen_worker.py")),
     "commits of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_commit.py")),
     "log of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_wal.py")),

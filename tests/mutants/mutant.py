@@ -26,10 +26,15 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Catch(msgspec.Struct, frozen=True):
-    """Who has to notice, by the name of a catcher; of pytest only tests that `words` choose, which is quicker."""
+    """Who has to notice, by the name of a catcher. `words` name the test, as for `pytest -k`: `one or another`."""
 
     catcher: str
     words: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The words of which each has to be part of the name of a test."""
+        return self.words.split(" or ") if self.words else []
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):

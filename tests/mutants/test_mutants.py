@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from functools import cache
+from pathlib import Path
+
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.catcher import CATCHERS
-from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.catcher import CATCHERS, Catcher
+from tests.mutants.mutant import PACKAGE, PROJECT, Edit, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -20,6 +24,30 @@ def test_each_has_a_name_of_its_own_and_somebody_who_is_to_notice_it() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert all(mutant.caught_by for mutant in MUTANTS)
     assert {catch.catcher for mutant in MUTANTS for catch in mutant.caught_by} == CATCHERS.keys()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_that_a_mutant_names_exist(mutant: Mutant) -> None:
+    named = [(CATCHERS[catch.catcher], catch.names or CATCHERS[catch.catcher].names) for catch in mutant.caught_by]
+    for catcher, names in named:
+        there = names_in(catcher)
+        assert [name for name in names if not any(name in test for test in there)] == []
+
+
+def names_in(catcher: Catcher) -> frozenset[str]:
+    """The names of the tests in the files of a catcher, which are not imported for that."""
+    paths = [PROJECT / place.partition("::")[0] for place in catcher.places]
+    files = {file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])}
+    if any(file.name.startswith("test_contract_") for file in files):  # their tests are inherited
+        files |= set((PACKAGE / "testing" / "contract").glob("*.py"))
+    return frozenset().union(*map(_names_in_file, files))
+
+
+@cache
+def _names_in_file(file: Path) -> frozenset[str]:
+    nodes = ast.walk(ast.parse(file.read_text()))
+    functions = (node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(name for name in functions if name.startswith("test_"))
 
 
 @pytest.mark.parametrize("text", ["", "a = 1\na = 1\n"])

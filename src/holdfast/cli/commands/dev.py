@@ -34,6 +34,9 @@ def command(out: Output, target: str | None) -> ExitCode:
     log_to_stderr(out.settings.verbosity, out.settings.configuration[settings.LOG_FORMAT])
     if out.settings.url is not None:
         os.environ[settings.URL.variable] = out.settings.url  # not among the words, which everybody here can read
+    # Python trusts a compiled file whose source has the same size and second: it would miss a word that was replaced by
+    # another of the same length right after a start.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     out.talk(f"{name} is executed, and again with each change in {directory}, until ^C")
 
     async def reload() -> ExitCode:
