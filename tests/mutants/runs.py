@@ -142,8 +142,8 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "elif (missed := self._next_untold()) is not None and missed is not entry:",
-                "elif (missed := self._next_untold()) is not None and missed is None:",
+                "if missed is not None and missed is not entry:",
+                "if missed is not None and missed is None:",
             ),
         ),
         caught_by=(_RUNS,),
