@@ -37,7 +37,7 @@ MUTANTS = (
                 "child.state is RunState.SUCCEEDED:",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_another_request_goes_on_with_what_the_first_has_left"),),
     ),
     Mutant(
         name="caught-failure-reopened",
@@ -54,7 +54,7 @@ MUTANTS = (
                 "            is_uncaught = True\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_success_after_something_that_was_undone_is_taken_as_it_is"),),
     ),
     Mutant(
         name="handled-failure-is-a-fault",
@@ -66,19 +66,19 @@ MUTANTS = (
                 "error.__cause__ or error.__context__",
             ),
         ),
-        caught_by=(Catch("recovered children"),),
+        caught_by=(Catch("recovered children", "test_failures_that_the_parent_caught_stay_caught"),),
     ),
     Mutant(
         name="cancelled-child-reopened",
         breaks="a child that a person cancelled stays cancelled",
         edits=(Edit(_RECOVERY, "child is None or child.id in willed or", "child is None or"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_child_that_a_person_cancelled_stays_cancelled"),),
     ),
     Mutant(
         name="forgotten-child-reopened",
         breaks="a child that nobody awaits is not recovered with its parent",
         edits=(Edit(_RECOVERY, "if entry.is_settled else entry.attempts > 0\n", "if entry.is_settled else True\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_child_that_nobody_awaited_stays_as_it_is"),),
     ),
     Mutant(
         name="parent-reopened-before-children",
@@ -94,7 +94,7 @@ MUTANTS = (
                 "    return True if is_complete else None\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_the_children_of_children_count_as_well"),),
     ),
     Mutant(
         name="recovery-without-end",
@@ -106,19 +106,19 @@ MUTANTS = (
                 "yield from parent.lost(some, willed)",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_child_that_fails_again_meanwhile_has_had_its_chance"),),
     ),
     Mutant(
         name="reopened-child-takes-no-slot",
         breaks="reopened children of a map keep to its limit",
         edits=(Edit("stores/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_reopened_children_of_a_map_keep_to_its_limit"),),
     ),
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent is told of one end of a child",
         edits=(Edit("stores/memory/moves.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice"),),
     ),
     Mutant(
         name="awaited-child-pruned",
@@ -130,7 +130,7 @@ MUTANTS = (
                 "knows(recorded, child) and recorded.attempts > 9\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_child_that_waited_for_its_parent_keeps_to_what_is_usual_by_then"),),
     ),
     Mutant(
         name="await-of-a-handle-unnoticed",
@@ -142,12 +142,17 @@ MUTANTS = (
                 "            if False:\n",
             ),
         ),
-        caught_by=(Catch("recovered children"),),
+        caught_by=(
+            Catch(
+                "recovered children",
+                "test_a_child_that_only_the_parents_handle_awaits_is_reopened_and_a_forgotten_one_is_not",
+            ),
+        ),
     ),
     Mutant(
         name="key-not-taken-again",
         breaks="a reopened run takes its key again, or is refused",
         edits=(Edit(_RECOVERY, "    return lost[-1] if lost and run.key is None else None\n", "    return None\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_reopened_run_takes_its_key_again"),),
     ),
 )

@@ -138,7 +138,7 @@ MUTANTS = (
                 "",
             ),
         ),
-        caught_by=(Catch("unit tests of names"),),
+        caught_by=(Catch("unit tests of names", "test_the_list_has_all_control_and_bidirectional_characters"),),
     ),
     Mutant(
         name="requests-only-with-a-free-slot",

@@ -56,7 +56,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_after_another_claim_nothing_is_written"),),
     ),
     Mutant(
         name="finish-without-fence",
@@ -69,7 +69,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_token_of_the_future_or_an_unknown_run_is_lost"),),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -110,7 +110,7 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_both_have_their_end"),),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -171,19 +171,19 @@ ENDS = (
                 "return True",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_settled_entry_never_changes"),),
     ),
     Mutant(
         name="crash-counter-forgotten",
         breaks="a run that kills its workers is blocked after three",
         edits=(Edit(_RULES, "crashes=run.crashes + is_crash,", "crashes=int(is_crash),"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_crashes_add_up_until_they_are_charged"),),
     ),
     Mutant(
         name="crash-not-noticed",
         breaks="a worker that died with a run is counted",
         edits=(Edit(_RULES, "    is_crash = run.is_held\n", "    is_crash = False\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_an_expired_lease_goes_to_another_worker_and_counts_a_crash"),),
     ),
     Mutant(
         name="close-policy-ignored",
@@ -279,13 +279,13 @@ ARRIVALS = (
                 "        return Sent(run_id=run_id)\n",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_message_that_was_dropped_is_noted_once_for_each"),),
     ),
     Mutant(
         name="queue-event-not-given-back",
         breaks="an event of a queue that a run does not want goes to the next",
         edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_an_event_that_came_back_is_pending_again"),),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -330,7 +330,7 @@ STARTS = (
                 "    if False and (won := _won_before(state, request)):",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_repeated_claim_gets_the_same_leases_and_takes_no_more_slots"),),
     ),
     Mutant(
         name="priority-ignored",
@@ -342,7 +342,7 @@ STARTS = (
                 "    return 0, record.run.ready_at or 0, record.run.id",
             ),
         ),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_order_does_not_depend_on_the_order_of_types"),),
     ),
     Mutant(
         name="suspects-together",
@@ -363,13 +363,13 @@ LIMITS = (
         name="siblings-not-counted",
         breaks="of a map with a limit no more children run than it says, also if some are made anew",
         edits=(Edit(_RULES, "        is_parked = used >= intent.limit\n", "        is_parked = False\n"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_of_children_with_a_limit_as_many_get_a_slot_as_their_siblings_have_left"),),
     ),
     Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(_CONTRACT,),
+        caught_by=(Catch("contract", "test_a_limit_that_is_lowered_counts_whoever_is_held"),),
     ),
     Mutant(
         name="rate-not-used-up",

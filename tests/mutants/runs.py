@@ -69,7 +69,7 @@ REPLAY = (
                 "            self.withdraw(operation)\n            return None\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_a_cancelled_branch_hears_of_it_where_it_waits"),),
     ),
     Mutant(
         name="tasks-hash-by-address",
@@ -81,7 +81,7 @@ REPLAY = (
                 "do not tell theirs\n\n    def __hash__(self) -> int:\n        return object.__hash__(self)\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_the_sets_of_wait_iterate_in_order_of_creation"),),
     ),
     Mutant(
         name="chance-differs",
@@ -104,13 +104,18 @@ REPLAY = (
                 "import time\nfrom functools import cached_property\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            Catch(
+                "unit tests of runs",
+                "test_t6_the_time_is_the_stamp_of_the_last_fact_and_before_the_first_that_of_the_first_claim",
+            ),
+        ),
     ),
     Mutant(
         name="divergence-unnoticed",
         breaks="code that does not fit its history is stopped",
         edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_passed_something_by"),),
     ),
     Mutant(
         name="lax-by-default",
@@ -122,7 +127,9 @@ REPLAY = (
                 "CRASH_LIMIT, strict: bool = False) -> Any:",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            Catch("unit tests of runs", "test_t3_code_that_cancels_what_has_a_recorded_result_executes_nothing"),
+        ),
     ),
     Mutant(
         name="history-not-followed",
@@ -146,7 +153,9 @@ REPLAY = (
                 "if missed is not None and missed is None:",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            Catch("unit tests of runs", "test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known"),
+        ),
     ),
     Mutant(
         name="marks-out-of-turn",
@@ -158,7 +167,12 @@ REPLAY = (
                 "(number - 1) % self._every == 0",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            Catch(
+                "unit tests of runs",
+                "test_t3_a_loop_that_marks_elsewhere_now_adds_no_mark_before_the_end_of_its_history",
+            ),
+        ),
     ),
     Mutant(
         name="undo-by-what-was-asked",
@@ -170,7 +184,7 @@ REPLAY = (
                 "        super()._enter(operation)\n        self.told[operation.location] = operation\n        recorded",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_what_the_code_was_told_is_known_with_its_function"),),
     ),
     Mutant(
         name="block-drops-results",
@@ -206,19 +220,19 @@ REPLAY = (
         name="key-outlives-undo",
         breaks="a step that was undone is executed again under a new idempotency key",
         edits=(Edit(_ASKING, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),),
-        caught_by=(Catch("rounds"),),
+        caught_by=(Catch("rounds", "test_the_next_generation_begins_with_the_first_round"),),
     ),
     Mutant(
         name="undo-key-outlives-undo",
         breaks="an undo of the second round has another idempotency key than the first one",
         edits=(Edit(_ASKING, "operation.location.removeprefix(UNDO_PREFIX), 0)", "operation.location, 0)"),),
-        caught_by=(Catch("rounds"),),
+        caught_by=(Catch("rounds", "test_rounds_outlive_a_replay_and_the_pruning_of_a_loop"),),
     ),
     Mutant(
         name="rounds-begin-anew",
         breaks="rounds count all completed undos of a generation",
         edits=(Edit("core/rounds.py", "    rounds = rounds_in(entry)\n", "    rounds = rounds_in(None)\n"),),
-        caught_by=(Catch("contract"),),
+        caught_by=(Catch("contract", "test_completed_undos_are_counted_in_rounds"),),
     ),
     Mutant(
         name="child-forgotten-on-replay",
@@ -245,7 +259,9 @@ TOLD = (
                 "        if not self.inbox.has_due(now + 1_000):\n",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(
+            Catch("unit tests of runs", "test_t6_a_deadline_follows_from_the_time_of_its_call_and_needs_no_record"),
+        ),
     ),
     Mutant(
         name="messages-last-first",
@@ -283,7 +299,7 @@ TOLD = (
                 "heapq.heappush(self._due, (at if arrival is None else 0, arrival is None, order, self._pushed, arrival, operation))",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_t2_at_one_instant_an_arrival_goes_before_a_deadline"),),
     ),
     Mutant(
         name="abandoned-wait-swallows",
@@ -358,7 +374,7 @@ ROLLBACK = (
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
         edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
-        caught_by=(Catch("contract"),),
+        caught_by=(Catch("contract", "test_the_next_generation_begins_without_history_and_keeps_id_and_key"),),
     ),
 )
 

@@ -27,8 +27,9 @@ def test_each_has_a_name_of_its_own_and_somebody_who_is_to_notice_it() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_tests_that_a_mutant_names_exist(mutant: Mutant) -> None:
+def test_each_names_a_test_that_must_catch_it_and_that_exists(mutant: Mutant) -> None:
     named = [(CATCHERS[catch.catcher], catch.names or CATCHERS[catch.catcher].names) for catch in mutant.caught_by]
+    assert any(names for _, names in named), "it names no test"
     for catcher, names in named:
         there = names_in(catcher)
         assert [name for name in names if not any(name in test for test in there)] == []

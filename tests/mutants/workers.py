@@ -38,7 +38,12 @@ MUTANTS = (
                 "        return time.time_ns() // 1_000",
             ),
         ),
-        caught_by=(Catch("unit tests of clocks"),),
+        caught_by=(
+            Catch(
+                "unit tests of clocks",
+                "test_a_following_clock_does_not_go_back_for_an_answer_of_which_nobody_knows_when_it_was_asked_for",
+            ),
+        ),
     ),
     Mutant(
         name="shutdown-recorded-as-outcome",
@@ -53,7 +58,7 @@ MUTANTS = (
                 "        self.advance()\n",
             ),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(Catch("unit tests of workers", "test_a_worker_whose_caller_is_cancelled_stops_all_the_same"),),
     ),
     Mutant(
         name="answer-before-the-write",
@@ -83,7 +88,7 @@ MUTANTS = (
                 _COMMITTER, "                    return [error]\n", "                    return [error] * len(batch)\n"
             ),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(Catch("unit tests of workers", "test_a_refusal_hits_only_its_culprit_also_beside_another_flush"),),
     ),
     Mutant(
         name="outage-taken-for-refusal",
@@ -109,7 +114,7 @@ MUTANTS = (
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
         edits=(Edit(_STEPPING, "            call.attempts += crashes\n", ""),),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_with_the_facts_that_came_since"),),
     ),
     Mutant(
         name="crash-charged-at-each-release",
@@ -121,7 +126,7 @@ MUTANTS = (
                 "is_telling = not isinstance(next, Release)",
             ),
         ),
-        caught_by=(_RUNS,),
+        caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_once_however_often_the_run_is_given_back"),),
     ),
     Mutant(
         name="starts-beyond-the-slots",
@@ -133,13 +138,15 @@ MUTANTS = (
                 "has_place = len(self._held) < self._concurrency",
             ),
         ),
-        caught_by=(_WORKERS,),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once"),
+        ),
     ),
     Mutant(
         name="held-up-together",
         breaks="a run whose row somebody has locked keeps no other waiting",
         edits=(Edit(_COMMITTER, "        elif _is_held_up(error):\n            self._scatter(flush, error)\n", ""),),
-        caught_by=(_WORKERS,),
+        caught_by=(Catch("unit tests of workers", "test_one_that_is_held_up_alone_keeps_nobody_else_waiting"),),
     ),
     Mutant(
         name="crash-loop-goes-on",
@@ -163,7 +170,7 @@ MUTANTS = (
                 "            return\n",
             ),
         ),
-        caught_by=(Catch("frozen worker"),),
+        caught_by=(Catch("frozen worker", "test_renewing_what_another_worker_holds_tells_so_and_changes_nothing"),),
     ),
     Mutant(
         name="arrival-in-the-answer-ignored",
