@@ -41,6 +41,8 @@ types: $(READY) ## check types
 	$(BIN)/mypy $(CODE)
 
 PYTEST = $(BIN)/pytest -n auto --dist worksteal
+# One worker more than there are processors: tests wait half of their time, for servers and for processes they start.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 test: $(READY) ## run the short tier of the tests; ARGS="-k name" chooses
 	$(PYTEST) --tier short $(ARGS)
