@@ -73,12 +73,17 @@ async def test_closing_ends_threads_and_tasks_and_the_object_may_be_used_again(h
     tasks = asyncio.all_tasks()
     async with hf, hf.worker():
         assert await hf.execute("shop.v1", {"number": 2}) == 4
-        await hf.start("wait.v1", key="k")
+        run = await hf.start("wait.v1", key="k")
+
+        async def is_suspended() -> bool:
+            return (await run.info()).state is RunState.SUSPENDED
+
+        await until("the run is suspended", is_suspended)  # it may be given back before it has begun
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == tasks
     left = {thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio")}
     for thread in left:
-        await asyncio.to_thread(thread.join, 5)
+        await asyncio.to_thread(thread.join, GUARD_SECONDS)
     assert not [thread.name for thread in left if thread.is_alive()]
     async with hf:
         assert (await hf.run(key="k").info()).state is RunState.SUSPENDED
