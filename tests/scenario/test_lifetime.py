@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, RunState
 from holdfast.testing.harness import Harness
-from holdfast.testing.patience import GUARD_SECONDS
+from holdfast.testing.patience import GUARD_SECONDS, until
 from tests.stage import Stage, complaints
 
 URLS = ["memory://", "sqlite:///{folder}/runs.db"]
