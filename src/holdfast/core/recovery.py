@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from holdfast.core import received, rules
+from holdfast.core import kinship, received, rules
 from holdfast.core.aftermath import Aftermath, aftermath, cancelled_children
 from holdfast.core.audit import KEY_REUSED, REQUEST
 from holdfast.core.clock import Micros
@@ -131,19 +131,30 @@ class Recovery:
         forgotten = (e for e in self._entries if e.location in self._gone or is_undoing(e))
         dropped = [entry for entry in forgotten if entry.kind is not EntryKind.CHILD]
         unread = [(entry.position, one) for entry in dropped for one in _read_in(entry)]
-        reset: list[Entry] = []
+        kept: list[Entry] = []
         attached: dict[str, str] = {}
         for entry in self._open_children():
             child = children.get(entry.ref or "")
             if child is None and not is_done(entry):
                 dropped += [] if entry.ref in told else [entry]  # it is started again, if the code comes there
             elif entry.is_settled or self.run.state.is_end:  # else it has told its end, or will
-                reset.append(self._again(entry))
+                kept.append(entry)
                 if (end := self._end_of(entry, child)) is not None:
                     unread.append((entry.position, end))
                 elif child is not None:
                     attached[child.id] = entry.location
-        return self._completed(dropped, reset, unread, attached, now)
+        # What was read comes first again, in its order; what nobody was there to be told comes last.
+        arrivals = [arrival for _, arrival in sorted(unread, key=lambda one: (not one[0], one[0]))]
+        revision = Revision(
+            dropped=tuple(entry.location for entry in dropped),
+            reset=tuple(self._reset(kept, arrivals)),
+            unread=tuple(arrivals),
+            attached=attached,
+        )
+        begun = [*dropped, *(entry for entry in kept if self._begins_again(entry, children.get(entry.ref or "")))]
+        since = [entry.since for entry in begun if entry.kind is not EntryKind.LOOP and not is_undoing(entry)]
+        revision = with_rounds(revision, self._entries, now)
+        return restamped(revision, self._entries, min(since), now) if since else revision
 
     def _end_of(self, entry: Entry, child: Run | None) -> Arrival | None:
         """The end of a child, for the run to be told; None if it is alive."""
@@ -162,29 +173,21 @@ class Recovery:
             return unsettled(entry)
         return replace(unsettled(entry), state=EntryState.RETRYING, since=min(entry.since, self._last_kept))
 
-    def _completed(
-        self,
-        dropped: Sequence[Entry],
-        reset: Sequence[Entry],
-        unread: Sequence[tuple[int, Arrival]],
-        attached: dict[str, str],
-        now: Micros,
-    ) -> Revision:
-        # What was read comes first again, in its order; what nobody was there to be told comes last.
-        arrivals = [arrival for _, arrival in sorted(unread, key=lambda one: (not one[0], one[0]))]
-        cursors = [rewound(entry, arrivals) for entry in self._entries if entry.location == EVENTS_LOCATION]
-        before = {entry.location: entry for entry in self._entries}
-        changed = [entry for entry in (*reset, *cursors) if before[entry.location] != entry]
-        revision = Revision(
-            dropped=tuple(entry.location for entry in dropped),
-            reset=tuple(changed),
-            unread=tuple(arrivals),
-            attached=attached,
-        )
-        again = [before[entry.location] for entry in (*dropped, *reset)]
-        since = [entry.since for entry in again if entry.kind is not EntryKind.LOOP and not is_undoing(entry)]
-        revision = with_rounds(revision, self._entries, now)
-        return restamped(revision, self._entries, min(since), now) if since else revision
+    def _reset(self, kept: Iterable[Entry], unread: Iterable[Arrival]) -> Iterator[Entry]:
+        """The entries that are otherwise than before: of children, and of which events the run has had."""
+        for entry in kept:
+            if (again := self._again(entry)) != entry:
+                yield again
+        yield from (rewound(entry, unread) for entry in self._entries if entry.location == EVENTS_LOCATION)
+
+    def _begins_again(self, entry: Entry, child: Run | None) -> bool:
+        """Whether what is awaited with a child has its full time: the child goes on where it had stopped.
+
+        One that never stopped has gone on meanwhile, and so has the time of those who wait for it.
+        """
+        if entry.is_settled:
+            return entry.location in self._aftermath.gone
+        return child is not None and kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
 
 
 def _read_in(entry: Entry) -> list[Arrival]:

@@ -354,9 +354,18 @@ def test_a_child_that_is_no_more_but_has_told_its_end_is_not_started_again() -> 
     assert Recovery(run, [child("call", 0, 0)]).revision({}, {"call"}, NOW) == Revision()
 
 
-def test_what_is_waited_for_again_has_its_full_time() -> None:
-    revised = recover(OPEN, children=one(RunState.PENDING))
+def test_what_waits_for_a_child_that_was_reopened_has_its_full_time() -> None:
+    revised = recover(OPEN, children=one(RunState.PENDING, attempt=2, start_at=NOW))
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+
+
+def test_time_does_not_go_back_to_a_child_that_never_stopped() -> None:
+    ended = replace(failed_at("c"), finished_at=9)
+    for alive in (one(RunState.RUNNING), one(RunState.RUNNING, attempt=2, start_at=8)):
+        entries = [child("call", 0, 0), step("a", 1), failed("c", 2)]
+        revised = Recovery(ended, entries).revision(alive, (), NOW)
+        assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+        assert not revised.is_from_start
 
 
 def test_a_child_started_before_what_was_undone_has_only_its_end_forgotten() -> None:
