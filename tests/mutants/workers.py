@@ -29,6 +29,17 @@ MUTANTS = (
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
+        name="idle-by-hint",
+        breaks="a worker that works until it is idle does not rely on hints",
+        edits=(Edit(_CLAIMER, "        self._is_outdated = True\n        self.claim()", "        self.claim()"),),
+        caught_by=(
+            Catch(
+                "unit tests of workers",
+                "test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hint_is_lost",
+            ),
+        ),
+    ),
+    Mutant(
         name="local-clock",
         breaks="the clock of the store decides",
         edits=(

@@ -80,6 +80,7 @@ class Claimer:
         self.asked_at: Micros = 0
         """When the last claim was made."""
         self._is_vain = False
+        self._is_outdated = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
 
@@ -92,6 +93,15 @@ class Claimer:
     def is_asking(self) -> bool:
         """Whether a claim is under way."""
         return self._task is not None
+
+    def confirm(self) -> bool:
+        """Whether a claim that began after the worker last let go of a run found nothing; if need be, make that claim.
+
+        A run that was let go may have woken others, and the hint of it may come late or never.
+        """
+        if self._is_outdated and not self._is_stopped:
+            self.wake()
+        return self.is_idle
 
     def wake(self) -> None:
         """Something may be ready."""
@@ -132,6 +142,11 @@ class Claimer:
         )
         self.wake()
 
+    def make_room(self) -> None:
+        """The worker has let go of a run: claim if there is reason."""
+        self._is_outdated = True
+        self.claim()
+
     def claim(self) -> None:
         """Claim if there is room and reason."""
         if self._is_stopped or self._task is not None or not self._is_wanted:
@@ -139,10 +154,10 @@ class Claimer:
         if self._is_failing and self._timer is not None:
             return  # the store could not be reached a moment ago
         if not self._types():
-            self._is_wanted = False
+            self._is_wanted = self._is_outdated = False
         if self._room.free() <= 0 or not self._is_wanted:
             return
-        self._is_wanted = False
+        self._is_wanted = self._is_outdated = False
         self._disarm()
         self.asked_at = self._room.clock.now()
         self._task = self._loop.create_task(self._ask())

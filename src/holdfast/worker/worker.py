@@ -269,12 +269,12 @@ class Worker:
         await drain
 
     async def run_until_idle(self) -> None:
-        """Work until nothing of its types is held here or due; sleeping and waiting runs do not count."""
+        """Work until nothing of its types is held here or due. Sleeping and waiting runs do not count."""
         is_guest = self._is_started
         if not is_guest:
             await self.start()
         try:
-            await self._until(lambda: self.is_idle, None)
+            await self._until(lambda: self.is_idle and self._claimer.confirm(), None)
         finally:
             if not is_guest:
                 await self.stop()
@@ -422,7 +422,7 @@ class Worker:
         if end is not None and self._on_end is not None:
             self._on_end(held.id, end)
         self._changed.set()
-        self._claimer.claim()
+        self._claimer.make_room()
 
     # Schedules
 

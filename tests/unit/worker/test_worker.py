@@ -155,6 +155,28 @@ async def test_run_until_idle_ends_when_nothing_is_due_though_runs_sleep_and_wai
     assert states == [RunState.SUSPENDED, RunState.SUSPENDED, RunState.PENDING]
 
 
+async def test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hint_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return "done"
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        return await ctx.call(child)
+
+    store = MemoryStore()
+    monkeypatch.setattr(store, "listen", lambda listener: lambda: None)
+    async with Harness(app, store=store) as h:
+        await h.stop_worker()
+        run = await h.start(parent)
+        await hire(h).run_until_idle()
+        assert (await run.info()).state is RunState.SUCCEEDED
+
+
 async def test_a_run_that_waits_for_something_near_gives_way_to_one_that_is_ready(h: Harness) -> None:
     app = Registry()
     order: list[str] = []
