@@ -9,11 +9,12 @@ that instant, and whoever claims then sees to the others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from holdfast.core import audit, limits, rules
+from holdfast.core.claim_order import counted, next_rank, place_of, rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait
@@ -48,7 +49,11 @@ class Book(Protocol):
         ...
 
     def first(self, queue: str) -> Run | None:
-        """Whoever waits in a queue and comes before the others: by priority, since when, and id."""
+        """The run that waits in a queue and comes before the others: by priority, rank, since when, and id."""
+        ...
+
+    def heads(self, queue: str) -> Sequence[Run]:
+        """The first run of each rank, of those that wait in a queue and have the lowest priority there."""
         ...
 
     def run(self, run_id: str) -> Run:
@@ -100,10 +105,10 @@ def leave(book: Book, run: Run, now: Micros, *, has_waited: bool) -> None:
 
 def apply(book: Book, rule: TypeRule, now: Micros) -> None:
     """Have the limits of a type be those of a rule. Whoever is held counts, even if there are too many then."""
-    counted = sorted(book.counted(rule.name), key=lambda run: (not run.is_held, _claim_order(run)))
-    for run in counted:
+    runs = sorted(book.counted(rule.name), key=lambda run: (not run.is_held, place_of(run)))
+    for run in runs:
         book.put(replace(run, slots=_lasting(rule, run) if run.is_held else ()))
-    for run in (book.run(run.id) for run in counted if not run.is_held and rules.is_due(run, now)):
+    for run in (book.run(run.id) for run in runs if not run.is_held and rules.is_due(run, now)):
         if (queue := _lacking(book, rule, run, now)) is None:
             _given(book, rule, run)
         else:
@@ -117,7 +122,7 @@ def apply(book: Book, rule: TypeRule, now: Micros) -> None:
         book.let_all_go(rule.name, now)
         book.tell_ready(rule.name)
     if rule.rate is None:
-        book.keep_window(rule.name, Window())
+        book.keep_window(rule.name, replace(book.window(rule.name), blocks=()))
 
 
 # Having
@@ -139,12 +144,18 @@ def _all_lacking(book: Book, rule: TypeRule, run: Run, now: Micros) -> Iterator[
 
 
 def _overtakes(book: Book, rule: TypeRule, run: Run, now: Micros) -> str | None:
-    """The queue of a rate, if somebody waits there who comes before a run; time may have made slots free for both."""
+    """The queue of a rate, if it is the turn of another run there; time may have made slots free for both."""
     if rule.rate is None or not limits.is_new(run):
         return None
     queue = limits.rate_slot(rule.name)
-    first = book.first(queue)
-    return queue if first is not None and _place(book, first, now) < _place(book, run, now) else None
+    waiting = book.heads(queue)
+    if not waiting:
+        return None
+    turn = _turn(book, rule, [*((queue, one) for one in waiting if one.id != run.id), (queue, run)], now)
+    if turn.run.id != run.id:
+        return queue
+    turn.count(book, rule)
+    return None
 
 
 def _given(book: Book, rule: TypeRule, run: Run) -> Run:
@@ -202,7 +213,40 @@ def _place(book: Book, run: Run, now: Micros) -> tuple[int, Micros, str]:
     """The place of a run among those who wait, or the one it would have."""
     known = limits.parked_at(book.waits(run.id))
     since = known.since if known is not None else min(now, run.ready_at or now)
-    return run.priority, since, run.id
+    return limits.level_of(run), since, run.id
+
+
+class _Turn(NamedTuple):
+    """The run whose turn it is among those who wait, where it waits and since when; and whether ranks compete."""
+
+    queue: str
+    run: Run
+    since: Micros
+    is_contested: bool
+
+    def count(self, book: Book, rule: TypeRule) -> None:
+        """Remember that a run of this rank had its turn, if others would have had it otherwise."""
+        if self.is_contested:
+            window = book.window(rule.name)
+            shares = counted(window.shares, rank_of(self.run))
+            if shares != window.shares:
+                book.keep_window(rule.name, replace(window, shares=shares))
+
+
+def _turn(book: Book, rule: TypeRule, waiting: Sequence[tuple[str, Run]], now: Micros) -> _Turn:
+    """Whose turn it is: by priority, then by rank with the shares of each, then by since when and id."""
+    priority = min(run.priority for _, run in waiting)
+    first: dict[int, tuple[tuple[int, Micros, str], str, Run]] = {}
+    for queue, run in waiting:
+        if run.priority == priority:
+            one = _place(book, run, now), queue, run
+            rank = rank_of(run)
+            if rank not in first or one[0] < first[rank][0]:
+                first[rank] = one
+    is_contested = len(first) > 1
+    rank = next_rank(book.window(rule.name).shares, first) if is_contested else next(iter(first))
+    (_, since, _), queue, run = first[rank]
+    return _Turn(queue, run, since, is_contested)
 
 
 # Handing on
@@ -229,14 +273,16 @@ def _serve(book: Book, rule: TypeRule, queues: Iterable[str], now: Micros) -> No
     open = list(queues)
     shared = _shared(rule)
     while open:
-        waiting = [(_place(book, run, now), queue, run) for queue in open if (run := book.first(queue)) is not None]
+        waiting = [(queue, run) for queue in open for run in book.heads(queue)]
         if not waiting:
             break
-        (_, since, _), queue, run = min(waiting, key=lambda one: one[0])
+        turn = _turn(book, rule, waiting, now)
+        queue, run = turn.queue, turn.run
         lacking = list(_all_lacking(book, rule, run, now))
         if not lacking:
+            turn.count(book, rule)
             given = _given(book, rule, run)
-            book.put(limits.let_go(given, since, now))
+            book.put(limits.let_go(given, turn.since, now))
             book.tell_ready(run.type)
         elif queue in lacking:
             open.remove(queue)
@@ -262,10 +308,11 @@ def _drain(book: Book, rule: TypeRule, queue: str, now: Micros) -> None:
 
 
 def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:
-    """Have the first who waits for a rate be looked at as soon as there may be a slot for it."""
+    """Have the run whose turn it is to wait for a rate be looked at as soon as there may be a slot for it."""
     slot = limits.rate_slot(rule.name)
-    if rule.rate is None or (first := book.first(slot)) is None:
+    if rule.rate is None or not (waiting := book.heads(slot)):
         return
+    first = _turn(book, rule, [(slot, run) for run in waiting], now).run
     at = limits.next_at(book.window(rule.name), rule.rate, book.taken(slot), now)
     if rule.concurrency is not None and book.taken(limits.type_slot(rule.name)) >= rule.concurrency:
         at = None  # whoever gives one back sees to it
@@ -273,10 +320,6 @@ def _set_timer(book: Book, rule: TypeRule, now: Micros) -> None:
         book.put(replace(first, ready_at=at))
         if at is not None:
             book.tell_ready(rule.name)  # whoever sleeps until the next is ready must not sleep longer than that
-
-
-def _claim_order(run: Run) -> tuple[int, Micros, str]:
-    return run.priority, run.ready_at or 0, run.id
 
 
 # Checking

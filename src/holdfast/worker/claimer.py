@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
+from holdfast.core.claim_order import Shares, after_claims
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
@@ -80,6 +81,7 @@ class Claimer:
         self.asked_at: Micros = 0
         """When the last claim was made."""
         self._is_vain = False
+        self._shares = Shares()
         self._is_outdated = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
@@ -197,6 +199,7 @@ class Claimer:
             self._repeats.popleft()
         self.was_short = len(claimed.leases) < request.limit
         self._is_vain = not claimed.leases
+        self._shares = after_claims(self._shares, [lease.run for lease in claimed.leases])
         return claimed
 
     def _request(self) -> ClaimRequest:
@@ -208,6 +211,7 @@ class Claimer:
             lease=self._lease,
             python=PYTHON,
             may_suspect=not self._room.holds_suspect(),
+            shares=self._shares,
         )
         # If the answer gets lost, the same claim is made again and gives the same leases.
         self._repeats.appendleft(replace(request, is_repeat=True))

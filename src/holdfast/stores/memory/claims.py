@@ -1,14 +1,16 @@
-"""Claims: which runs a worker gets, by priority, ready time and id."""
+"""Claims: which runs a worker gets, in claim order."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.clock import Micros
-from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Lease, TypeRule
+from holdfast.core.model import Lease, Run, TypeRule
 from holdfast.stores.memory import limits
 from holdfast.stores.memory.state import Record, State
+from holdfast.stores.operations import claims
 
 
 def claim(state: State, request: ClaimRequest, now: Micros) -> Claimed:
@@ -49,30 +51,18 @@ def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Mic
 
 
 def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:
-    """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
+    """The runs that a worker gets; those beyond a limit are parked.
 
     And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
     """
-    chosen: list[Record] = []
-    parked = 0
-    may_suspect = request.may_suspect
-    due = [r for r in _queued(state, request) if rules.is_due(r.run, now)]
-    for record in sorted(due, key=claim_order):
-        if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
-            break
-        is_suspect = rules.is_suspect(record.run)
-        if is_suspect and not may_suspect:
-            continue
-        if limits.admit(state, record, now):
-            may_suspect = may_suspect and not is_suspect
-            chosen.append(record)
-        else:
-            parked += 1
-    return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
+    due = [r.run for r in _queued(state, request) if rules.is_due(r.run, now)]
+    admit = partial(_admit, state, now)
+    chosen, is_stopped = claims.choose(claims.queue_of(due), request, admit)
+    return [state.records[run.id] for run in chosen], is_stopped or bool(state.news.ready)
 
 
-def claim_order(record: Record) -> tuple[int, Micros, str]:
-    return record.run.priority, record.run.ready_at or 0, record.run.id
+def _admit(state: State, now: Micros, run: Run) -> Run | None:
+    return run if limits.admit(state, state.records[run.id], now) else None
 
 
 def _lease_of(record: Record) -> Lease:

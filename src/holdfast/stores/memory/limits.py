@@ -10,7 +10,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait
 from holdfast.stores import limits as deciding
-from holdfast.stores.memory.state import Record, State
+from holdfast.stores.memory.state import Place, Record, State
 
 
 def admit(state: State, record: Record, now: Micros) -> bool:
@@ -65,6 +65,14 @@ class StateBook:
         record = first_parked(self._state, queue, rules.LIMIT_LOCATION)
         return None if record is None else record.run
 
+    def heads(self, queue: str) -> Sequence[Run]:
+        first = first_parked(self._state, queue, rules.LIMIT_LOCATION)
+        if first is None:
+            return ()
+        level = limits.level_of(first.run)
+        beside = (first_parked_at(self._state, queue, other) for other in limits.levels_beside(level))
+        return [first.run, *(record.run for record in beside if record is not None)]
+
     def run(self, run_id: str) -> Run:
         return self._state.records[run_id].run
 
@@ -96,12 +104,30 @@ def first_parked(state: State, slot: str, location: str) -> Record | None:
     """The first of those who wait, at a location, for a slot. Others left the queue without a word."""
     waiting = state.parked.get(slot)
     while waiting:
-        after, since, run_id = waiting[0]
-        record = state.records.get(run_id)
-        waits = record.waits if record is not None else ()
-        if record is not None and any(
-            (wait.location, wait.names, wait.after, wait.since) == (location, (slot,), after, since) for wait in waits
-        ):
+        record = _parked(state, slot, location, waiting[0])
+        if record is not None:
             return record
         heapq.heappop(waiting)
     return None
+
+
+def first_parked_at(state: State, slot: str, level: int) -> Record | None:
+    """The first of those who wait for a slot of a limit and have this level of priority and rank."""
+    for place in sorted(state.parked.get(slot, ())):
+        if place[0] > level:
+            break
+        record = _parked(state, slot, rules.LIMIT_LOCATION, place)
+        if record is not None and place[0] == level:
+            return record
+    return None
+
+
+def _parked(state: State, slot: str, location: str, place: Place) -> Record | None:
+    """The run in a place of a queue, if it still waits there."""
+    after, since, run_id = place
+    record = state.records.get(run_id)
+    waits = record.waits if record is not None else ()
+    is_there = any(
+        (wait.location, wait.names, wait.after, wait.since) == (location, (slot,), after, since) for wait in waits
+    )
+    return record if is_there else None

@@ -50,6 +50,17 @@ FIRST = f"""
     limit 1
 """
 
+FIRST_AT_LEVEL = f"""
+    select run_id
+    from wait indexed by wait_slot
+    where topic = ?
+      and kind = 'slot'
+      and location = '{rules.LIMIT_LOCATION}'
+      and after = ?
+    order by since, run_id
+    limit 1
+"""
+
 # `!` is the character after the blank, behind which the tags come.
 _KEY_QUEUES = f"""
     select distinct wait.topic
@@ -179,7 +190,7 @@ class DeskBook:
         return Window() if found is None or found[0] is None else _decode_window(found[0])
 
     def keep_window(self, type: str, window: Window) -> None:
-        text = rows.json_of(window) if window.blocks else None
+        text = rows.json_of(window) if window != Window() else None
         self._desk.connection.execute(_KEEP_WINDOW, (text, type))
 
     def taken(self, slot: str) -> int:
@@ -208,6 +219,13 @@ class DeskBook:
         self._desk.flush_waits()
         found = self._desk.one(FIRST, queue)
         return None if found is None else self.run(found[0])
+
+    def heads(self, queue: str) -> Sequence[Run]:
+        first = self.first(queue)
+        if first is None:
+            return ()
+        beside = [self._desk.one(FIRST_AT_LEVEL, queue, level) for level in limits.levels_beside(limits.level_of(first))]
+        return [first, *(self.run(found[0]) for found in beside if found is not None)]
 
     def run(self, run_id: str) -> Run:
         run = self._desk.run(run_id)

@@ -1,0 +1,69 @@
+"""Claims: which of the due runs a worker gets. Every store finds the candidates in its own way; the choice is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from holdfast.core import rules
+from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core.claim_order import Place, counted, next_rank, place_of
+from holdfast.core.limits import PARKED_AT_ONCE
+from holdfast.core.model import Run
+
+Queue = Iterable[Mapping[int, Iterator[Run]]]
+"""The due runs: for each priority, the lowest first, those of each rank by ready time and id."""
+
+
+def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | None]) -> tuple[list[Run], bool]:
+    """As many runs as were asked for, in claim order, and of the suspects at most one.
+
+    `admit` gives a run the slots it needs; it parks a run that gets none, and answers None. The second part of the answer
+    says whether the claim stopped early because it had parked enough runs for one transaction.
+    """
+    chosen: list[Run] = []
+    parked = 0
+    may_suspect = request.may_suspect
+    for ranks in queue:
+        heads: dict[int, Run] = {}
+        waiting = dict(ranks)
+        shares = request.shares
+        while len(chosen) < request.limit and parked < PARKED_AT_ONCE:
+            _fill(heads, waiting)
+            if not heads:
+                break
+            rank = next_rank(shares, heads)
+            run = heads.pop(rank)
+            is_suspect = rules.is_suspect(run)
+            if is_suspect and not may_suspect:
+                continue
+            admitted = admit(run)
+            if admitted is None:
+                parked += 1
+                continue
+            may_suspect = may_suspect and not is_suspect
+            shares = counted(shares, rank)
+            chosen.append(admitted)
+    return chosen, parked == PARKED_AT_ONCE
+
+
+def _fill(heads: dict[int, Run], waiting: dict[int, Iterator[Run]]) -> None:
+    """Have the next run of each rank at hand, where there is one."""
+    for rank in [rank for rank in waiting if rank not in heads]:
+        head = next(waiting[rank], None)
+        if head is None:
+            del waiting[rank]
+        else:
+            heads[rank] = head
+
+
+def queue_of(due: Iterable[Run]) -> Queue:
+    """Due runs that are all at hand, in any order, as the queue they form."""
+    lanes: dict[int, dict[int, list[Run]]] = {}
+    for place, run in sorted(((place_of(run), run) for run in due), key=_by_place):
+        priority, rank, _, _ = place
+        lanes.setdefault(priority, {}).setdefault(rank, []).append(run)
+    return [{rank: iter(runs) for rank, runs in ranks.items()} for ranks in lanes.values()]
+
+
+def _by_place(placed: tuple[Place, Run]) -> Place:
+    return placed[0]
