@@ -16,6 +16,7 @@ from hypothesis import settings
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
+from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule
 from holdfast.core.ports import Sent
@@ -133,6 +134,19 @@ def forgets_crashes(
     return right(state, record, by, now)
 
 
+def gives_out_by_ready_time(
+    right: Callable[..., tuple[list[Record], bool]], state: State, request: ClaimRequest, now: Micros
+) -> tuple[list[Record], bool]:
+    chosen, has_more = right(state, request, now)
+    return sorted(chosen, key=lambda r: (r.run.priority, r.run.ready_at, r.run.id)), has_more
+
+
+def forgets_what_a_worker_counts(
+    right: Callable[..., tuple[list[Record], bool]], state: State, request: ClaimRequest, now: Micros
+) -> tuple[list[Record], bool]:
+    return right(state, replace(request, shares=Shares()), now)
+
+
 def forgets_receipts(
     right: Callable[..., None], state: State, record: Record, checkpoint: Checkpoint, now: Micros
 ) -> None:
@@ -209,6 +223,8 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     parks_without_looking: (checkpoints, "_write_one"),
     overwrites_entries: (checkpoints, "_record"),
     forgets_crashes: (claims, "lease"),
+    gives_out_by_ready_time: (claims, "choose"),
+    forgets_what_a_worker_counts: (claims, "choose"),
     forgets_receipts: (checkpoints, "_send_out"),
     sends_to_the_dead: (arrivals, "send_one"),
     wakes_nobody: (inboxes, "deliver"),

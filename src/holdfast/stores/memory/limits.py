@@ -116,8 +116,8 @@ def first_parked_at(state: State, slot: str, level: int) -> Record | None:
     for place in sorted(state.parked.get(slot, ())):
         if place[0] > level:
             break
-        record = _parked(state, slot, rules.LIMIT_LOCATION, place)
-        if record is not None and place[0] == level:
+        # Only those of this level are looked up: a store that has loaded some of each level knows no others.
+        if place[0] == level and (record := _parked(state, slot, rules.LIMIT_LOCATION, place)) is not None:
             return record
     return None
 

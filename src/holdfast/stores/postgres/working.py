@@ -323,6 +323,21 @@ def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     return records
 
 
+def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator[Place]:
+    """Places behind which more runs of a level may wait than `parked_v2` has loaded.
+
+    It loads the first `count` of a queue, and of each level beside that of the last of them the first `count`. Nobody
+    gets to a later priority without passing the last of them.
+    """
+    if len(places) < count:
+        return
+    known = sorted(places)
+    last = known[count - 1]
+    beside = [[place for place in known if place[0] == level] for level in limits.levels_beside(last[0])]
+    for level, since, run_id in (last, *(of_level[-1] for of_level in beside if len(of_level) == count)):
+        yield level, since, MoreParked(group, run_id)
+
+
 class WorkingSet(State):
     """The state that an operation works on, and what it changes of it."""
 
@@ -359,9 +374,7 @@ class WorkingSet(State):
         for group, place in loaded.parked:
             self.parked[group].append(place)
         for group, count in wishes.groups.items():
-            if len(self.parked[group]) == count:
-                after, since, last = self.parked[group][-1]
-                self.parked[group].append((after, since, MoreParked(group, last)))
+            self.parked[group] = sorted([*self.parked[group], *_ends_of_loaded(group, self.parked[group], count)])
         for row in self._events.values():
             self.events[row.topic].append(row.published())
 
