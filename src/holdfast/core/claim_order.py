@@ -1,7 +1,8 @@
 """Claim order: which of the runs that are ready a worker gets first.
 
-Priority decides, then rank, then ready time, then id. A *rank* says how far a run has come: one that has begun goes ahead
-of a child that has not, and that goes ahead of a new start. So a backlog of new starts never delays work in progress.
+Priority decides, then rank, then ready time, then id. A *rank* says how far a run has come: one that has begun goes
+ahead of a child that has not, and that goes ahead of a new start. So a backlog of new starts never delays work in
+progress.
 
 No rank starves: of eight runs that a worker claims one is a new start, and of eight others one is a child, as long as
 some of them are ready. The worker counts across its claims, and the counts travel with each claim (`Shares`).

@@ -1,14 +1,16 @@
-"""Claims: which of the due runs a worker gets. Every store finds the candidates in its own way; the choice is the same."""
+"""Claims: which of the due runs a worker gets. A store finds the candidates in its own way; the choice is the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from holdfast.core import rules
-from holdfast.core.checkpoint import ClaimRequest
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import ClaimRequest, LeaseRequest
 from holdfast.core.claim_order import Place, counted, next_rank, place_of
+from holdfast.core.clock import Micros
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Run
+from holdfast.core.model import Lease, Run
+from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 Queue = Iterable[Mapping[int, Iterator[Run]]]
 """The due runs: for each priority, the lowest first, those of each rank by ready time and id."""
@@ -17,8 +19,8 @@ Queue = Iterable[Mapping[int, Iterator[Run]]]
 def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | None]) -> tuple[list[Run], bool]:
     """As many runs as were asked for, in claim order, and of the suspects at most one.
 
-    `admit` gives a run the slots it needs; it parks a run that gets none, and answers None. The second part of the answer
-    says whether the claim stopped early because it had parked enough runs for one transaction.
+    `admit` gives a run the slots it needs; it parks a run that gets none, and answers None. The second part of the
+    answer says whether the claim stopped early because it had parked enough runs for one transaction.
     """
     chosen: list[Run] = []
     parked = 0
@@ -54,6 +56,27 @@ def _fill(heads: dict[int, Run], waiting: dict[int, Iterator[Run]]) -> None:
             del waiting[rank]
         else:
             heads[rank] = head
+
+
+def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
+    """Give a run to a worker, with all it needs to continue it."""
+    held = hold(unit, run, by, now)
+    if run.token == 0:  # nobody has had it, so it has no history
+        return Lease(run=held, arrivals=unit.inboxes.newer(held, 0))
+    return lease_of(unit, held)
+
+
+def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
+    """Have a worker hold a run."""
+    held = rules.claimed(run, by, now)
+    unit.runs.put(held)
+    unit.audit.note_often(audit.of_claim(run, held, now), held.token)
+    return held
+
+
+def lease_of(unit: UnitOfWork, run: Run) -> Lease:
+    """What a worker needs that holds a run."""
+    return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=unit.inboxes.newer(run, 0))
 
 
 def queue_of(due: Iterable[Run]) -> Queue:

@@ -19,7 +19,7 @@ from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Renew, Suspend, T
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
-from holdfast.stores.memory import checkpoints as model
+from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
@@ -264,7 +264,7 @@ class Writing:
                 known = record.recorded(settling)
                 if known is not None and known.is_settled:
                     raise Settled(known)
-            told = model.write(working, batch, now)
+            told = model.write(working.unit, batch, now)
             records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]
             return told

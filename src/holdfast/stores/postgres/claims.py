@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
+from holdfast.core.claim_order import place_of
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Intent, Lease
+from holdfast.core.model import Intent, Lease, Run
 from holdfast.stores.memory import claims as model_claims
-from holdfast.stores.memory import starts as model
-from holdfast.stores.memory.state import Record
+from holdfast.stores.operations import claims as operations
+from holdfast.stores.operations import starts as model
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
@@ -123,13 +124,12 @@ def _claim_limited(
         rules_of = ((type, working.types.get(type)) for type in request.types)
         enabled[:] = [type for type, rule in rules_of if rule is None or rule.is_enabled]
         last = None if more in wishes.due else _last_in_sight(working, limited, now)
-        chosen, has_more = model_claims.choose(working, request, now)
+        chosen, has_more = model_claims.choose(working.unit, request, now)
         is_short = len(chosen) < request.limit
-        if last is not None and (is_short or _is_passed(last, chosen, now)):
+        if last is not None and (is_short or _is_passed(last, chosen, working, now)):
             raise Unknown("due", more)
-        for record in chosen:
-            model_claims.hold(working, record, request, now)
-        leases = tuple(Lease(run=record.run) for record in chosen)
+        held = [operations.hold(working.unit, run, request, now) for run in chosen]
+        leases = tuple(Lease(run=run) for run in held)
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
 
     def read(claimed: Claimed) -> Talk[Claimed]:
@@ -143,17 +143,18 @@ def _claim_limited(
     return claimed
 
 
-def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Record | None:
+def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Run | None:
     """The last of those that were loaded to be claimed, if there may be others behind it."""
-    due = [record for record in working.records.values() if rules.is_due(record.run, now)]
-    candidates = [r for r in due if r.run.type in wanted.types and not rules.is_suspect(r.run)]
-    return max(candidates, key=model_claims.claim_order) if len(candidates) >= max(1, wanted.count) else None
+    due = [record.run for record in working.records.values() if rules.is_due(record.run, now)]
+    candidates = [run for run in due if run.type in wanted.types and not rules.is_suspect(run)]
+    return max(candidates, key=place_of) if len(candidates) >= max(1, wanted.count) else None
 
 
-def _is_passed(last: Record, chosen: Sequence[Record], now: Micros) -> bool:
+def _is_passed(last: Run, chosen: Sequence[Run], working: WorkingSet, now: Micros) -> bool:
     """Whether a claim went on behind a run, which it has won or parked."""
-    is_won = any(record is last for record in chosen)
-    return bool(chosen) and chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
+    is_won = any(run.id == last.id for run in chosen)
+    is_parked = not rules.is_due(working.records[last.id].run, now)
+    return bool(chosen) and chosen[-1].id != last.id and (is_won or is_parked)
 
 
 def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
@@ -188,7 +189,7 @@ def create(
         wishes.types.update(intent.type for intent in intents)
 
     def operation(working: WorkingSet, now: Micros) -> Created:
-        return model.create(working, intents, lease, now)
+        return model.create(working.unit, intents, lease, now)
 
     return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
 

@@ -37,7 +37,7 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Restoration, Restored
-from holdfast.stores.memory import arrivals, letters, types
+from holdfast.stores.operations import arrivals, dead_letters, types
 from holdfast.stores.postgres import (
     claims,
     controls,
@@ -254,13 +254,13 @@ class PostgresStore(Reading):
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
         wishes = Wishes()
         wishes.send(messages)
-        return await self._decide(wishes, lambda working, now: arrivals.send(working, messages, now))
+        return await self._decide(wishes, lambda working, now: arrivals.send(working.unit, messages, now))
 
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         wishes = Wishes()
         wishes.emit(events)
         # To whoever waits, which may be many.
-        return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now), is_small=False)
+        return await self._decide(wishes, lambda working, now: arrivals.emit(working.unit, events, now), is_small=False)
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._run_in(self._writers, topic_rules.put, topics)
@@ -268,19 +268,19 @@ class PostgresStore(Reading):
     async def change_types(self, changes: Sequence[TypeChange]) -> None:
         wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
         # Of whoever is held or waits, which may be many.
-        await self._decide(wishes, lambda working, now: types.change(working, changes, now), is_small=False)
+        await self._decide(wishes, lambda working, now: types.change(working.unit, changes, now), is_small=False)
 
     async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
         wishes = Wishes(types={offer.name for offer in offers})
-        await self._decide(wishes, lambda working, now: types.offer(working, worker, offers, now))
+        await self._decide(wishes, lambda working, now: types.offer(working.unit, worker, offers, now))
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
+        return await self._decide(wishes, lambda working, now: dead_letters.replay(working.unit, numbers, now))
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
+        return await self._decide(wishes, lambda working, _: dead_letters.purge(working.unit, numbers))
 
     async def restore(self, restoration: Restoration) -> Restored:
         at = self._at
