@@ -14,8 +14,8 @@ import pytest
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Event, Wait, WaitKind
-from holdfast.stores.sqlite import SqliteStore, arrivals
-from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES, Wal
 from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held
 
@@ -89,8 +89,8 @@ async def quick(path: Path) -> SqliteStore:
     return store
 
 
-def thread_of(desk: Desk) -> int:
-    desk.one("select 1")
+def thread_of(transaction: Transaction) -> int:
+    transaction.one("select 1")
     return threading.get_ident()
 
 
@@ -132,7 +132,7 @@ async def test_an_event_reaches_few_if_no_more_wait_for_it(tmp_path: Path, waiti
         await store.checkpoint([checkpoint_for(lease, Suspend(), waits=(wait,))])
     event = Event(id="e", topic="topic", payload="1")
 
-    assert await store._writer.run(lambda desk: arrivals.reaches_few(desk, [event], 3)) is is_few
+    assert await store._writer.run(lambda transaction: not transaction.waits.has_more_than(event.topic, 3)) is is_few
     assert list(await store.emit([event])) == [waiting]
     await store.close()
 
@@ -206,10 +206,10 @@ async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_pa
     store = await quick(tmp_path / "a.db")
     seen: list[int] = []
 
-    def breaks_here(desk: Desk) -> str:
+    def breaks_here(transaction: Transaction) -> str:
         seen.append(threading.get_ident())
         if len(seen) == 1:
-            desk.one("select no_such_column from run")
+            transaction.one("select no_such_column from run")
         return "done"
 
     assert await store._writer.run_small(breaks_here) == "done"
