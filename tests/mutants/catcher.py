@@ -124,6 +124,7 @@ CATCHERS: Mapping[str, Catcher] = {
         plays=("tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise",),
     ),
     "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
+    "contract on SQLite": Catcher(layer="contract", command=_tests("tests/contract/test_contract_sqlite.py")),
     "contract on Postgres": Catcher(layer="contract", command=_tests("tests/contract/test_contract_postgres.py")),
     "races": Catcher(layer="contract", command=_tests("tests/contract/test_races.py")),
     "claimers": Catcher(layer="contract", command=_tests("tests/contract/test_concurrent_claimers.py")),

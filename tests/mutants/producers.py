@@ -24,7 +24,7 @@ UNREADABLE = (
         edits=(
             Edit(
                 "stores/sqlite/reads.py",
-                "        with suppress(rows.OddRow):\n",
+                "        with suppress(OddRow):\n",
                 "        with suppress(ZeroDivisionError):\n",
             ),
         ),

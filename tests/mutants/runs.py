@@ -363,9 +363,9 @@ ROLLBACK = (
         breaks="what undo needs is kept when a loop is pruned",
         edits=(
             Edit(
-                "stores/memory/checkpoints.py",
-                "        if not entry.has_undo:\n            del record.entries[entry.location]\n",
-                "        del record.entries[entry.location]\n",
+                "stores/memory/unit_of_work.py",
+                "            if not entry.has_undo:\n                del record.entries[entry.location]\n",
+                "            del record.entries[entry.location]\n",
             ),
         ),
         caught_by=(_SIMULATION, Catch("contract")),
@@ -373,7 +373,7 @@ ROLLBACK = (
     Mutant(
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
-        edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
+        edits=(Edit("stores/operations/checkpoints.py", "        unit.histories.clear(run.id)\n", "        pass\n"),),
         caught_by=(Catch("contract", "test_the_next_generation_begins_without_history_and_keeps_id_and_key"),),
     ),
 )

@@ -260,7 +260,7 @@ class StateInboxes:
 
     def take(self, run_id: str, number: int) -> Taken | None:
         arrival = self._state.records[run_id].inbox.pop(number, None)
-        return None if arrival is None else Taken(arrival.kind, arrival.name, arrival.ref, arrival.is_exclusive)
+        return None if arrival is None else (arrival.kind, arrival.name, arrival.ref, arrival.is_exclusive)
 
     def clear(self, run: Run) -> None:
         self._state.records[run.id].empty_inbox()

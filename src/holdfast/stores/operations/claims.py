@@ -27,14 +27,17 @@ def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | Non
     may_suspect = request.may_suspect
     for ranks in queue:
         heads: dict[int, Run] = {}
-        waiting = dict(ranks)
+        to_read: Iterable[int] = ranks
         shares = request.shares
         while len(chosen) < request.limit and parked < PARKED_AT_ONCE:
-            _fill(heads, waiting)
+            for rank in to_read:
+                if (head := next(ranks[rank], None)) is not None:
+                    heads[rank] = head
             if not heads:
                 break
-            rank = next_rank(shares, heads)
+            rank = next_rank(shares, heads) if len(heads) > 1 else next(iter(heads))
             run = heads.pop(rank)
+            to_read = (rank,)
             is_suspect = rules.is_suspect(run)
             if is_suspect and not may_suspect:
                 continue
@@ -43,26 +46,17 @@ def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | Non
                 parked += 1
                 continue
             may_suspect = may_suspect and not is_suspect
-            shares = counted(shares, rank)
             chosen.append(admitted)
+            if len(ranks) > 1:
+                shares = counted(shares, rank)
     return chosen, parked == PARKED_AT_ONCE
-
-
-def _fill(heads: dict[int, Run], waiting: dict[int, Iterator[Run]]) -> None:
-    """Have the next run of each rank at hand, where there is one."""
-    for rank in [rank for rank in waiting if rank not in heads]:
-        head = next(waiting[rank], None)
-        if head is None:
-            del waiting[rank]
-        else:
-            heads[rank] = head
 
 
 def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
     """Give a run to a worker, with all it needs to continue it."""
     held = hold(unit, run, by, now)
     if run.token == 0:  # nobody has had it, so it has no history
-        return Lease(run=held, arrivals=unit.inboxes.newer(held, 0))
+        return Lease(run=held, arrivals=unit.inboxes.newer(held, 0) if held.arrivals else ())
     return lease_of(unit, held)
 
 
@@ -76,7 +70,8 @@ def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micro
 
 def lease_of(unit: UnitOfWork, run: Run) -> Lease:
     """What a worker needs that holds a run."""
-    return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=unit.inboxes.newer(run, 0))
+    arrivals = unit.inboxes.newer(run, 0) if run.arrivals else ()
+    return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=arrivals)
 
 
 def queue_of(due: Iterable[Run]) -> Queue:

@@ -30,7 +30,7 @@ def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts
 
 def verdict(unit: UnitOfWork, run: Run | Fence, seen: int) -> Verdict:
     """What a holder is told of a run that is its own."""
-    newer = unit.inboxes.newer(run, seen)
+    newer = unit.inboxes.newer(run, seen) if run.arrivals > seen else ()
     return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
 
 

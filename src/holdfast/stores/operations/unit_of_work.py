@@ -182,13 +182,8 @@ class Waits(Protocol):
         ...
 
 
-class Taken(NamedTuple):
-    """What is left of an arrival that was taken out of an inbox."""
-
-    kind: str
-    name: str
-    ref: str | None
-    is_exclusive: bool
+Taken = tuple[str, str, str | None, bool]
+"""What is left of an arrival that was taken out of an inbox: kind, name, reference, and whether it is exclusive."""
 
 
 class Inboxes(Protocol):

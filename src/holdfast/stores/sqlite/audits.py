@@ -65,25 +65,27 @@ class Audit:
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
-        self._facts: list[Row] = []
-        self._trims: set[str] = set()
+        self.pending: list[Row] = []
+        """The facts that are to be written."""
+        self.worn: set[str] = set()
+        """Runs that have so many facts that old ones are to be cleared away."""
 
     def note(self, fact: AuditFact | None) -> None:
         if fact is not None:
-            self._facts.append(rows.fact_row(fact))
+            self.pending.append(rows.fact_row(fact))
 
     def note_often(self, fact: AuditFact, count: int) -> None:
-        self._facts.append(rows.fact_row(fact))
+        self.pending.append(rows.fact_row(fact))
         if count % audit.TRIM_EVERY == 0:
-            self._trims.add(fact.run_id)
+            self.worn.add(fact.run_id)
 
     def note_once(self, fact: AuditFact, count: int = 1) -> None:
         run_id, event, _, data = row = rows.fact_row(fact)
-        is_pending = any((run_id, event, data) == (known[0], known[1], known[3]) for known in self._facts)
+        is_pending = any((run_id, event, data) == (known[0], known[1], known[3]) for known in self.pending)
         if not is_pending and self._connection.execute(_IS_NOTED, (run_id, event, data)).get is None:
-            self._facts.append(row)
+            self.pending.append(row)
         if count % audit.TRIM_EVERY == 0:
-            self._trims.add(run_id)
+            self.worn.add(run_id)
 
     def has_request(self, run_id: str, request_id: str) -> bool:
         self.flush()
@@ -99,9 +101,9 @@ class Audit:
 
     def flush(self) -> None:
         """Write the facts that have gathered, and clear old ones away where it is time for that."""
-        if self._facts:
-            self._connection.executemany(_NOTE, self._facts)
-            self._facts.clear()
-        for run_id in self._trims:
+        if self.pending:
+            self._connection.executemany(_NOTE, self.pending)
+            self.pending.clear()
+        for run_id in self.worn:
             self._connection.execute(_TRIM, (run_id,))
-        self._trims.clear()
+        self.worn.clear()

@@ -9,7 +9,7 @@ is made for a type that is offered and has no run: the claim leapfrogs through t
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from heapq import heapify, heappop, heappush
@@ -234,21 +234,18 @@ def _lanes(transaction: Transaction, types: Sequence[str]) -> list[_Lane]:
     lanes: list[_Lane] = []
     place = 0
     while place < len(types) and (found := transaction.one(NEXT_TYPE, types[place])) is not None:
-        place = bisect_left(types, found[0], place)
-        if place < len(types) and types[place] == found[0]:
-            lanes += _lanes_of(transaction, found[0], found[1:])
-            place += 1
+        type = found[0]
+        place = bisect_left(types, type, place)
+        if place == len(types) or types[place] != type:
+            continue
+        place += 1
+        lane: Row | None = found[1:]
+        while lane is not None:
+            priority, rank, ready_at, run_id = lane
+            lanes.append(_Lane(type, priority, rank, ready_at, run_id))
+            lane = None if rank == NEW else transaction.one(NEXT_RANK, type, priority, rank)
+            lane = lane or transaction.one(NEXT_PRIORITY, type, priority)
     return lanes
-
-
-def _lanes_of(transaction: Transaction, type: str, first: Row) -> Iterator[_Lane]:
-    """The lanes of a type, by priority and rank."""
-    found: Row | None = first
-    while found is not None:
-        priority, rank, ready_at, run_id = found
-        yield _Lane(type, priority, rank, ready_at, run_id)
-        found = None if rank == NEW else transaction.one(NEXT_RANK, type, priority, rank)
-        found = found or transaction.one(NEXT_PRIORITY, type, priority)
 
 
 def _holders(transaction: Transaction) -> list[str]:
@@ -262,7 +259,9 @@ def _holders(transaction: Transaction) -> list[str]:
 def _expired(transaction: Transaction, holders: Sequence[str], types: Collection[str], now: Micros) -> list[_Expired]:
     """Runs whose lease has run out."""
     found = [(holder, row) for holder in holders for row in transaction.all(EXPIRED, holder, now)]
-    offered = set(types) if found else ()
+    if not found:
+        return []
+    offered = set(types)
     return [_Expired(row[1], row[2], row[3], holder) for holder, row in found if row[0] in offered]
 
 
@@ -327,14 +326,14 @@ def _as_it_is(run: Run) -> Run:
 
 
 def _expiries(
-    transaction: Transaction, locks: WorkerLocks, types: Collection[str], holders: Sequence[str], now: Micros
+    transaction: Transaction, locks: WorkerLocks, types: Sequence[str], holders: Sequence[str], now: Micros
 ) -> list[Micros]:
     """When the leases of others run out, or when to look again whether those of other processes live."""
     expiries: list[Micros] = []
     for holder in holders:
         with closing(transaction.connection.execute(NEXT_EXPIRIES, (holder, now))) as found:
             for looks, (type, ready_at) in enumerate(found, 1):
-                if type in types or looks == _LOOKS:
+                if types[bisect_left(types, type) : bisect_right(types, type)] or looks == _LOOKS:
                     expiries.append(ready_at)
                     if locks.is_elsewhere(holder):
                         expiries.append(now + _PROBE)

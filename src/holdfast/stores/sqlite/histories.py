@@ -97,7 +97,8 @@ class Histories:
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
-        self._entries: list[Row] = []
+        self.pending: list[Row] = []
+        """The entries that are to be written."""
 
     def entry(self, run_id: str, location: str) -> Entry | None:
         self.flush()
@@ -105,11 +106,12 @@ class Histories:
         return rows.entry_of(found[0]) if found else None
 
     def all(self, run_id: str) -> Sequence[Entry]:
-        self.flush()
+        if self.pending:
+            self.flush()
         return history(self._connection, run_id)
 
     def record(self, run_id: str, token: int, entry: Entry) -> None:
-        self._entries.append(rows.entry_row(run_id, token, entry))
+        self.pending.append(rows.entry_row(run_id, token, entry))
 
     def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
         self.flush()  # the earlier ones first: one of them may be of the same location
@@ -142,6 +144,6 @@ class Histories:
 
     def flush(self) -> None:
         """Write the entries that have gathered."""
-        if self._entries:
-            self._connection.executemany(_RECORD, self._entries)
-            self._entries.clear()
+        if self.pending:
+            self._connection.executemany(_RECORD, self.pending)
+            self.pending.clear()

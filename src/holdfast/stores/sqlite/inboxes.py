@@ -110,7 +110,7 @@ class Inboxes:
 
     def take(self, run_id: str, number: int) -> Taken | None:
         found: list[Row] = self._connection.execute(_TAKE, (run_id, number)).fetchall()
-        return Taken(*found[0]) if found else None
+        return found[0] if found else None
 
     def clear(self, run: Run) -> None:
         if run.arrivals:

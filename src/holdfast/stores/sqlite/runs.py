@@ -122,13 +122,14 @@ class Runs:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._connection = transaction.connection
-        self._runs: dict[str, Run] = {}
+        self.known: dict[str, Run] = {}
+        """The runs that were loaded, as they are by now."""
         self._stored: dict[str, Run] = {}
 
     # Looking up
 
     def get(self, run_id: str) -> Run | None:
-        known = self._runs.get(run_id)
+        known = self.known.get(run_id)
         if known is not None:
             return known
         row = self._connection.execute(_LOAD, (run_id,)).get
@@ -140,12 +141,12 @@ class Runs:
 
     def loaded(self, run: Run) -> Run:
         """Keep a run that another statement has read."""
-        self._runs[run.id] = self._stored[run.id] = run
+        self.known[run.id] = self._stored[run.id] = run
         return run
 
     def completed(self, run: Run) -> Run:
         """A run that another statement has read whole, as this transaction has it."""
-        known = self._runs.get(run.id)
+        known = self.known.get(run.id)
         if known is None:
             return self.loaded(run)
         whole = replace(known, payload=run.payload, tags=run.tags, options=run.options, continued=run.continued)
@@ -176,14 +177,14 @@ class Runs:
             return {}
         found = _decode_fences(self._connection.execute(_FENCES, (rows.json_of(run_ids),)).get)
         fences = {fence.id: fence for fence in found}
-        for run_id in self._runs.keys() & fences.keys():
-            fences[run_id] = self._runs[run_id].fence
+        for run_id in self.known.keys() & fences.keys():
+            fences[run_id] = self.known[run_id].fence
         return fences
 
     # Writing
 
     def put(self, run: Run) -> None:
-        self._runs[run.id] = run
+        self.known[run.id] = run
 
     def add(self, runs: Sequence[Run]) -> None:
         insert = self._connection.executemany
@@ -194,7 +195,7 @@ class Runs:
 
     def set_key(self, run: Run, key: str | None) -> None:
         self._connection.execute(_SET_KEY, (key, run.id))
-        for known in (self._runs, self._stored):
+        for known in (self.known, self._stored):
             if run.id in known:
                 known[run.id] = replace(known[run.id], key=key)
 
@@ -209,19 +210,19 @@ class Runs:
     def forget(self, run_ids: Iterable[str]) -> None:
         """Drop runs that another statement has changed; they are loaded anew."""
         for run_id in run_ids:
-            self._runs.pop(run_id, None)
+            self.known.pop(run_id, None)
             self._stored.pop(run_id, None)
 
     def forget_all(self) -> None:
         """Drop every run, after a statement that may have changed any of them. To be called when all is flushed."""
-        self._runs.clear()
+        self.known.clear()
         self._stored.clear()
 
     def flush(self) -> None:
         """Write the runs that have changed. To be called before a statement that reads them by other ways."""
         moved: list[Row] = []
         counted: list[Row] = []
-        for run_id, run in self._runs.items():
+        for run_id, run in self.known.items():
             stored = self._stored[run_id]
             if run is stored:
                 continue

@@ -78,10 +78,15 @@ class Transaction:
 
     def flush(self) -> None:
         """Write what has gathered. To be called before a statement that reads it by other ways than the parts do."""
-        self.runs.flush()
-        self.waits.flush()
-        self.histories.flush()
-        self.audit.flush()
+        # Most transactions touch few parts, and this is done in each of them: the others are not even called.
+        if self.runs.known:
+            self.runs.flush()
+        if self.waits.pending:
+            self.waits.flush()
+        if self.histories.pending:
+            self.histories.flush()
+        if self.audit.pending or self.audit.worn:
+            self.audit.flush()
         for write in self.before_commit:
             write()
 

@@ -86,16 +86,17 @@ class Waits:
 
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
-        self._waits: dict[str, Sequence[Wait]] = {}
+        self.pending: dict[str, Sequence[Wait]] = {}
+        """What is to be written, by run."""
 
     def of(self, run_id: str) -> Sequence[Wait]:
-        known = self._waits.get(run_id)
+        known = self.pending.get(run_id)
         return (
             known if known is not None else [rows.wait_of(row) for row in self._connection.execute(_WAITS, (run_id,))]
         )
 
     def put(self, run_id: str, waits: Sequence[Wait]) -> None:
-        self._waits[run_id] = waits
+        self.pending[run_id] = waits
 
     def first(self, queue: str, location: str) -> str | None:
         self.flush()
@@ -135,14 +136,14 @@ class Waits:
 
     def flush(self) -> None:
         """Write the waits that have gathered. To be called before a statement that looks for them by topic."""
-        if not self._waits:
+        if not self.pending:
             return
-        self._connection.executemany(_DROP, [(run_id,) for run_id in self._waits])
+        self._connection.executemany(_DROP, [(run_id,) for run_id in self.pending])
         placed = [
             rows.wait_row(run_id, place, wait)
-            for run_id, waits in self._waits.items()
+            for run_id, waits in self.pending.items()
             for place, wait in enumerate(waits)
         ]
         if placed:
             self._connection.executemany(_PUT, placed)
-        self._waits.clear()
+        self.pending.clear()
