@@ -18,6 +18,7 @@ from holdfast.core.model import (
     Entry,
     Fence,
     Run,
+    RunOptions,
     Schedule,
     TypeRule,
     Wait,
@@ -72,6 +73,9 @@ class StateRuns:
         return None if record is None else record.run
 
     whole = get
+
+    def options(self, run: Run) -> RunOptions:
+        return self._state.records[run.id].run.options
 
     def put(self, run: Run) -> None:
         self._state.records[run.id].run = run

@@ -12,8 +12,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 def give_up_messages(unit: UnitOfWork, run: Run, now: Micros) -> None:
     """What a run that ends has not received: forgotten, or dead letters if it was started so."""
-    whole = unit.runs.whole(run.id)
-    if whole is None or whole.options.undelivered != "dead_letter":
+    if unit.runs.options(run).undelivered != "dead_letter":
         return
     for arrival in unit.inboxes.messages(run):
         letter = DeadLetter(

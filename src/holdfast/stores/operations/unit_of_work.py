@@ -26,6 +26,7 @@ from holdfast.core.model import (
     Event,
     Fence,
     Run,
+    RunOptions,
     Schedule,
     Topic,
     TypeRule,
@@ -49,6 +50,10 @@ class Runs(Protocol):
 
     def whole(self, run_id: str) -> Run | None:
         """A run with what it was started with."""
+        ...
+
+    def options(self, run: Run) -> RunOptions:
+        """What was asked for when a run was started."""
         ...
 
     def put(self, run: Run) -> None:

@@ -63,6 +63,8 @@ _REQUESTS = f"""
 class Audit:
     """The facts that a transaction is about to note, and those that are there."""
 
+    __slots__ = ("_connection", "pending", "worn")
+
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: list[Row] = []

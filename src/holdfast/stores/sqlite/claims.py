@@ -149,6 +149,8 @@ class _Expired(NamedTuple):
 class _Lane:
     """Runs of one type, priority and rank that nobody holds, from the first one on."""
 
+    __slots__ = ("first_id", "priority", "rank", "ready_at", "runs", "type")
+
     def __init__(self, type: str, priority: int, rank: int, ready_at: Micros, first_id: str) -> None:
         self.type = type
         self.priority = priority
@@ -285,6 +287,10 @@ def _queue(
 
 def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Expired], now: Micros) -> Iterator[Run]:
     """The runs of some lanes and those that were lost, by ready time and id. A lane is opened when its head is next."""
+    if len(lanes) == 1 and not lost:
+        for run in lanes[0].read(transaction, now):
+            yield transaction.runs.completed(run)
+        return
     heads = [(lane.ready_at, lane.first_id, place) for place, lane in enumerate(lanes)]
     heads += [(one.ready_at, one.id, -1) for one in lost]
     heapify(heads)
@@ -292,9 +298,9 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
     while heads:
         _, run_id, place = heappop(heads)
         if place < 0:
-            run = transaction.runs.whole(run_id)
-            assert run is not None
-            yield run
+            whole = transaction.runs.whole(run_id)
+            assert whole is not None
+            yield whole
             continue
         runs = lanes[place].read(transaction, now)
         due = ahead.pop(place, None) or next(runs, None)

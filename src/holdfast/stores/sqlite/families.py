@@ -51,6 +51,8 @@ _SEATED = """
 class Families:
     """Children, by their parent."""
 
+    __slots__ = ("_transaction",)
+
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 

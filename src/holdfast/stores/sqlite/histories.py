@@ -95,6 +95,8 @@ def _commit_order(entry: Entry) -> tuple[bool, int, str]:
 class Histories:
     """The entries that a transaction is about to write, and those that are there."""
 
+    __slots__ = ("_connection", "pending")
+
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: list[Row] = []

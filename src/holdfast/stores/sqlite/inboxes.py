@@ -94,6 +94,8 @@ _KEEP_REPLY = """
 class Inboxes:
     """Arrivals, receipts and replies, by run."""
 
+    __slots__ = ("_connection",)
+
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import Fence, Run
+from holdfast.core.model import Fence, Run, RunOptions
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 
@@ -30,6 +30,12 @@ BY_ID = f"""
     join intent on intent.run_id = run.id
     where run.id = ?
 """  # by the primary keys
+
+_OPTIONS = """
+    select options
+    from intent
+    where run_id = ?
+"""  # by the primary key
 
 # Of many runs in one statement with one row as its answer: a thread lets go of the interpreter with each row it asks
 # for, and beside a busy event loop waits up to milliseconds until it has it back.
@@ -119,6 +125,8 @@ _decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
 class Runs:
     """The runs that a transaction has loaded, and what became of them."""
 
+    __slots__ = ("_connection", "_stored", "_transaction", "known")
+
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._connection = transaction.connection
@@ -138,6 +146,9 @@ class Runs:
     def whole(self, run_id: str) -> Run | None:
         row = self._transaction.one(BY_ID, run_id)
         return None if row is None else self.completed(rows.whole_run_of(row))
+
+    def options(self, run: Run) -> RunOptions:
+        return rows.options_of(self._connection.execute(_OPTIONS, (run.id,)).get)
 
     def loaded(self, run: Run) -> Run:
         """Keep a run that another statement has read."""

@@ -8,7 +8,7 @@ of SQLite itself, and no part outlives the transaction it was made for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 import apsw
 
@@ -30,22 +30,39 @@ from holdfast.stores.sqlite.types import Types
 from holdfast.stores.sqlite.waits import Waits
 from holdfast.stores.sqlite.workers import Workers
 
-_PARTS: dict[str, Callable[[Transaction], Any]] = {}
+_P = TypeVar("_P")
+
+
+class _Part(Generic[_P]):
+    """A part that is made when somebody asks for it, and then stands in the transaction itself.
+
+    `functools.cached_property` would take a lock each time, and `__getattr__` would slow down every look-up.
+    """
+
+    def __init__(self, make: Callable[[Transaction], _P]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type[Transaction], name: str) -> None:
+        self._name = name
+
+    def __get__(self, transaction: Transaction, owner: type[Transaction]) -> _P:
+        part = transaction.__dict__[self._name] = self._make(transaction)
+        return part
 
 
 class Transaction:
     """The parts of the store, what is still to be written, and whom to tell of it afterwards."""
 
-    # Most transactions need few of these; they are made when somebody asks for them.
-    dead_letters: DeadLetters
-    events: Events
-    families: Families
-    housekeeping: Housekeeping
-    limits: Limits
-    origins: Origins
-    schedules: Schedules
-    types: Types
-    workers: Workers
+    dead_letters = _Part(DeadLetters)
+    events = _Part(Events)
+    families = _Part(Families)
+    housekeeping = _Part(Housekeeping)
+    limits = _Part(Limits)
+    origins = _Part(Origins)
+    schedules = _Part(Schedules)
+    types = _Part(Types)
+    workers = _Part(Workers)
 
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self.connection = connection
@@ -59,14 +76,6 @@ class Transaction:
         self.histories = Histories(self)
         self.inboxes = Inboxes(self)
         self.audit = Audit(self)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            part = _PARTS[name](self)
-        except KeyError:
-            raise AttributeError(name) from None
-        setattr(self, name, part)
-        return part
 
     def one(self, statement: str, *bindings: object) -> Row | None:
         """The only row of an answer."""
@@ -89,16 +98,3 @@ class Transaction:
             self.audit.flush()
         for write in self.before_commit:
             write()
-
-
-_PARTS.update(
-    dead_letters=DeadLetters,
-    events=Events,
-    families=Families,
-    housekeeping=Housekeeping,
-    limits=Limits,
-    origins=Origins,
-    schedules=Schedules,
-    types=Types,
-    workers=Workers,
-)

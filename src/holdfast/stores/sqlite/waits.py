@@ -84,6 +84,8 @@ IN_LINE = f"""
 class Waits:
     """The waits that a transaction is about to write, and those that are there."""
 
+    __slots__ = ("_connection", "pending")
+
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
         self.pending: dict[str, Sequence[Wait]] = {}
