@@ -22,7 +22,9 @@ BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
 _OUTAGE_PAUSE: Micros = SECOND
 _AGAIN_PAUSE: Micros = SECOND // 50
+"""After a claim that did not get what was ready."""
 _VAIN_PAUSE: Micros = SECOND // 200
+"""After a claim in vain, before news of others lead to the next one."""
 _STOP_SECONDS = 5.0
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,6 +82,7 @@ class Claimer:
         self.asked_at: Micros = 0
         """When the last claim was made."""
         self._is_vain = False
+        self._expected_at: Micros | None = None
         self._is_outdated = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
@@ -229,10 +232,21 @@ class Claimer:
             self.claim()
         else:
             polled = None if self._poll is None else claimed.now + self._poll
-            # What is ready and was not given (a suspect, say) is asked for again, but not at once.
-            ready = None if claimed.next_ready_at is None else max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
-            times = [at for at in (ready, polled) if at is not None]
+            times = [at for at in (self._next_claim(claimed), polled) if at is not None]
             self._sleep_until(min(times, default=None))
+
+    def _next_claim(self, claimed: Claimed) -> Micros | None:
+        """When to claim what becomes ready next: on time, unless this claim did not get what was ready."""
+        expected, self._expected_at = self._expected_at, claimed.next_ready_at
+        if claimed.next_ready_at is None:
+            return None
+        is_withheld = claimed.next_ready_at <= claimed.now  # from a worker that holds a suspect, say
+        # Every idle worker is awake for every timer, and one of them wins. Without a pause the others would claim in
+        # vain for each of a thousand timers a second, and hinder the winner.
+        is_beaten = not claimed.leases and expected is not None and expected <= claimed.now
+        if is_withheld or is_beaten:
+            return max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
+        return claimed.next_ready_at
 
     def _sleep_until(self, when: Micros | None) -> None:
         """Wake at this instant, or earlier if that was the plan already."""
