@@ -1,4 +1,4 @@
-"""An outage: whether the server can be reached, known to all sessions of a store, and told once per change."""
+"""The connector: makes the connections of a store, and knows whether the server can be reached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_PAUSE_SECONDS = 2.0
 _log = logging.getLogger("holdfast.store")
 
 
-class Outage:
+class Connector:
     """Connects; while the server is away it is tried only now and then, and whoever comes between is told at once."""
 
     def __init__(self, address: Address) -> None:
