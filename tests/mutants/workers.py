@@ -124,6 +124,14 @@ MUTANTS = (
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
     ),
     Mutant(
+        name="outage-logged-at-every-failure",
+        breaks="an outage is logged once, however long it lasts",
+        edits=(Edit("core/outage.py", "        if level > self._level:\n", "        if level:\n"),),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once"),
+        ),
+    ),
+    Mutant(
         name="step-before-its-request-is-committed",
         breaks="a step begins when all that led to it is written",
         edits=(

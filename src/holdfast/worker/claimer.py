@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
-from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
-from holdfast.worker.alarm import loudness
 
 BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
@@ -77,8 +76,7 @@ class Claimer:
         self._repeats: deque[ClaimRequest] = deque()
         self._is_wanted = True
         self._is_stopped = False
-        self._is_failing = False
-        self._loudness = logging.WARNING
+        self._outage = Outage(_log, "cannot claim; trying again", "claiming works again")
         self.asked_at: Micros = 0
         """When the last claim was made."""
         self._is_vain = False
@@ -154,7 +152,7 @@ class Claimer:
         """Claim if there is room and reason."""
         if self._is_stopped or self._task is not None or not self._is_wanted:
             return
-        if self._is_failing and self._timer is not None:
+        if self._outage.is_ongoing and self._timer is not None:
             return  # the store could not be reached a moment ago
         if not self._types():
             self._is_wanted = self._is_outdated = False
@@ -180,22 +178,10 @@ class Claimer:
             await self._room.renew_if_late()
             request = self._repeats[0] if self._repeats else self._request()
             claimed = await self._store.claim(request)
-        except StoreUnavailable as error:
-            if not self._is_failing:
-                self._loudness = loudness(error)
-                _log.log(self._loudness, "cannot claim; trying again: %s", error)
-            self._is_failing = True
+        except Exception as error:  # noqa: BLE001 - nobody else would claim for this worker; it tries again
+            self._outage.failed(error)
             return None
-        except Exception:  # noqa: BLE001 - see below
-            # Nobody else would claim for this worker: whatever it was, it is tried again.
-            if not self._is_failing:
-                self._loudness = logging.WARNING
-                _log.exception("claiming failed; trying again")
-            self._is_failing = True
-            return None
-        if self._is_failing:
-            _log.log(self._loudness, "claiming works again")
-        self._is_failing = False
+        self._outage.worked()
         if self._repeats:
             self._repeats.popleft()
         self.was_short = len(claimed.leases) < request.limit

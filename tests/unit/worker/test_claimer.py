@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 import pytest_asyncio
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.contract.arrange import TYPE, an_id, an_intent
@@ -43,9 +45,12 @@ class Asked(MemoryStore):
     claims = 0
     is_withholding = False
     has_rival = False
+    trouble: Exception | None = None
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         self.claims += 1
+        if self.trouble is not None:
+            raise self.trouble
         if self.has_rival:
             await super().claim(replace(request, id=new_id(), worker="rival", limit=1_000))
         claimed = await super().claim(request)
@@ -196,3 +201,27 @@ async def test_a_worker_that_another_was_quicker_than_once_is_in_time_for_what_c
     await let_pass(later - MILLISECOND, claimer, clock)
 
     assert [lease.run.id for claimed in taken for lease in claimed.leases] == [an_id(2)]
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
+async def test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once(
+    claimer: Claimer, store: Asked, clock: SettableClock, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.trouble = trouble
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        for _ in range(5):
+            for _ in range(3):
+                claimer.wake()
+                await settled(claimer)
+            clock.advance(module._OUTAGE_PAUSE)
+            await settled(claimer)
+        asked = store.claims
+        store.trouble = None
+        clock.advance(module._OUTAGE_PAUSE)
+        await settled(claimer)
+
+    assert asked == 6
+    assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
+        f"cannot claim; trying again: {trouble}",
+        "claiming works again",
+    ]
