@@ -121,6 +121,11 @@ TESTS = (
         stores=("sqlite",),
     ),
     Tests(
+        "a sleeping run goes on in time: p50 within 5 ms (Postgres: 8 ms)",
+        "tests/figures/timers.py",
+        "in_time",
+    ),
+    Tests(
         "two processes write all the time: none waits for 2 s",
         "tests/figures/turns.py",
         "turns",

@@ -147,7 +147,9 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: Counting
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
 
-async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: Ends, store: CountingStore) -> None:
+async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
+    ends: Ends, store: CountingStore, caplog: pytest.LogCaptureFixture
+) -> None:
     ends.poll_seconds = 0.001
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
@@ -156,6 +158,10 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: E
     store.trouble = None
     transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
+    assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
+        "cannot look for results; trying again: gone",
+        "looking for results works again",
+    ]
 
 
 async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Ends, store: CountingStore) -> None:

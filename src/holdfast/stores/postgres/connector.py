@@ -1,4 +1,4 @@
-"""An outage: whether the server can be reached, known to all sessions of a store, and told once per change."""
+"""The connector: makes the connections of a store, and knows whether the server can be reached."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import psycopg
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.outage import Outage, pauses
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, connect
 from holdfast.stores.postgres.trouble import is_lost, is_timeout, unavailable
@@ -21,7 +22,7 @@ LAST_PAUSE_SECONDS = 2.0
 _log = logging.getLogger("holdfast.store")
 
 
-class Outage:
+class Connector:
     """Connects; while the server is away it is tried only now and then, and whoever comes between is told at once."""
 
     def __init__(self, address: Address) -> None:
@@ -30,11 +31,13 @@ class Outage:
         self._trying = threading.Lock()
         self._was_reached = False
         self._is_away = False
-        self._away_at = 0.0
         self._back_at = 0.0
         self._next_at = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
         self._reason = ""
+        self._outage = Outage(
+            _log, "lost the database, connecting again", f"the database is back: connected to {address.shown}"
+        )
 
     def connect(self, limits: Limits = USUAL) -> Connection:
         """A new connection. Raises `StoreUnavailable` and the like, never an error of the driver."""
@@ -45,8 +48,9 @@ class Outage:
             try:
                 connection = connect(self.address, limits)
             except (psycopg.Error, HoldfastError) as error:
-                told = self._noted(unavailable(self.address, error))
-                self._failed(str(told))
+                told = unavailable(self.address, error)
+                self._failed(told)
+                self._noted(told)
                 if told is error:
                     raise
                 raise told from error
@@ -69,15 +73,14 @@ class Outage:
         with self._changing:
             # One that is older than the last return broke in the outage before it, and was only not used since.
             if not self._is_away and opened_at >= self._back_at:
-                self._leave(str(unavailable(self.address, error)))
+                self._leave(unavailable(self.address, error))
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, error: BaseException) -> None:
         with self._changing:
             if not self._is_away:
-                self._leave(reason)
-            self._reason = reason
-            self._next_at = time.monotonic() + self._pause * random.uniform(0.8, 1.2)
-            self._pause = min(LAST_PAUSE_SECONDS, self._pause * 2)
+                self._leave(error)
+            self._reason = str(error)
+            self._next_at = time.monotonic() + next(self._pauses) * random.uniform(0.8, 1.2)
 
     def _worked(self) -> None:
         with self._changing:
@@ -85,14 +88,12 @@ class Outage:
             if self._is_away:
                 self._is_away = False
                 self._back_at = time.monotonic()
-                seconds = self._back_at - self._away_at
-                _log.warning("the database is back: connected to %s after %.1f s", self.address.shown, seconds)
+                self._outage.worked()
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, error: BaseException) -> None:
         self._is_away = True
-        self._away_at = time.monotonic()
         self._next_at = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
-        self._reason = reason
+        self._pauses = pauses(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
+        self._reason = str(error)
         if self._was_reached:  # else nobody relies on it yet, and whoever opens the store gets the error
-            _log.warning("lost the database, connecting again: %s", reason)
+            self._outage.failed(error)
