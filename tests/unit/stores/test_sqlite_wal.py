@@ -85,7 +85,7 @@ async def test_a_log_that_is_copied_back_is_written_over_from_its_beginning(tmp_
 
 async def quick(path: Path) -> SqliteStore:
     store = await opened(path)
-    store._writer._commit_seconds = 0.0
+    store._writer._routes.commit_seconds = 0.0
     return store
 
 
@@ -102,7 +102,7 @@ async def test_a_small_operation_is_done_by_its_caller_while_commits_are_quick(t
 
 async def test_a_small_operation_is_left_to_the_thread_when_commits_are_slow(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
-    store._writer._commit_seconds = 0.5
+    store._writer._routes.commit_seconds = 0.5
     assert await store._writer.run_small(thread_of) != threading.get_ident()
     await store.close()
 
@@ -195,7 +195,7 @@ async def test_a_small_operation_never_waits_for_a_stranger_who_writes(tmp_path:
 async def test_a_refusal_of_a_small_operation_reaches_its_caller_and_writes_nothing(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     await store.create([an_intent(1, key="k")])
-    store._writer._commit_seconds = 0.0
+    store._writer._routes.commit_seconds = 0.0
     with pytest.raises(KeyConflict):
         await store.create([an_intent(2, key="k", payload='{"other":1}')])
     assert await store.get(an_id(2)) is None

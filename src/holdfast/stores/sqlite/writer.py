@@ -25,6 +25,7 @@ from holdfast.stores.sqlite.connections import be_patient, open_for_writing
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, Round, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
+from holdfast.stores.sqlite.routes import Routes
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
@@ -34,8 +35,6 @@ from holdfast.stores.sqlite.watch import Others
 # The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
 # fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
 _INHERITED: set[int] = set()
-
-_QUICK_SECONDS = 0.001
 
 _Answer = TypeVar("_Answer")
 
@@ -60,7 +59,7 @@ class Writer:
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
         self._round = Round()
-        self._commit_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
+        self._routes = Routes()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -94,20 +93,23 @@ class Writer:
     ) -> asyncio.Future[_Answer]:
         """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
 
-        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and commits
-        have been quick of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be known
-        only inside of the transaction.
+        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and that has
+        been the quicker way of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be
+        known only inside of the transaction.
         """
         self._check_running()
-        is_quick = self._commit_seconds < _QUICK_SECONDS
-        if is_quick and self._jobs.empty() and self._round.take() and self._at_work.acquire(blocking=False):
+        if not self._jobs.empty() or not self._round.take():
+            return ask(self._jobs, operation)
+        if self._routes.is_here() and self._at_work.acquire(blocking=False):
             try:
                 done = self._transact_here(operation if is_small is None else _if_small(operation, is_small))
             finally:
                 self._at_work.release()
             if done is not None:
                 return done
-        return ask(self._jobs, operation)
+        answer = ask(self._jobs, operation)
+        self._routes.time_thread(answer)
+        return answer
 
     def _transact_here(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer] | None:
         """The answer, or None if the thread has to see to it: whatever goes wrong here is tried again there."""
@@ -123,6 +125,7 @@ class Writer:
         finally:
             self._turn.release()
             be_patient(connection)
+        self._routes.answered_here()
         settle(outcomes[0])
         self._spread([], transaction, hint)
         if self._wal.is_due:
@@ -260,9 +263,7 @@ class Writer:
             _roll_back(connection)
             raise
         finally:
-            # One that took long may be mere chance; only several tell of a slow disk.
-            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)
-            self._commit_seconds += (took - self._commit_seconds) / 4
+            self._routes.committed(time.monotonic() - started)
         hint = transaction.news.hint()
         if hint is not None:
             self._others.post(hint)
