@@ -12,7 +12,8 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import RECEIPT_RETENTION, DeadReason
 from holdfast.core.ports import Pruned
 from holdfast.core.topics import REPLY_RETENTION
-from holdfast.stores.operations.unit_of_work import OldEvent, OldRun, UnitOfWork
+from holdfast.stores.operations.housekeeping import OldEvent, OldRun
+from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def prune(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> Pruned:
