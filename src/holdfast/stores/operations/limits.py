@@ -1,8 +1,8 @@
-"""Limits: who gets a slot, who waits for one, and to whom it goes on.
+"""Limits: which run gets a slot, which run waits for one, and which run gets a slot that becomes free.
 
-All that concerns one type is decided by one transaction at a time, and whatever makes a slot free hands it on in the
-same transaction: so nobody waits for whom there is a slot of each kind. Only those of a rate become free by themselves,
-so the first who waits for one is ready at that instant, and whoever claims then sees to the others.
+One transaction at a time decides for a type, and a transaction that frees a slot hands it on itself: so no run waits
+while there is a slot of each kind for it. Slots of a rate become free by themselves, as time goes by. So the first run
+that waits for one is ready at that instant, and the claim that finds it serves the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def admit(unit: UnitOfWork, run: Run, now: Micros) -> Run | None:
-    """A run that is due, as it is when it may be claimed; if not it is parked, and the answer is None."""
+    """Give a due run the slots it needs. If there are none, park it and return None."""
     rule = unit.limits.rule(run.type)
     if rule is None or run.is_held:
         return run
@@ -33,7 +33,7 @@ def admit(unit: UnitOfWork, run: Run, now: Micros) -> Run | None:
 
 
 def leave(unit: UnitOfWork, run: Run, now: Micros, *, has_waited: bool) -> None:
-    """A run needs no slots any more, or has waited for some until now and does so no longer."""
+    """Take the slots of a run that needs none any more, or take it out of the queue in which it has waited."""
     if not (run.slots or has_waited) or (rule := unit.limits.rule(run.type)) is None:
         return
     slots = run.slots
@@ -47,7 +47,7 @@ def leave(unit: UnitOfWork, run: Run, now: Micros, *, has_waited: bool) -> None:
 
 
 def apply(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
-    """Have the limits of a type be those of a rule. Whoever is held counts, even if there are too many then."""
+    """Apply the limits of a rule to its type. Runs that are held count, even if they are more than the limit."""
     runs = sorted(unit.limits.counted(rule.name), key=lambda run: (not run.is_held, place_of(run)))
     for run in runs:
         unit.limits.put(replace(run, slots=_lasting(rule, run) if run.is_held else ()))
@@ -77,7 +77,7 @@ def _lacking(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> str | N
 
 
 def _all_lacking(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> Iterator[str]:
-    """The queues for all that a run lacks: of its keys first, then of what all share."""
+    """The queues for all slots that a run lacks: those of its keys first, then those that all runs of a type share."""
     for slot, count in limits.slots_of(rule, run).items():
         taken = unit.limits.taken(slot)
         if rule.rate is not None and slot == limits.rate_slot(rule.name):
@@ -131,7 +131,7 @@ def _lasting(rule: TypeRule, run: Run) -> tuple[str, ...]:
 
 
 def _parked(unit: UnitOfWork, rule: TypeRule, run: Run, queue: str, now: Micros) -> Run | None:
-    """Have a run wait. Of those who wait for a rate some may go by now; the run, if it is one of them."""
+    """Park a run, and serve the queue of its rate, where time may have freed slots. Returns the run if it got one."""
     was_parked = limits.parked_at(unit.waits.of(run.id)) is not None
     _queue(unit, run, queue, now)
     if rule.rate is not None and limits.is_new(run):
@@ -144,7 +144,7 @@ def _parked(unit: UnitOfWork, rule: TypeRule, run: Run, queue: str, now: Micros)
 
 
 def _queue(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
-    """Have a run wait in a queue, in the place it has."""
+    """Put a run into a queue. It keeps the place it has."""
     _, since, _ = _place(unit, run, now)
     waits = limits.without(unit.waits.of(run.id))
     unit.waits.put(run.id, (*waits, limits.parking(run, queue, since)))
@@ -153,14 +153,14 @@ def _queue(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
 
 
 def _place(unit: UnitOfWork, run: Run, now: Micros) -> tuple[int, Micros, str]:
-    """The place of a run among those who wait, or the one it would have."""
+    """The place of a run in its queue, or the one it would have."""
     known = limits.parked_at(unit.waits.of(run.id))
     since = known.since if known is not None else min(now, run.ready_at or now)
     return limits.level_of(run), since, run.id
 
 
 class _Turn(NamedTuple):
-    """The run whose turn it is among those who wait, where it waits and since when; and whether ranks compete."""
+    """The waiting run whose turn it is, its queue, since when it waits, and whether runs of several ranks wait."""
 
     queue: str
     run: Run
@@ -168,7 +168,7 @@ class _Turn(NamedTuple):
     is_contested: bool
 
     def remember(self, unit: UnitOfWork, rule: TypeRule) -> None:
-        """Remember that a run of this rank had its turn, if others would have had it otherwise."""
+        """Count the turn of this rank, if runs of other ranks wait too."""
         if self.is_contested:
             window = unit.limits.window(rule.name)
             shares = counted(window.shares, rank_of(self.run))
@@ -177,7 +177,7 @@ class _Turn(NamedTuple):
 
 
 def _turn(unit: UnitOfWork, rule: TypeRule, waiting: Sequence[tuple[str, Run]], now: Micros) -> _Turn:
-    """Whose turn it is: by priority, then by rank with the shares of each, then by since when and id."""
+    """Choose by priority, then by rank with the shares of each, then by waiting time and id."""
     priority = min(run.priority for _, run in waiting)
     first: dict[int, tuple[tuple[int, Micros, str], str, Run]] = {}
     for queue, run in waiting:
@@ -196,13 +196,13 @@ def _turn(unit: UnitOfWork, rule: TypeRule, waiting: Sequence[tuple[str, Run]], 
 
 
 def _first(unit: UnitOfWork, queue: str) -> Run | None:
-    """The run that waits in a queue and comes before the others: by priority, rank, since when, and id."""
+    """The first run in a queue: by priority, rank, waiting time and id."""
     run_id = unit.waits.first(queue, rules.LIMIT_LOCATION)
     return None if run_id is None else unit.limits.tagged(run_id)
 
 
 def _heads(unit: UnitOfWork, queue: str) -> list[Run]:
-    """The first run of each rank, of those that wait in a queue and have the lowest priority there."""
+    """The first run of each rank in a queue, of the lowest priority there."""
     first = _first(unit, queue)
     if first is None:
         return []
@@ -229,17 +229,17 @@ def _shared(rule: TypeRule) -> list[str]:
 
 
 def _left_behind(rule: TypeRule, run: Run, queue: str) -> list[str]:
-    """The queues of keys in which others may wait because of a run that is now in another one, and holds up nobody."""
+    """The queues of keys in which other runs may wait because of a run that has just moved to another queue."""
     shared = _shared(rule)
     return [] if queue in shared else [slot for slot in limits.slots_of(rule, run) if slot not in (queue, *shared)]
 
 
 def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros) -> None:
-    """Let those go who wait in some queues, in their order, for as long as there are slots for them.
+    """Give slots to the runs in some queues, in their order, as long as there are slots.
 
-    Where a slot of a key is free and there is none of what all share, only the first who waits for that key goes on to
-    wait for the others. Those behind it stay: as many have the key, or stand in a queue of all, as there are slots of
-    it. So none of them is forgotten, and they do not all go from queue to queue each time.
+    If a slot of a key is free and no slot that all runs share is, only the first run that waits for that key goes on to
+    wait for the shared one. Those behind it stay: as many runs have the key, or stand in a shared queue, as there are
+    slots of it. So none of them is forgotten, and they do not all go from queue to queue each time.
     """
     open = list(queues)
     shared = _shared(rule)
@@ -268,7 +268,7 @@ def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros)
 
 
 def _drain(unit: UnitOfWork, rule: TypeRule, queue: str, now: Micros) -> None:
-    """Let as many go on from the queue of a key as there are slots of it; all of them, if it is limited no more."""
+    """Serve as many runs in the queue of a key as it has slots; all of them, if the key has no limit any more."""
     gone = 0
     while (first := _first(unit, queue)) is not None:
         count = limits.slots_of(rule, first).get(queue)
@@ -279,28 +279,28 @@ def _drain(unit: UnitOfWork, rule: TypeRule, queue: str, now: Micros) -> None:
 
 
 def _set_timer(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
-    """Have the run whose turn it is to wait for a rate be looked at as soon as there may be a slot for it."""
+    """Make the next run in the queue of a rate ready at the instant at which there may be a slot for it."""
     slot = limits.rate_slot(rule.name)
     if rule.rate is None or not (waiting := _heads(unit, slot)):
         return
     first = _turn(unit, rule, [(slot, run) for run in waiting], now).run
     at = limits.next_at(unit.limits.window(rule.name), rule.rate, unit.limits.taken(slot), now)
     if rule.concurrency is not None and unit.limits.taken(limits.type_slot(rule.name)) >= rule.concurrency:
-        at = None  # whoever gives one back sees to it
+        at = None  # the run that gives back a slot of the type serves this queue
     if first.ready_at != at:
         unit.limits.put(replace(first, ready_at=at))
         if at is not None:
-            _tell_ready(unit, rule.name)  # whoever sleeps until the next is ready must not sleep longer than that
+            _tell_ready(unit, rule.name)  # a worker that sleeps until the next run is ready must not sleep longer
 
 
 # Checking
 
 
 def finding_of(stray: int) -> Finding:
-    """What a check-up says when so many slots are taken by nobody who could go on, or had without being taken."""
+    """The finding of a check-up that counted `stray` slots which do not agree with the runs that have them."""
     if stray:
         return Finding.problem(
             "slots",
             f"{stray:,} slots do not agree with the runs that have them; this is a bug of holdfast, please report it",
         )
-    return Finding.ok("slots", "whoever has a slot of a limit is a run that has it")
+    return Finding.ok("slots", "every slot that is taken belongs to a run that has it")
