@@ -133,10 +133,6 @@ CATCHERS: Mapping[str, Catcher] = {
         command=_tests("tests/contract/test_model.py::test_the_sqlite_store_answers_like_the_model"),
         settings={"HOLDFAST_MODEL_EXAMPLES": "60"},
     ),
-    "model of schedules": Catcher(
-        layer="model",
-        command=_tests("tests/contract/test_schedule_model.py::test_the_sqlite_store_keeps_schedules_like_the_model"),
-    ),
     "random programs": Catcher(
         layer="crash tests",
         command=_tests("tests/crash/test_vocabulary.py::test_random_programs_come_to_the_end_that_an_interpreter_says"),
