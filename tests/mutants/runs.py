@@ -386,6 +386,30 @@ EVICTION = (
         caught_by=(Catch("unit tests of runs", "swallows_everything"),),
     ),
     Mutant(
+        name="released-before-survivors-are-destroyed",
+        breaks="after eviction an await never returns and never raises",
+        edits=(
+            Edit(
+                "runner/loop.py",
+                "self.survivors += destroy_survivors(closed)",
+                "[release(task) for task in closed]; self.survivors += destroy_survivors(closed)",
+            ),
+        ),
+        caught_by=(Catch("swallowing", "again_and_again"),),
+    ),
+    Mutant(
+        name="an-evicted-await-of-something-settled-returns",
+        breaks="after eviction an await never returns and never raises",
+        edits=(
+            Edit(
+                "runner/task.py",
+                "return asyncio.Future(loop=future.get_loop()).__await__()",
+                "return asyncio.Future.__await__(future)",
+            ),
+        ),
+        caught_by=(Catch("swallowing", "again_and_again"),),
+    ),
+    Mutant(
         name="an-evicted-context-raises",
         breaks="after eviction an operation never returns and never raises",
         edits=(

@@ -119,11 +119,13 @@ def _keep_for_ever(survivor: object) -> None:
 
 
 def _detach(task: RunTask) -> None:
-    """Let a closed task refer to another coroutine, one that has ended, instead of its own."""
+    """Let a closed task refer to another coroutine, one that has ended, instead of its own.
+
+    It stays unfinished: other survivors may await it.
+    """
     ended = _nothing()
     ended.close()
     type(task).__init__(task, ended, loop=task.get_loop(), context=task.run_context)
-    asyncio.Future.cancel(task)
 
 
 async def _nothing() -> None:

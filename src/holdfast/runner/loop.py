@@ -485,13 +485,13 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             for generator in reversed(generators):
                 interrupt = close_generator(generator, self._root) or interrupt
             closed += unfinished
-        # Only now: while cleanup still runs, what it sees of other tasks should be as it was.
-        for task in closed + self.unfinished:
-            release(task)
         self._root = None
+        # Before anything is released: that settles what survivors await, so that an await of it would not wait.
         self.survivors += destroy_survivors(closed)
         for task in reversed(self.unfinished):  # what survivors have made while they were destroyed
             interrupt = close_task(task) or interrupt
+        # Only now: while code still runs, what it sees of other tasks should be as it was.
+        for task in closed + self.unfinished:
             release(task)
         self._tasks, self._generators = [], []
         return interrupt
