@@ -205,6 +205,12 @@ REPLAY = (
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
+        name="an-awaited-child-counts-as-a-fact",
+        breaks="nothing that code asked for since its last fact is committed with a block",
+        edits=(Edit(_ASKING, "self._gains.amend(awaited)", "self._gains.add(awaited, is_lazy=True)"),),
+        caught_by=(Catch("blocked results", "awaited_a_child"),),
+    ),
+    Mutant(
         name="key-of-a-body-changes",
         breaks="a body has the same idempotency key on every attempt",
         edits=(
