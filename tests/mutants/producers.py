@@ -13,6 +13,18 @@ _CLAIMED = Catch("unreadable rows", "blocks_what_it_cannot_read")
 
 UNREADABLE = (
     Mutant(
+        name="an-instant-before-all-dates-hides-the-others",
+        breaks="a row that cannot be read hides no other",
+        edits=(
+            Edit(
+                "engine/info.py",
+                'ready_at=flaws.later("ready_at", run.ready_at),',
+                "ready_at=None if run.ready_at is None else moment(run.ready_at),",
+            ),
+        ),
+        caught_by=(_ROWS,),
+    ),
+    Mutant(
         name="postgres-odd-row-hides-the-others",
         breaks="a row that cannot be decoded hides no other",
         edits=(Edit("stores/postgres/reads.py", "        return unreadable.details(text)\n", "        raise\n"),),

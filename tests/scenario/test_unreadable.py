@@ -40,7 +40,7 @@ async def wait(ctx: Context) -> Any:
 class Damage:
     """What somebody did to one row: the statement for each store, and the field that says so."""
 
-    def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, str] | None = None) -> None:
+    def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, Any] | None = None) -> None:
         self.field = field
         self.statements = {"sqlite": sqlite, "postgres": postgres}
         self.memory = memory
@@ -100,6 +100,12 @@ PENDING: dict[str, Damage] = {
         "update run set created_at = 9000000000000000000 where id = ?",
         "update holdfast.runs set created_at = 9000000000000000000 where id = %s",
     ),
+    "ready before all dates": Damage(
+        "ready_at",
+        "update run set ready_at = -4611686018427387904 where id = ?",
+        "update holdfast.runs set ready_at = '-infinity' where id = %s",
+        {"ready_at": -4611686018427387904},
+    ),
     "type is no text": Damage("type", "update run set type = cast(x'ff' as text) where id = ?"),
     "key is no text": Damage("key", "update run set key = cast(x'ff' as text) where id = ?"),
     "priority is no number": Damage("priority", "update run set priority = 'high' where id = ?"),
@@ -114,6 +120,12 @@ ENDED: dict[str, Damage] = {
         "updated_at",
         "update run set updated_at = 'yesterday' where id = ?",
         "update holdfast.runs set updated_at = 9000000000000000000 where id = %s",
+    ),
+    "end before all dates": Damage(
+        "finished_at",
+        "update run set finished_at = -4611686018427387904 where id = ?",
+        "update holdfast.runs set finished_at = -4611686018427387904 where id = %s",
+        {"finished_at": -4611686018427387904},
     ),
 }
 
@@ -200,6 +212,8 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
 
     async with stage.harness(app) as h:
         check_marked(await listed(h), runs[1].id, damage)
+        assert await h.run(runs[1].id).explain()
+        assert any([runs[1].id.encode() in line async for line in h.export(live=False)])
         assert [await h.run(run.id).result() for run in (runs[0], runs[2])] == [0, 4]
         if damage.field == "result":
             with pytest.raises(Unreadable, match="result of run"):
@@ -222,7 +236,7 @@ async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage:
 
 def is_due(damage: Damage) -> bool:
     """Whether a claim comes to a row of this kind at all."""
-    return damage.field not in ("created_at", "type", "key", "state")
+    return damage.field not in ("created_at", "ready_at", "type", "key", "state")
 
 
 CLAIMED = {name: damage for name, damage in PENDING.items() if is_due(damage)}
@@ -233,6 +247,17 @@ async def test_a_worker_blocks_what_it_cannot_read_and_nothing_else(
     stage: Stage, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await check_claims(stage, damage, "shop.order.v1", caplog)
+
+
+@on_each_store({"ready before all dates": PENDING["ready before all dates"]})
+async def test_a_run_that_was_ready_before_all_dates_is_exported_and_executed(stage: Stage, damage: Damage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start("shop.order.v1", {"number": 3})
+        damage.do(stage, h.store, run.id)
+        lines = [line async for line in h.export()]
+        assert any(run.id.encode() in line for line in lines)
+        await h.run(run.id).resume()
+        assert await h.run(run.id).result() == 6
 
 
 SOME = ("payload is no JSON", "options are no JSON", "tags of another kind", "token is no number")
@@ -296,6 +321,26 @@ async def test_a_history_that_cannot_be_read_blocks_its_run_alone(stage: Stage, 
         else:
             with pytest.raises(Unreadable, match="the history of run"):
                 await runs[1].history()
+
+
+DATES = Damage(
+    "started_at",
+    "update entry set started_at = -4611686018427387904, finished_at = -4611686018427387904 where run_id = ?",
+    "update holdfast.entries set started_at = -4611686018427387904, finished_at = -4611686018427387904 "
+    "where run_id = %s",
+)
+
+
+@on_each_store({"dates": DATES})
+async def test_an_entry_from_before_all_dates_is_marked(stage: Stage, damage: Damage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(order, 1)
+        assert await run.result() == 2
+        damage.do(stage, h.store, run.id)
+        (entry,) = await run.history()
+        assert (entry.started_at.year, entry.finished_at, entry.result) == (1, None, 2)
+        assert entry.unreadable is not None
+        assert "finished_at" in entry.unreadable
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
