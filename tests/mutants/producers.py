@@ -60,8 +60,20 @@ UNREADABLE = (
         edits=(
             Edit(
                 "stores/postgres/claims.py",
-                "    except (msgspec.MsgspecError, RecursionError):\n        raw = _decode_raw(text)\n",
-                "    except ZeroDivisionError:\n        raw = _decode_raw(text)\n",
+                "    except (msgspec.MsgspecError, RecursionError):\n        parts = members(text)\n",
+                "    except ZeroDivisionError:\n        parts = members(text)\n",
+            ),
+        ),
+        caught_by=(_CLAIMED,),
+    ),
+    Mutant(
+        name="postgres-half-a-surrogate-pair-stops-claims",
+        breaks="a worker that meets a row it cannot read blocks that run alone",
+        edits=(
+            Edit(
+                "stores/postgres/claims.py",
+                "        parts = members(text)\n",
+                "        msgspec.json.decode(text, type=dict[str, msgspec.Raw])\n        parts = members(text)\n",
             ),
         ),
         caught_by=(_CLAIMED,),

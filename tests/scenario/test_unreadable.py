@@ -75,6 +75,7 @@ def json_damage(column: str, value: str, sqlite_table: str = "run", key: str = "
     )
 
 
+DEEP = "[" * 2_000 + "]" * 2_000
 INTENT = {"sqlite_table": "intent", "key": "run_id"}
 
 PENDING: dict[str, Damage] = {
@@ -87,6 +88,12 @@ PENDING: dict[str, Damage] = {
     "error is no JSON": json_damage("error", "oops"),
     "error of another kind": json_damage("error", '{"type": 5}'),
     "error with a number out of range": json_damage("error", '{"type": "E", "message": "m", "attempts": 1e400}'),
+    "error with a lone surrogate": json_damage("error", r'"\ud800"'),
+    "error that is nested deeply": json_damage("error", DEEP),
+    "options with a lone surrogate": json_damage("options", r'{"seed": "\ud800"}', **INTENT),
+    "options that are nested deeply": json_damage("options", DEEP, **INTENT),
+    "slots with a lone surrogate": json_damage("slots", r'["\ud800"]'),
+    "slots that are nested deeply": json_damage("slots", DEEP),
     "slots are no JSON": json_damage("slots", "oops"),
     "tags are no JSON": Damage("tags", "update intent set tags = 'oops' where run_id = ?"),
     "tags of another kind": Damage(
@@ -135,11 +142,22 @@ WAITS = Damage(
     "update holdfast.waits set names = 'oops' where run_id = %s",
 )
 
+SURROGATE_WAITS = Damage(
+    "waits",
+    r"""update wait set names = '["\ud800"]' where run_id = ?""",
+    r"""update holdfast.waits set names = '["\ud800"]' where run_id = %s""",
+)
+
 HISTORY: dict[str, Damage] = {
     "entry with another error": Damage(
         "error",
         "update entry set error = 'oops' where run_id = ?",
         "update holdfast.entries set error = 'oops' where run_id = %s",
+    ),
+    "entry whose error has a lone surrogate": Damage(
+        "error",
+        r"""update entry set error = '"\ud800"' where run_id = ?""",
+        r"""update holdfast.entries set error = '"\ud800"' where run_id = %s""",
     ),
     "entry of another kind": Damage(
         "kind",
@@ -221,7 +239,7 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
         assert {run.id for run in await h.store.ends([run.id for run in runs])} == {run.id for run in runs}
 
 
-@on_each_store({"waits": WAITS})
+@on_each_store({"no JSON": WAITS, "lone surrogate": SURROGATE_WAITS})
 async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage: Stage, damage: Damage) -> None:
     async with stage.harness(app) as h:
         runs = [await h.start(wait) for _ in range(3)]
@@ -260,7 +278,14 @@ async def test_a_run_that_was_ready_before_all_dates_is_exported_and_executed(st
         assert await h.run(run.id).result() == 6
 
 
-SOME = ("payload is no JSON", "options are no JSON", "tags of another kind", "token is no number")
+SOME = (
+    "payload is no JSON",
+    "options are no JSON",
+    "options that are nested deeply",
+    "error with a lone surrogate",
+    "tags of another kind",
+    "token is no number",
+)
 
 
 @on_each_store({name: CLAIMED[name] for name in SOME})
@@ -343,6 +368,23 @@ async def test_an_entry_from_before_all_dates_is_marked(stage: Stage, damage: Da
         assert "finished_at" in entry.unreadable
 
 
+@on_each_store({"waits": SURROGATE_WAITS, "options": json_damage("options", DEEP, **INTENT)})
+async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(stage: Stage, damage: Damage) -> None:
+    listening = Registry()
+
+    @listening.workflow("shop.wait.v1")
+    async def listener(ctx: Context) -> Any:
+        return await ctx.wait_event("news")
+
+    async with stage.harness(listening) as h:
+        runs = [await h.start(listener) for _ in range(3)]
+        await h.settle()
+        damage.do(stage, h.store, runs[1].id)
+        await h.emit("news", 7)
+        await h.settle()
+        assert [await run.result() for run in (runs[0], runs[2])] == [7, 7]
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 async def test_what_is_mended_goes_on(stage: Stage) -> None:
     async with stage.harness(producer) as h:
@@ -356,7 +398,13 @@ async def test_what_is_mended_goes_on(stage: Stage) -> None:
         assert await h.run(run.id).result() == 8
 
 
-EXPORTED = ("payload is no JSON", "error is no JSON", "unknown state")
+EXPORTED = (
+    "payload is no JSON",
+    "error is no JSON",
+    "error with a lone surrogate",
+    "options that are nested deeply",
+    "unknown state",
+)
 
 
 @on_each_store({name: PENDING[name] for name in EXPORTED})
