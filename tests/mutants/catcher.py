@@ -160,6 +160,10 @@ CATCHERS: Mapping[str, Catcher] = {
     "busy workers": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_busy_workers.py")),
     "values in SQL": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_producer_values.py")),
     "unit tests of names": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_text.py")),
+    "blocked results": Catcher(
+        layer="scenarios", command=_tests("tests/scenario/test_blocked_results.py"), words="memory"
+    ),
+    "swallowing": Catcher(layer="scenarios", command=_tests("tests/scenario/test_swallowing.py"), words="memory"),
     "unreadable rows": Catcher(layer="scenarios", command=_tests("tests/scenario/test_unreadable.py")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

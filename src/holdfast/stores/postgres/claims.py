@@ -22,6 +22,7 @@ from holdfast.stores.operations import starts as model
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet
@@ -56,12 +57,6 @@ class Found(msgspec.Struct):
         return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
 
 
-class _RawFound(msgspec.Struct):
-    now: Micros
-    has_requests: bool
-    leases: tuple[msgspec.Raw, ...]
-
-
 class _Leased(msgspec.Struct):
     next_ready_at: Micros | None
     leases: tuple[Lease, ...]
@@ -73,7 +68,6 @@ class _Made(msgspec.Struct):
 
 
 _decode_found = msgspec.json.Decoder(Found).decode
-_decode_raw = msgspec.json.Decoder(_RawFound).decode
 _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
@@ -84,15 +78,11 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]
     try:
         return _decode_found(text)
     except (msgspec.MsgspecError, RecursionError):
-        raw = _decode_raw(text)
+        parts = members(text)
     # One of the runs cannot be read. It is blocked, and the others are not kept from anybody.
-    leases = yield from unreadable.read_leases(calls, request.worker, raw.leases, at)
-    return Found(
-        now=raw.now,
-        has_requests=raw.has_requests,
-        next_ready_at=raw.now,
-        leases=tuple(leases),
-    )
+    leases = yield from unreadable.read_leases(calls, request.worker, items(parts["leases"]), at)
+    now = int(parts["now"])
+    return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
 
 def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
