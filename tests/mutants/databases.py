@@ -20,21 +20,9 @@ SQLITE = (
             Edit(
                 "stores/sqlite/checkpoints.py",
                 '    if run is None or verdict != "apply":\n'
-                "        return _refused(desk, checkpoint, verdict)\n"
+                "        return refused(transaction, checkpoint, verdict)\n"
                 "    for entry in",
-                '    if run is None:\n        return _refused(desk, checkpoint, "lost")\n    for entry in',
-            ),
-        ),
-        caught_by=(Catch("model on SQLite"),),
-    ),
-    Mutant(
-        name="sqlite-heartbeat-without-fence",
-        breaks="a worker that lost its lease does not prolong the one of another",
-        edits=(
-            Edit(
-                "stores/sqlite/leases.py",
-                "if run is None or run.token != holding.token or not run.is_held:",
-                "if run is None or not run.is_held:",
+                '    if run is None:\n        return refused(transaction, checkpoint, "lost")\n    for entry in',
             ),
         ),
         caught_by=(Catch("model on SQLite"),),
@@ -44,7 +32,7 @@ SQLITE = (
         breaks="one result for each location, which never changes",
         edits=(
             Edit(
-                "stores/sqlite/desk.py",
+                "stores/sqlite/histories.py",
                 "    where entry.position = 0\n      and (excluded.position > 0 or excluded.attempts > entry.attempts)\n",
                 "    where true\n",
             ),
@@ -57,8 +45,8 @@ SQLITE = (
         edits=(
             Edit(
                 _CLAIMS,
-                "    where worker = ?\n      and type = ?\n      and ready_at <= ?\n",
-                "    where worker = ?\n      and type = ?\n      and (ready_at <= ? or true)\n",
+                "    where worker = ?\n      and ready_at <= ?\n",
+                "    where worker = ?\n      and (ready_at <= ? or true)\n",
             ),
         ),
         caught_by=(Catch("model on SQLite"),),
@@ -69,11 +57,35 @@ SQLITE = (
         edits=(
             Edit(
                 _CLAIMS,
-                "    if request.is_repeat and (won := _won_before(desk, request, types)):",
-                "    if False and (won := _won_before(desk, request, types)):",
+                "    if request.is_repeat and (won := _won_before(transaction, request)):",
+                "    if False and (won := _won_before(transaction, request)):",
             ),
         ),
-        caught_by=(Catch("model on SQLite"),),
+        caught_by=(Catch("contract on SQLite", "test_a_repeated_claim_gets_the_same_leases"),),
+    ),
+    Mutant(
+        name="sqlite-rank-ignored",
+        breaks="a backlog of new starts never delays work in progress",
+        edits=(
+            Edit(
+                "stores/sqlite/migrations/0005_claim_order.sql",
+                "case when token > 0 then 0 when parent_id",
+                "case when parent_id",
+            ),
+        ),
+        caught_by=(Catch("contract on SQLite", "test_a_message_wakes_a_run_that_goes_before_a_backlog_of_starts"),),
+    ),
+    Mutant(
+        name="sqlite-types-skipped",
+        breaks="a claim finds ready runs of every type that it offers",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "        place = bisect_left(types, type, place)\n",
+                "        place = bisect_left(types, type, place) + 1\n",
+            ),
+        ),
+        caught_by=(Catch("contract on SQLite", "test_a_claim_of_many_types_finds_the_few_that_are_ready"),),
     ),
     Mutant(
         name="sqlite-refusal-shared",

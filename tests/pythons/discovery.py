@@ -86,7 +86,8 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
         with suppress(OSError):  # it does not exist, or belongs to somebody else
             yield from sorted(path for path in Path(folder).iterdir() if _is_promising(path.name))
     root = Path(environ.get("PYENV_ROOT") or Path(environ.get("HOME", "/")) / ".pyenv")
-    yield from sorted(root.glob("versions/*/bin/python"))
+    with suppress(OSError):
+        yield from sorted(root.glob("versions/*/bin/python"))
 
 
 def probe(candidate: Path) -> Interpreter:

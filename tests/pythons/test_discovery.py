@@ -69,6 +69,15 @@ def test_pyenv_is_looked_for_at_home_if_nothing_says_where_it_is(tmp_path: Path)
     assert list(candidates({"HOME": str(tmp_path)})) == [python]
 
 
+def test_a_pyenv_of_somebody_else_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def glob(path: Path, pattern: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "glob", glob)
+
+    assert list(candidates({"PYENV_ROOT": str(tmp_path)})) == []
+
+
 def test_the_newest_patch_of_each_minor_version_is_chosen_oldest_first(tmp_path: Path) -> None:
     newest, older, another = interpreter("3.13.10"), interpreter("3.13.9"), interpreter("3.11.2")
     paths = [fake(tmp_path / str(number), one) for number, one in enumerate([older, newest, another])]

@@ -1,7 +1,8 @@
 """Claim order: which of the runs that are ready a worker gets first.
 
-Priority decides, then rank, then ready time, then id. A *rank* says how far a run has come: one that has begun goes ahead
-of a child that has not, and that goes ahead of a new start. So a backlog of new starts never delays work in progress.
+Priority decides, then rank, then ready time, then id. A *rank* says how far a run has come: one that has begun goes
+ahead of a child that has not, and that goes ahead of a new start. So a backlog of new starts never delays work in
+progress.
 
 No rank starves: of eight runs that a worker claims one is a new start, and of eight others one is a child, as long as
 some of them are ready. The worker counts across its claims, and the counts travel with each claim (`Shares`).
@@ -71,6 +72,13 @@ def counted(shares: Shares, rank: int) -> Shares:
 
 def after_claims(shares: Shares, claimed: Iterable[Run]) -> Shares:
     """The counts after a claim has won these runs, in this order. Each of them has been claimed once more since."""
+    # As `counted` says, for all of them: a worker does so after each claim.
+    since_new, since_child = shares.since_new, shares.since_child
     for run in claimed:
-        shares = counted(shares, BEGUN if run.token > 1 else NEW if run.parent_id is None else CHILD)
-    return shares
+        if run.token > 1:
+            since_new, since_child = since_new + 1, since_child + 1
+        elif run.parent_id is not None:
+            since_new, since_child = since_new + 1, 0
+        else:
+            since_new = 0
+    return Shares(min(SHARE - 1, since_new), min(SHARE - 1, since_child))

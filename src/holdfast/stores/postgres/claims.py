@@ -16,13 +16,13 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease, Run
-from holdfast.stores.memory import claims as model_claims
-from holdfast.stores.memory import limits as model_limits
-from holdfast.stores.memory import starts as model
-from holdfast.stores.operations.claims import Queue, choose, queue_of
+from holdfast.stores.operations import limits
+from holdfast.stores.operations import starts as model
+from holdfast.stores.operations.claims import Queue, choose, hold, queue_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet
@@ -57,12 +57,6 @@ class Found(msgspec.Struct):
         return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
 
 
-class _RawFound(msgspec.Struct):
-    now: Micros
-    has_requests: bool
-    leases: tuple[msgspec.Raw, ...]
-
-
 class _Leased(msgspec.Struct):
     next_ready_at: Micros | None
     leases: tuple[Lease, ...]
@@ -74,7 +68,6 @@ class _Made(msgspec.Struct):
 
 
 _decode_found = msgspec.json.Decoder(Found).decode
-_decode_raw = msgspec.json.Decoder(_RawFound).decode
 _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
@@ -85,15 +78,11 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]
     try:
         return _decode_found(text)
     except (msgspec.MsgspecError, RecursionError):
-        raw = _decode_raw(text)
+        parts = members(text)
     # One of the runs cannot be read. It is blocked, and the others are not kept from anybody.
-    leases = yield from unreadable.read_leases(calls, request.worker, raw.leases, at)
-    return Found(
-        now=raw.now,
-        has_requests=raw.has_requests,
-        next_ready_at=raw.now,
-        leases=tuple(leases),
-    )
+    leases = yield from unreadable.read_leases(calls, request.worker, items(parts["leases"]), at)
+    now = int(parts["now"])
+    return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
 
 def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
@@ -122,19 +111,19 @@ def _claim_limited(
         wishes.serve(type, WAITING)
 
     def operation(working: WorkingSet, now: Micros) -> Claimed:
+        unit = working.unit
+
         def admit(run: Run) -> Run | None:
-            return run if model_limits.admit(working, working.records[run.id], now) else None
+            # Runs ahead of this one may have changed it: they may have handed their slots on.
+            return limits.admit(unit, working.records[run.id].run, now)
 
         known = [rule for rule in map(working.types.get, types) if rule is not None]
         enabled = {*types} - {rule.name for rule in known if not rule.is_enabled}
         due = [r.run for r in working.records.values() if r.run.type in enabled and rules.is_due(r.run, now)]
         queue = queue_of(due) if more in wishes.due else _queue_in_sight(due, limited, more)
         chosen, is_stopped = choose(queue, request, admit)
-        held = [working.records[run.id] for run in chosen]
-        for record in held:
-            model_claims.hold(working, record, request, now)
-        leases = tuple(Lease(run=record.run) for record in held)
-        has_more = is_stopped or bool(working.news.ready)
+        leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
+        has_more = is_stopped or unit.limits.let_go > 0
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
 
     def read(claimed: Claimed) -> Talk[Claimed]:
@@ -217,7 +206,7 @@ def create(
         wishes.types.update(intent.type for intent in intents)
 
     def operation(working: WorkingSet, now: Micros) -> Created:
-        return model.create(working, intents, lease, now)
+        return model.create(working.unit, intents, lease, now)
 
     return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
 

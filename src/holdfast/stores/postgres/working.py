@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self, TypeVar
@@ -21,6 +22,7 @@ from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, TypeRule, Wait
 from holdfast.core.topics import EventState
 from holdfast.stores.memory.state import Place, Published, Record, State
+from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 
 K = TypeVar("K")
@@ -377,6 +379,11 @@ class WorkingSet(State):
             self.parked[group] = sorted([*self.parked[group], *_ends_of_loaded(group, self.parked[group], count)])
         for row in self._events.values():
             self.events[row.topic].append(row.published())
+
+    @cached_property
+    def unit(self) -> StateUnit:
+        """The working set as the operations see it."""
+        return StateUnit(self)
 
     def next_event(self) -> int:
         number = next(self._numbers, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.core.checkpoint import Release
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, SHARE, Shares, after_claims, counted, next_rank
 from holdfast.core.clock import SECOND
@@ -30,19 +32,19 @@ from holdfast.testing.contract.clock import SettableClock
 PARENT = 900
 
 
-async def begun(store: Store, *numbers: int, **options: object) -> None:
+async def begun(store: Store, *numbers: int, **options: Any) -> None:
     """Runs that a worker had and gave back."""
     for number in numbers:
         lease = await held(store, number, **options)
         await write(store, checkpoint_for(lease, Release()))
 
 
-async def children(store: Store, *numbers: int, **options: object) -> None:
+async def children(store: Store, *numbers: int, **options: Any) -> None:
     """Children that no worker has had yet."""
     await start(store, *(an_intent(number, parent_id=an_id(PARENT), **options) for number in numbers))
 
 
-async def new(store: Store, *numbers: int, **options: object) -> None:
+async def new(store: Store, *numbers: int, **options: Any) -> None:
     await start(store, *(an_intent(number, **options) for number in numbers))
 
 

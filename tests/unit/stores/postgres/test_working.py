@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from holdfast.core import limits
+from holdfast.core import limits, rules
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
-from holdfast.stores.memory.limits import StateBook
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations.limits import heads
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 from holdfast.stores.postgres.working import Loaded, WorkingSet
 
@@ -33,17 +34,17 @@ def a_run(rank: int, number: int, priority: int = FIRST) -> Run:
     )
 
 
-def book_of(*runs: Run, count: int) -> StateBook:
-    """A book that knows these runs to wait, after at most so many were asked for."""
+def unit_of(*runs: Run, count: int) -> StateUnit:
+    """A unit of work that knows these runs to wait, after at most so many were asked for."""
     waits = [(run.id, limits.parking(run, QUEUE, 1)) for run in runs]
     parked = [(QUEUE, (wait.after, wait.since, run_id)) for run_id, wait in waits]
     loaded = Loaded(now=1, runs=[*runs], waits=waits, arrivals=[], closing=[], parked=parked)
     wishes = Wishes(runs={run.id for run in runs}, groups=Counter({QUEUE: count}))
-    return StateBook(WorkingSet(loaded, wishes))
+    return WorkingSet(loaded, wishes).unit
 
 
-def head_ids(book: StateBook) -> list[str]:
-    return [run.id for run in book.heads(QUEUE)]
+def head_ids(unit: StateUnit) -> list[str]:
+    return [run.id for run in heads(unit, QUEUE)]
 
 
 def several(rank: int, priority: int = FIRST) -> list[Run]:
@@ -51,51 +52,51 @@ def several(rank: int, priority: int = FIRST) -> list[Run]:
 
 
 def test_the_first_of_each_rank_is_known_where_as_many_of_each_were_loaded() -> None:
-    book = book_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
+    unit = unit_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
 
-    assert head_ids(book) == [f"{FIRST}-{rank}-0" for rank in range(RANKS)]
+    assert head_ids(unit) == [f"{FIRST}-{rank}-0" for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_more_of_a_rank_are_wanted_when_those_loaded_of_it_have_gone(rank: int) -> None:
-    book = book_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
+    unit = unit_of(*several(BEGUN), *several(CHILD), *several(NEW), count=2)
     for run in several(rank):
-        book.wait(run.id, ())
+        unit.waits.put(run.id, ())
 
     with pytest.raises(Unknown) as unknown:
-        book.heads(QUEUE)
+        heads(unit, QUEUE)
 
     assert (unknown.value.wish, unknown.value.what) == ("groups", (QUEUE,))
 
 
 def test_a_rank_of_which_fewer_were_loaded_than_wanted_has_no_more() -> None:
-    book = book_of(*several(BEGUN), a_run(CHILD, 0), count=2)
-    book.wait(a_run(CHILD, 0).id, ())
+    unit = unit_of(*several(BEGUN), a_run(CHILD, 0), count=2)
+    unit.waits.put(a_run(CHILD, 0).id, ())
 
-    assert head_ids(book) == [f"{FIRST}-{BEGUN}-0"]
+    assert head_ids(unit) == [f"{FIRST}-{BEGUN}-0"]
 
 
 def test_a_queue_of_which_fewer_were_loaded_than_wanted_has_no_more() -> None:
-    book = book_of(*several(NEW), count=3)
+    unit = unit_of(*several(NEW), count=3)
     for run in several(NEW):
-        book.wait(run.id, ())
+        unit.waits.put(run.id, ())
 
-    assert book.first(QUEUE) is None
-    assert head_ids(book) == []
+    assert unit.waits.first(QUEUE, rules.LIMIT_LOCATION) is None
+    assert head_ids(unit) == []
 
 
 def test_the_ranks_of_the_last_priority_that_was_loaded_are_known() -> None:
-    book = book_of(*several(NEW), *several(BEGUN, LATER), *several(CHILD, LATER), count=4)
+    unit = unit_of(*several(NEW), *several(BEGUN, LATER), *several(CHILD, LATER), count=4)
     for run in several(NEW):
-        book.wait(run.id, ())
+        unit.waits.put(run.id, ())
 
-    assert head_ids(book) == [f"{LATER}-{BEGUN}-0", f"{LATER}-{CHILD}-0"]
+    assert head_ids(unit) == [f"{LATER}-{BEGUN}-0", f"{LATER}-{CHILD}-0"]
 
 
 def test_a_later_priority_is_not_looked_for_before_the_last_that_was_loaded() -> None:
-    book = book_of(*several(NEW), count=2)
+    unit = unit_of(*several(NEW), count=2)
     for run in several(NEW):
-        book.wait(run.id, ())
+        unit.waits.put(run.id, ())
 
     with pytest.raises(Unknown):
-        book.first(QUEUE)
+        unit.waits.first(QUEUE, rules.LIMIT_LOCATION)

@@ -112,13 +112,13 @@ begin
 end
 $$;
 
--- A run as whoever claims it would get it.
+-- A run as whoever claims it would get it, in a list: `->` would refuse half a surrogate pair anywhere in it.
 create function lease_v1(of_run text) returns text
     language plpgsql stable
     set search_path from current
     as $$
 begin
-    return leases_v1(array[of_run], true) ->> 0;
+    return leases_v1(array[of_run], true)::text;
 end
 $$;
 
