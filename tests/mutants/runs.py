@@ -386,6 +386,18 @@ ROLLBACK = (
 
 EVICTION = (
     Mutant(
+        name="a-parent-builds-all-its-waits-again",
+        breaks="what a wake-up of a parent costs does not depend on how many children it waits for",
+        edits=(
+            Edit(
+                "runner/asked.py",
+                "        if len(known) == len(self._open):\n            return tuple(known.values())\n",
+                "        known = {}\n",
+            ),
+        ),
+        caught_by=(Catch("unit tests of runs", "test_a_wake_up_of_a_parent_costs_the_same"),),
+    ),
+    Mutant(
         name="survivors-left-to-the-collector",
         breaks="code that swallows everything never runs outside of its run",
         edits=(Edit("runner/eviction.py", "interrupt = _destroy(task, code) or interrupt", "pass"),),

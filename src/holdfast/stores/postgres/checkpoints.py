@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -189,13 +190,16 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
 
 
+_kind_of = attrgetter("kind")
+
+
 def _reaches_others(checkpoint: Checkpoint) -> bool:
     """Whether others than the run itself have to be looked at, or a part of its history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
     if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
         return True
-    return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
+    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # of a parent, perhaps thousands
 
 
 def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:

@@ -306,7 +306,7 @@ def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     """The runs that are there, each with what was loaded of it."""
     records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
     for run_id, waits in groupby(loaded.waits, itemgetter(0)):
-        records[run_id].waits = tuple(wait for _, wait in waits)
+        records[run_id].waits = tuple(map(itemgetter(1), waits))  # of a parent, perhaps thousands
     for run_id in loaded.awake:
         records[run_id].waits = UnknownWaits(run_id)
     for run_id, entry in (*loaded.entries, *((run_id, one) for run_id, all in loaded.histories for one in all)):
