@@ -121,6 +121,31 @@ TESTS = (
         stores=("sqlite",),
     ),
     Tests(
+        "a sleeping run goes on in time: p50 within 5 ms (Postgres: 8 ms)",
+        "tests/figures/timers.py",
+        "in_time",
+    ),
+    Tests(
+        "a waiting run behind 1,000 starts: p50 within 150 ms",
+        "tests/figures/backlog.py",
+        "thousand_starts",
+    ),
+    Tests(
+        "a parent with two children behind 500 starts: p50 within 150 ms",
+        "tests/figures/backlog.py",
+        "two_children",
+    ),
+    Tests(
+        "a run of a limited type behind 500 that are parked: p50 within 150 ms",
+        "tests/figures/backlog.py",
+        "limited_type",
+    ),
+    Tests(
+        "a message with 1,000 types and 4 workers that hold runs: at most 2 x the time with one type",
+        "tests/figures/backlog.py",
+        "many_types",
+    ),
+    Tests(
         "two processes write all the time: none waits for 2 s",
         "tests/figures/turns.py",
         "turns",

@@ -33,6 +33,7 @@ from holdfast.core.checkpoint import (
     TurnAround,
     Verdicts,
 )
+from holdfast.core.claim_order import Shares
 from holdfast.core.clock import DAY, SECOND, Micros
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
@@ -89,6 +90,10 @@ Plan = dict[str, Any]
 RUNS = 6
 NUMBERS = st.integers(0, RUNS - 1)
 TYPES = ("shop", "shop.order", "it's 100%")
+OFFERED = ("zoo", *TYPES, "shop.", "shop.orders", "another")
+"""So many types that a store looks for those that are there, which are between those that are not."""
+SHARES = tuple(Shares(since_new, since_child) for since_new in (0, 5, 6, 7) for since_child in (0, 5, 6, 7))
+"""With few runs it is hardly ever the turn of a rank that has waited, unless it has waited for long."""
 KEYS = ("k", "it's %")
 NAMES = ("go", "it's %", "stop")
 TOPICS = ("paid", "it's_%")
@@ -269,12 +274,22 @@ class StoreMachine(SideBySide):
 
     @rule(
         worker=st.sampled_from(WORKERS),
-        types=often(TYPES, [TYPES[:1], TYPES[1:], ("shop.",), ()]),
+        types=often(TYPES, [TYPES[:1], TYPES[1:], ("shop.",), ()]) | st.just(OFFERED),
         limit=st.integers(1, 4),
         may_suspect=often(usual=True, rare=[False]),
         repeats=often(None, [0, 1, 2]),
+        shares=st.sampled_from(SHARES),
     )
-    def claim(self, *, worker: str, types: tuple[str, ...], limit: int, may_suspect: bool, repeats: int | None) -> None:
+    def claim(
+        self,
+        *,
+        worker: str,
+        types: tuple[str, ...],
+        limit: int,
+        may_suspect: bool,
+        repeats: int | None,
+        shares: Shares = SHARES[0],
+    ) -> None:
         is_repeat = repeats is not None and len(self.claim_ids) > repeats
         request = ClaimRequest(
             id=self.claim_ids[-1 - (repeats or 0)] if is_repeat else self._new_claim_id(),
@@ -285,6 +300,7 @@ class StoreMachine(SideBySide):
             python=PYTHON,
             may_suspect=may_suspect,
             is_repeat=is_repeat,
+            shares=shares,
         )
         claimed = self._both(
             lambda store: store.claim(request), _unordered if is_repeat else _without_hint_if_full(limit)
@@ -393,6 +409,19 @@ class StoreMachine(SideBySide):
         held = [lease for lease in self.leases if self._is_current(lease) and lease.run.type == type]
         if held:
             self._write([checkpoint_for(held[-1], block())])
+
+    @rule(
+        plans=st.lists(INTENTS, max_size=3),
+        count=st.integers(0, 2),
+        limit=st.integers(1, RUNS),
+        shares=st.sampled_from(SHARES),
+    )
+    def line_up(self, plans: list[tuple[int, Plan]], count: int, limit: int, shares: Shares) -> None:
+        """Have runs that have begun be ready beside children and new starts: chance alone seldom does."""
+        self.create(plans, None)
+        for lease in [lease for lease in self.leases if self._is_current(lease)][:count]:
+            self._write([checkpoint_for(lease, Release(), seen=MANY)])
+        self.claim(worker=WORKERS[0], types=OFFERED, limit=limit, may_suspect=True, repeats=None, shares=shares)
 
     @rule(name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
     def offer_types(self, name: str, worker: str) -> None:

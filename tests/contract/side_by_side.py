@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
@@ -77,22 +77,22 @@ def postgres_stores(databases: Databases, lent: ExitStack, prepare: Callable[[],
     return open_other
 
 
-class SickState(State):
+class SickUnit(StateUnit):
     """Only what is done to this one is done wrongly; the model beside it stays right."""
 
 
 class SickStore(MemoryStore):
     def __init__(self, clock: SettableClock) -> None:
         super().__init__(clock=clock)
-        self._state = SickState()
+        self._unit = SickUnit(self._state)
 
 
 def infect(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, bug: Callable[..., object]) -> None:
     """Have a bug stand in for one function of the sick store; it is given the right one first."""
     right = getattr(module, name)
 
-    def wrong(state: State, *given: Any, **named: Any) -> object:
-        return bug(right, state, *given, **named) if isinstance(state, SickState) else right(state, *given, **named)
+    def wrong(unit: StateUnit, *given: Any, **named: Any) -> object:
+        return bug(right, unit, *given, **named) if isinstance(unit, SickUnit) else right(unit, *given, **named)
 
     monkeypatch.setattr(module, name, wrong)
 

@@ -8,8 +8,8 @@ from holdfast.core import limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run, TypeRule, Wait
 from holdfast.core.states import RunState
-from holdfast.stores.memory.limits import StateBook
 from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateUnit
 
 
 def check_slots(state: State, now: Micros) -> None:
@@ -22,7 +22,7 @@ def check_slots(state: State, now: Micros) -> None:
             had[slot].add(run_id)
         if (wait := limits.parked_at(record.waits)) is not None:
             (queue,) = wait.names
-            _check_parked(StateBook(state), run, rule, wait, now, in_front=_in_front(state, rule, queue))
+            _check_parked(StateUnit(state), run, rule, wait, now, in_front=_in_front(state, rule, queue))
     assert {slot: runs for slot, runs in state.slots.items() if runs} == dict(had)
 
 
@@ -43,24 +43,27 @@ def _in_front(state: State, rule: TypeRule, slot: str) -> int:
     return sum(w is not None and w.names[0] in shared and slot in limits.slots_of(rule, run) for run, w in waiting)
 
 
-def _check_parked(book: StateBook, run: Run, rule: TypeRule, wait: Wait, now: Micros, *, in_front: int) -> None:
+def _check_parked(unit: StateUnit, run: Run, rule: TypeRule, wait: Wait, now: Micros, *, in_front: int) -> None:
     """Whoever waits cannot go on; or it is only time that has made it free, and then the first one is due."""
     assert run.state in (RunState.PENDING, RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK)
     assert not run.is_held
     assert not run.slots
     (queue,) = wait.names
-    first = book.first(queue)
-    assert first is not None
+    first_id = unit.waits.first(queue, rules.LIMIT_LOCATION)
+    assert first_id is not None
+    first = unit.limits.tagged(first_id)
     of_type = limits.type_slot(run.type)
-    is_full = rule.concurrency is not None and book.taken(of_type) >= rule.concurrency
+    is_full = rule.concurrency is not None and unit.limits.taken(of_type) >= rule.concurrency
     if queue == limits.rate_slot(run.type):
         assert rule.rate is not None
-        is_used_up = book.taken(queue) + limits.begun(book.window(run.type), rule.rate, now) >= rule.rate.count
+        is_used_up = (
+            unit.limits.taken(queue) + limits.begun(unit.limits.window(run.type), rule.rate, now) >= rule.rate.count
+        )
         assert is_full or is_used_up or rules.is_due(first, now)
-        assert is_full or first.ready_at is not None or book.taken(queue) >= rule.rate.count
+        assert is_full or first.ready_at is not None or unit.limits.taken(queue) >= rule.rate.count
         return
     if queue == of_type:
         assert is_full
     else:
-        assert book.taken(queue) + in_front >= limits.slots_of(rule, run)[queue]
+        assert unit.limits.taken(queue) + in_front >= limits.slots_of(rule, run)[queue]
     assert run.ready_at is None

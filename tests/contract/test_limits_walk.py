@@ -33,8 +33,8 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.memory.limits import StateBook
 from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateWaits
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -232,17 +232,17 @@ async def test_whatever_is_done_limits_are_kept_and_nobody_waits_in_vain() -> No
 async def test_a_slot_that_is_handed_on_does_not_set_all_in_motion_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, moved = SettableClock(), 0
     store = MemoryStore(clock=clock)
-    wait = StateBook.wait
+    put = StateWaits.put
 
-    def counted(book: StateBook, run_id: str, waits: Sequence[Wait]) -> None:
+    def counted(of: StateWaits, run_id: str, waits: Sequence[Wait]) -> None:
         nonlocal moved
         moved += 1
-        wait(book, run_id, waits)
+        put(of, run_id, waits)
 
     await store.change_types([TypeChange(name="a", per_key={"tenant": 1}, rate=Rate(count=1, period=SECOND))])
     await store.create([Intent(id=an_id(n), type="a", payload="{}", tags={"tenant": "x"}) for n in range(1, 101)])
     (lease,) = (await claim(store, types=("a",))).leases
-    monkeypatch.setattr(StateBook, "wait", counted)
+    monkeypatch.setattr(StateWaits, "put", counted)
 
     for _ in range(5):
         await store.checkpoint([checkpoint_for(lease, succeed())])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -16,22 +16,24 @@ from hypothesis import settings
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
+from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule
+from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule, Wait
 from holdfast.core.ports import Sent
-from holdfast.stores.memory import (
-    MemoryStore,
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory import claims as model_claims
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import (
     arrivals,
     checkpoints,
     claims,
     controls,
     inboxes,
     limits,
-    moves,
     queues,
     revisions,
+    transitions,
 )
-from holdfast.stores.memory.state import Record, State
 from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import Bounds, Operation
@@ -111,111 +113,126 @@ def test_the_model_answers_like_itself() -> None:
 # The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
 
 
-def writes_without_fence(right: Callable[..., Verdict], state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
-    record = state.records.get(checkpoint.run_id)
-    token = record.run.token if record else 0
-    return right(state, replace(checkpoint, token=token), now)
+def writes_without_fence(
+    right: Callable[..., Verdict], unit: StateUnit, checkpoint: Checkpoint, now: Micros
+) -> Verdict:
+    run = unit.runs.get(checkpoint.run_id)
+    return right(unit, replace(checkpoint, token=run.token if run else 0), now)
 
 
-def parks_without_looking(right: Callable[..., Verdict], state: State, checkpoint: Checkpoint, now: Micros) -> Verdict:
-    return right(state, replace(checkpoint, seen=1_000), now)
+def parks_without_looking(
+    right: Callable[..., Verdict], unit: StateUnit, checkpoint: Checkpoint, now: Micros
+) -> Verdict:
+    return right(unit, replace(checkpoint, seen=1_000), now)
 
 
-def overwrites_entries(right: Callable[..., None], state: State, record: Record, entry: Entry, now: Micros) -> None:
-    record.entries.pop(entry.location, None)
-    right(state, record, entry, now)
+def overwrites_entries(  # noqa: PLR0917 - as the function it stands in for
+    right: Callable[..., None], unit: StateUnit, run_id: str, token: int, entry: Entry, now: Micros
+) -> None:
+    unit.histories.drop(run_id, [entry.location])
+    right(unit, run_id, token, entry, now)
 
 
 def forgets_crashes(
-    right: Callable[..., Lease], state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros
+    right: Callable[..., Lease], unit: StateUnit, run: Run, by: ClaimRequest | LeaseRequest, now: Micros
 ) -> Lease:
-    record.run = replace(record.run, worker=None)
-    return right(state, record, by, now)
+    return right(unit, replace(run, worker=None), by, now)
 
 
-def forgets_receipts(
-    right: Callable[..., None], state: State, record: Record, checkpoint: Checkpoint, now: Micros
-) -> None:
-    record.receipts.clear()  # between consuming and sending
-    right(state, record, checkpoint, now)
+def gives_out_by_ready_time(
+    right: Callable[..., tuple[list[Run], bool]], unit: StateUnit, request: ClaimRequest, now: Micros
+) -> tuple[list[Run], bool]:
+    chosen, has_more = right(unit, request, now)
+    return sorted(chosen, key=lambda run: (run.priority, run.ready_at, run.id)), has_more
 
 
-def sends_to_the_dead(right: Callable[..., Sent], state: State, message: Message, now: Micros) -> Sent:
-    return replace(right(state, message, now), refused=None)
+def forgets_what_a_worker_counts(
+    right: Callable[..., tuple[list[Run], bool]], unit: StateUnit, request: ClaimRequest, now: Micros
+) -> tuple[list[Run], bool]:
+    return right(unit, replace(request, shares=Shares()), now)
 
 
-def wakes_nobody(right: Callable[..., None], state: State, record: Record, arrival: Arrival, now: Micros) -> None:
-    ready_at = record.run.ready_at
-    right(state, record, arrival, now)
-    record.run = replace(record.run, ready_at=ready_at)
+def forgets_receipts(right: Callable[..., None], unit: StateUnit, checkpoint: Checkpoint, now: Micros) -> None:
+    unit.state.records[checkpoint.run_id].receipts.clear()  # between consuming and sending
+    right(unit, checkpoint, now)
 
 
-def leaves_children_alone(right: Callable[..., None], state: State, record: Record, now: Micros) -> None:
-    run = record.run
-    record.run = replace(run, id="nobody's parent")
-    right(state, record, now)
-    record.run = run
+def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: Message, now: Micros) -> Sent:
+    return replace(right(unit, message, now), refused=None)
+
+
+def wakes_nobody(right: Callable[..., None], unit: StateUnit, run: Run, arrival: Arrival, now: Micros) -> None:
+    right(unit, run, arrival, now)
+    record = unit.state.records[run.id]
+    record.run = replace(record.run, ready_at=run.ready_at)
+
+
+def leaves_children_alone(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
+    children = unit.state.children.pop(run.id, [])
+    right(unit, run, now)
+    unit.state.children[run.id] = children
 
 
 def keeps_what_a_rewind_waited_for(
-    right: Callable[..., bool | None], state: State, run: Run, request: Control, now: Micros
+    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: Control, now: Micros
 ) -> bool | None:
-    waits = state.records[run.id].waits
-    answer = right(state, run, request, now)
-    state.records[run.id].waits = waits
+    waits = unit.waits.of(run.id)
+    answer = right(unit, run, request, now)
+    unit.waits.put(run.id, waits)
     return answer
 
 
 def reopens_children_without_a_slot(
-    right: Callable[..., bool | None], state: State, run: Run, request: Control, now: Micros
+    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: Control, now: Micros
 ) -> bool | None:
-    for record in state.records.values():
+    for record in unit.state.records.values():
         record.run = replace(record.run, options=replace(record.run.options, map_limit=None))
-    return right(state, run, request, now)
+    return right(unit, run, request, now)
 
 
-def tells_every_end_of_a_child(right: Callable[..., None], state: State, run: Run, now: Micros) -> None:
-    right(state, replace(run, attempt=1), now)
+def tells_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
+    right(unit, replace(run, attempt=1), now)
 
 
 def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
-    right: Callable[..., bool], state: State, record: Record, after: Run | None, request: Control, now: Micros
+    right: Callable[..., bool], unit: StateUnit, run: Run, after: Run | None, request: Control, now: Micros
 ) -> bool:
     after = after and replace(after, is_pausing=False)
-    return right(state, record, after, request, now)
+    return right(unit, run, after, request, now)
 
 
-def keeps_what_it_was_handed(right: Callable[..., None], state: State, record: Record, now: Micros) -> None:
+def keeps_what_it_was_handed(
+    right: Callable[..., None], unit: StateUnit, run: Run, waits: Sequence[Wait], now: Micros
+) -> None:
     """Not to give anything back."""
 
 
-def hands_nothing_on(
-    right: Callable[..., None], state: State, record: Record, now: Micros, *, has_waited: bool
-) -> None:
+def hands_nothing_on(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros, *, has_waited: bool) -> None:
     """Not to give back a slot, nor to leave a queue."""
 
 
-def lets_everybody_in(right: Callable[..., bool], state: State, record: Record, now: Micros) -> bool:
-    right(state, record, now)
-    return True
+def lets_everybody_in(right: Callable[..., Run | None], unit: StateUnit, run: Run, now: Micros) -> Run:
+    return right(unit, run, now) or run
 
 
-def forgets_who_is_held(right: Callable[..., None], state: State, rule: TypeRule, now: Micros) -> None:
+def forgets_who_is_held(right: Callable[..., None], unit: StateUnit, rule: TypeRule, now: Micros) -> None:
     """Not to count those who are worked on already."""
 
 
 BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
-    writes_without_fence: (checkpoints, "_write_one"),
-    parks_without_looking: (checkpoints, "_write_one"),
-    overwrites_entries: (checkpoints, "_record"),
+    writes_without_fence: (checkpoints, "write_one"),
+    parks_without_looking: (checkpoints, "write_one"),
+    overwrites_entries: (checkpoints, "record"),
     forgets_crashes: (claims, "lease"),
+    gives_out_by_ready_time: (model_claims, "choose"),
+    forgets_what_a_worker_counts: (model_claims, "choose"),
     forgets_receipts: (checkpoints, "_send_out"),
     sends_to_the_dead: (arrivals, "send_one"),
     wakes_nobody: (inboxes, "deliver"),
-    leaves_children_alone: (moves, "_bury"),
+    leaves_children_alone: (transitions, "_bury"),
     keeps_what_a_rewind_waited_for: (revisions, "revise"),
     reopens_children_without_a_slot: (revisions, "revise"),
-    tells_every_end_of_a_child: (moves, "_tell_parent"),
+    tells_every_end_of_a_child: (transitions, "_tell_parent"),
     pauses_without_asking: (controls, "_change"),
     keeps_what_it_was_handed: (queues, "give_back"),
     hands_nothing_on: (limits, "leave"),

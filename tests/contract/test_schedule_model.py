@@ -17,8 +17,8 @@ from holdfast.core import schedules as rules
 from holdfast.core.clock import Micros
 from holdfast.core.model import Firing, Schedule
 from holdfast.core.ports import Fired
-from holdfast.stores.memory import schedules
-from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import schedules
 from holdfast.testing.postgres import Databases
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
@@ -47,34 +47,37 @@ def test_the_postgres_store_keeps_schedules_like_the_model(postgres_databases: D
 # The machine is worth what it finds: each of these bugs stands in for one right function of the memory store.
 
 
-def fires_what_was_changed(right: Callable[..., Fired], state: State, firing: Firing, now: Micros) -> Fired:
-    state.schedules[firing.schedule.name] = firing.schedule
-    return right(state, firing, now)
+def fires_what_was_changed(
+    right: Callable[..., list[Fired]], unit: StateUnit, firings: list[Firing], now: Micros
+) -> list[Fired]:
+    for firing in firings:
+        unit.schedules.put(firing.schedule)
+    return right(unit, firings, now)
 
 
-def forgets_what_goes_on(right: Callable[..., list[str]], state: State, schedule: Schedule) -> list[str]:
-    del right, state, schedule
+def forgets_what_goes_on(right: Callable[..., list[str]], unit: StateUnit, schedule: Schedule) -> list[str]:
+    del right, unit, schedule
     return []
 
 
 def begins_anew_whenever_it_is_set(
-    right: Callable[..., list[Schedule]], state: State, wanted: list[Schedule], now: Micros
+    right: Callable[..., list[Schedule]], unit: StateUnit, wanted: list[Schedule], now: Micros
 ) -> list[Schedule]:
     for schedule in wanted:
-        state.schedules.pop(schedule.name, None)
-    return right(state, wanted, now)
+        unit.schedules.remove(schedule.name)
+    return right(unit, wanted, now)
 
 
-def triggers_again(right: Callable[..., bool], state: State, name: str, run_id: str, now: Micros) -> bool:
-    schedule = state.schedules.get(name)
-    told = right(state, name, run_id, now)
+def triggers_again(right: Callable[..., bool], unit: StateUnit, name: str, run_id: str, now: Micros) -> bool:
+    schedule = unit.schedules.get(name)
+    told = right(unit, name, run_id, now)
     if schedule is not None:
-        state.schedules[name] = replace(rules.having_made(schedule, (), [run_id]), updated_at=now)
+        unit.schedules.put(replace(rules.having_made(schedule, (), [run_id]), updated_at=now))
     return told
 
 
 BUGS: dict[Callable[..., object], str] = {
-    fires_what_was_changed: "_fire_one",
+    fires_what_was_changed: "fire",
     forgets_what_goes_on: "_open_run_ids",
     begins_anew_whenever_it_is_set: "put",
     triggers_again: "trigger",

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(autouse=True)
 def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the committer try again at once: it waits in real time."""
-    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: itertools.repeat(0.0))
 
 
 def calls(outcome: Outcome) -> range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ STUBBORN = Retry(max_attempts=9, initial=0.1, jitter=0)
 @pytest.fixture(autouse=True)
 def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers try again at once: they wait in real time."""
-    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("holdfast.worker.transactor._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
+    monkeypatch.setattr("holdfast.core.outage.pauses", lambda: repeat(0.0))
 
 
 def transfers(app: Registry, ledger: Ledger) -> None:

@@ -6,6 +6,7 @@ A failure names its seed, its program and the command that repeats it.
 
 from __future__ import annotations
 
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ BATCHES = amount(short=8, long=32)
 @pytest.fixture(autouse=True)
 def impatient_committer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the committer try again at once: it waits in real time."""
-    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
 
 
 @pytest.mark.both_tiers

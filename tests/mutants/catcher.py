@@ -124,6 +124,7 @@ CATCHERS: Mapping[str, Catcher] = {
         plays=("tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise",),
     ),
     "contract": Catcher(layer="contract", command=_tests("tests/contract/test_contract_memory.py")),
+    "contract on SQLite": Catcher(layer="contract", command=_tests("tests/contract/test_contract_sqlite.py")),
     "contract on Postgres": Catcher(layer="contract", command=_tests("tests/contract/test_contract_postgres.py")),
     "races": Catcher(layer="contract", command=_tests("tests/contract/test_races.py")),
     "claimers": Catcher(layer="contract", command=_tests("tests/contract/test_concurrent_claimers.py")),
@@ -131,10 +132,6 @@ CATCHERS: Mapping[str, Catcher] = {
         layer="model",
         command=_tests("tests/contract/test_model.py::test_the_sqlite_store_answers_like_the_model"),
         settings={"HOLDFAST_MODEL_EXAMPLES": "60"},
-    ),
-    "model of schedules": Catcher(
-        layer="model",
-        command=_tests("tests/contract/test_schedule_model.py::test_the_sqlite_store_keeps_schedules_like_the_model"),
     ),
     "random programs": Catcher(
         layer="crash tests",
@@ -163,6 +160,10 @@ CATCHERS: Mapping[str, Catcher] = {
     "busy workers": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_busy_workers.py")),
     "values in SQL": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_producer_values.py")),
     "unit tests of names": Catcher(layer="unit tests", command=_tests("tests/unit/core/test_text.py")),
+    "blocked results": Catcher(
+        layer="scenarios", command=_tests("tests/scenario/test_blocked_results.py"), words="memory"
+    ),
+    "swallowing": Catcher(layer="scenarios", command=_tests("tests/scenario/test_swallowing.py"), words="memory"),
     "unreadable rows": Catcher(layer="scenarios", command=_tests("tests/scenario/test_unreadable.py")),
     "unit tests of runs": Catcher(layer="unit tests", command=_tests("tests/unit/runner")),
 }

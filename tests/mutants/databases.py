@@ -9,7 +9,7 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 _POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
 _CLAIMS = "stores/sqlite/claims.py"
 _CHECKPOINTS_SQL = "stores/postgres/migrations/0008_checkpoints.sql"
-_CLAIMS_SQL = "stores/postgres/migrations/0007_claims.sql"
+_CLAIMS_SQL = "stores/postgres/migrations/0011_claim_order.sql"
 _DECISIONS_SQL = "stores/postgres/migrations/0009_decisions.sql"
 
 SQLITE = (
@@ -20,21 +20,9 @@ SQLITE = (
             Edit(
                 "stores/sqlite/checkpoints.py",
                 '    if run is None or verdict != "apply":\n'
-                "        return _refused(desk, checkpoint, verdict)\n"
+                "        return refused(transaction, checkpoint, verdict)\n"
                 "    for entry in",
-                '    if run is None:\n        return _refused(desk, checkpoint, "lost")\n    for entry in',
-            ),
-        ),
-        caught_by=(Catch("model on SQLite"),),
-    ),
-    Mutant(
-        name="sqlite-heartbeat-without-fence",
-        breaks="a worker that lost its lease does not prolong the one of another",
-        edits=(
-            Edit(
-                "stores/sqlite/leases.py",
-                "if run is None or run.token != holding.token or not run.is_held:",
-                "if run is None or not run.is_held:",
+                '    if run is None:\n        return refused(transaction, checkpoint, "lost")\n    for entry in',
             ),
         ),
         caught_by=(Catch("model on SQLite"),),
@@ -44,7 +32,7 @@ SQLITE = (
         breaks="one result for each location, which never changes",
         edits=(
             Edit(
-                "stores/sqlite/desk.py",
+                "stores/sqlite/histories.py",
                 "    where entry.position = 0\n      and (excluded.position > 0 or excluded.attempts > entry.attempts)\n",
                 "    where true\n",
             ),
@@ -57,8 +45,8 @@ SQLITE = (
         edits=(
             Edit(
                 _CLAIMS,
-                "    where worker = ?\n      and type = ?\n      and ready_at <= ?\n",
-                "    where worker = ?\n      and type = ?\n      and (ready_at <= ? or true)\n",
+                "    where worker = ?\n      and ready_at <= ?\n",
+                "    where worker = ?\n      and (ready_at <= ? or true)\n",
             ),
         ),
         caught_by=(Catch("model on SQLite"),),
@@ -69,11 +57,35 @@ SQLITE = (
         edits=(
             Edit(
                 _CLAIMS,
-                "    if request.is_repeat and (won := _won_before(desk, request, types)):",
-                "    if False and (won := _won_before(desk, request, types)):",
+                "    if request.is_repeat and (won := _won_before(transaction, request)):",
+                "    if False and (won := _won_before(transaction, request)):",
             ),
         ),
-        caught_by=(Catch("model on SQLite"),),
+        caught_by=(Catch("contract on SQLite", "test_a_repeated_claim_gets_the_same_leases"),),
+    ),
+    Mutant(
+        name="sqlite-rank-ignored",
+        breaks="a backlog of new starts never delays work in progress",
+        edits=(
+            Edit(
+                "stores/sqlite/migrations/0005_claim_order.sql",
+                "case when token > 0 then 0 when parent_id",
+                "case when parent_id",
+            ),
+        ),
+        caught_by=(Catch("contract on SQLite", "test_a_message_wakes_a_run_that_goes_before_a_backlog_of_starts"),),
+    ),
+    Mutant(
+        name="sqlite-types-skipped",
+        breaks="a claim finds ready runs of every type that it offers",
+        edits=(
+            Edit(
+                _CLAIMS,
+                "        place = bisect_left(types, type, place)\n",
+                "        place = bisect_left(types, type, place) + 1\n",
+            ),
+        ),
+        caught_by=(Catch("contract on SQLite", "test_a_claim_of_many_types_finds_the_few_that_are_ready"),),
     ),
     Mutant(
         name="sqlite-refusal-shared",
@@ -150,11 +162,63 @@ POSTGRES = (
         edits=(
             Edit(
                 _CLAIMS_SQL,
-                "                limit wanted\n                for no key update of r skip locked\n",
-                "                limit wanted\n",
+                "                limit wanted - cardinality(claimed)\n                for no key update of r skip locked\n",
+                "                limit wanted - cardinality(claimed)\n",
             ),
         ),
         caught_by=(Catch("claimers", "test_eight_claimers_on_threads_share_no_run_and_leave_none"),),
+    ),
+    Mutant(
+        name="postgres-claim-without-rank",
+        breaks="work in progress goes before children, and children before new starts",
+        edits=(
+            Edit(
+                _CLAIMS_SQL,
+                "        select run.id, l.priority, l.rank, run.ready_at, false\n",
+                "        select run.id, l.priority, {{begun}}, run.ready_at, false\n",
+            ),
+        ),
+        caught_by=(
+            Catch("contract on Postgres", "test_a_run_that_has_begun_goes_before_a_child_and_that_before_a_new_start"),
+        ),
+    ),
+    Mutant(
+        name="postgres-claim-without-shares",
+        breaks="no rank starves",
+        edits=(
+            Edit(
+                _CLAIMS_SQL,
+                "when n.rank = {{new}} then 2 * ({{share}} - 1) * n.number - 1\n",
+                "when n.rank = {{new}} then 1000000 + n.number\n",
+            ),
+        ),
+        caught_by=(
+            Catch(
+                "contract on Postgres",
+                "test_one_in_eight_is_a_new_start_and_one_in_eight_of_the_others_a_child",
+            ),
+        ),
+    ),
+    Mutant(
+        name="postgres-claim-without-the-counts-of-the-worker",
+        breaks="the shares are the same however many runs are claimed at once",
+        edits=(
+            Edit(_CLAIMS_SQL, "else 2 * (n.number - 1 + since_new)\n", "else 2 * (n.number - 1)\n"),
+            Edit(_CLAIMS_SQL, "else 2 * (f.number - 1 + since_child)\n", "else 2 * (f.number - 1)\n"),
+        ),
+        caught_by=(Catch("contract on Postgres", "test_the_shares_are_the_same_however_many_are_claimed_at_once"),),
+    ),
+    Mutant(
+        name="postgres-claim-passes-over-a-type",
+        breaks="a run that is ready is claimed, however many types a worker offers",
+        edits=(Edit(_CLAIMS_SQL, "r.type >= q.sought and r.worker is null", "r.type > q.sought and r.worker is null"),),
+        caught_by=(Catch("contract on Postgres", "test_a_claim_of_many_types_finds_the_few_that_are_ready"),),
+    ),
+    Mutant(
+        name="postgres-slots-for-the-first-rank-alone",
+        breaks="no rank starves of those that wait for a slot",
+        edits=(Edit(_CLAIMS_SQL, "and w.kind = 'slot' and w.after = beside.after\n", "and false\n"),),
+        caught_by=(Catch("contract on Postgres", "test_the_slots_of_a_limit_are_shared_by_rank"),),
     ),
     Mutant(
         name="postgres-topics-not-locked",

@@ -50,8 +50,8 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/writer.py",
-                '            desk.flush()\n            connection.execute("commit")\n',
-                '            desk.flush()\n            tell(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
+                '            transaction.flush()\n            connection.execute("commit")\n',
+                '            transaction.flush()\n            tell(outcomes)\n            time.sleep(0.5)\n            connection.execute("commit")\n',
             ),
         ),
         caught_by=(_POWER_CUT,),
@@ -68,8 +68,8 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/writer.py",
-                '            connection.execute("begin immediate")\n            desk',
-                '            connection.execute("begin")\n            desk',
+                '            connection.execute("begin immediate")\n            transaction',
+                '            connection.execute("begin")\n            transaction',
             ),
         ),
         caught_by=(Catch("commits of SQLite", "test_nobody_writes_between_what_an_operation_reads"),),

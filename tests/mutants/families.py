@@ -27,7 +27,7 @@ MUTANTS = (
         breaks="a child that is alive is waited for, and not taken from its worker",
         edits=(
             Edit(
-                "stores/revisions.py",
+                "stores/operations/revisions.py",
                 "child.state in (RunState.FAILED, RunState.CANCELLED)]",
                 "child.state is not RunState.SUCCEEDED]",
             ),
@@ -85,12 +85,12 @@ MUTANTS = (
         breaks="no parent runs while some of its children are still to be reopened",
         edits=(
             Edit(
-                "stores/revisions.py",
+                "stores/operations/revisions.py",
                 "    return True if is_complete else None\n",
                 "    if not is_complete:\n"
-                "        top = Recovery(run, book.history(run.id))\n"
-                "        change = top.revision(_present(book, top.concerned), set(), now)\n"
-                "        writer.write(_place(book, run, None), book.inbox(run.id), change)\n"
+                "        top = Recovery(run, unit.histories.all(run.id))\n"
+                "        change = top.revision(_present(unit, top.concerned), set(), now)\n"
+                "        writer.write(_place(unit, run, None), _inbox(unit, run), change)\n"
                 "    return True if is_complete else None\n",
             ),
         ),
@@ -101,7 +101,7 @@ MUTANTS = (
         breaks="a child that fails again while it is recovered is not reopened by the same request",
         edits=(
             Edit(
-                "stores/revisions.py",
+                "stores/operations/revisions.py",
                 "yield from parent.lost(some, willed | again)",
                 "yield from parent.lost(some, willed)",
             ),
@@ -111,13 +111,17 @@ MUTANTS = (
     Mutant(
         name="reopened-child-takes-no-slot",
         breaks="reopened children of a map keep to its limit",
-        edits=(Edit("stores/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"),),
+        edits=(
+            Edit(
+                "stores/operations/revisions.py", "            run, waits = self._seated(run)\n", "            pass\n"
+            ),
+        ),
         caught_by=(Catch("contract", "test_reopened_children_of_a_map_keep_to_its_limit"),),
     ),
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent is told of one end of a child",
-        edits=(Edit("stores/memory/moves.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
+        edits=(Edit("stores/operations/transitions.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
         caught_by=(Catch("contract", "test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice"),),
     ),
     Mutant(

@@ -13,6 +13,18 @@ _CLAIMED = Catch("unreadable rows", "blocks_what_it_cannot_read")
 
 UNREADABLE = (
     Mutant(
+        name="an-instant-before-all-dates-hides-the-others",
+        breaks="a row that cannot be read hides no other",
+        edits=(
+            Edit(
+                "engine/info.py",
+                'ready_at=flaws.later("ready_at", run.ready_at),',
+                "ready_at=None if run.ready_at is None else moment(run.ready_at),",
+            ),
+        ),
+        caught_by=(_ROWS,),
+    ),
+    Mutant(
         name="postgres-odd-row-hides-the-others",
         breaks="a row that cannot be decoded hides no other",
         edits=(Edit("stores/postgres/reads.py", "        return unreadable.details(text)\n", "        raise\n"),),
@@ -24,7 +36,7 @@ UNREADABLE = (
         edits=(
             Edit(
                 "stores/sqlite/reads.py",
-                "        with suppress(rows.OddRow):\n",
+                "        with suppress(OddRow):\n",
                 "        with suppress(ZeroDivisionError):\n",
             ),
         ),
@@ -48,8 +60,20 @@ UNREADABLE = (
         edits=(
             Edit(
                 "stores/postgres/claims.py",
-                "    except (msgspec.MsgspecError, RecursionError):\n        raw = _decode_raw(text)\n",
-                "    except ZeroDivisionError:\n        raw = _decode_raw(text)\n",
+                "    except (msgspec.MsgspecError, RecursionError):\n        parts = members(text)\n",
+                "    except ZeroDivisionError:\n        parts = members(text)\n",
+            ),
+        ),
+        caught_by=(_CLAIMED,),
+    ),
+    Mutant(
+        name="postgres-half-a-surrogate-pair-stops-claims",
+        breaks="a worker that meets a row it cannot read blocks that run alone",
+        edits=(
+            Edit(
+                "stores/postgres/claims.py",
+                "        parts = members(text)\n",
+                "        msgspec.json.decode(text, type=dict[str, msgspec.Raw])\n        parts = members(text)\n",
             ),
         ),
         caught_by=(_CLAIMED,),

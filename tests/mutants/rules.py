@@ -7,18 +7,22 @@ from __future__ import annotations
 from tests.mutants.mutant import Catch, Edit, Mutant
 
 _RULES = "core/rules.py"
-_CHECKPOINTS = "stores/memory/checkpoints.py"
-_CLAIMS = "stores/memory/claims.py"
-_MOVES = "stores/memory/moves.py"
-_LEASES = "stores/memory/leases.py"
-_LIMITS = "stores/limits.py"
+_CHECKPOINTS = "stores/operations/checkpoints.py"
+_CLAIMS = "stores/operations/claims.py"
+_CLAIM_ORDER = "core/claim_order.py"
+_TRANSITIONS = "stores/operations/transitions.py"
+_ARRIVALS = "stores/operations/arrivals.py"
+_STARTS = "stores/operations/starts.py"
+_SCHEDULES = "stores/operations/schedules.py"
+_LIMITS = "stores/operations/limits.py"
+_MODEL_CLAIMS = "stores/memory/claims.py"
 
 _SIMULATION = Catch("simulation")
 _CONTRACT = Catch("contract")
 
 _TOKEN_LOOKED_AT_ONCE_MORE = Edit(
     _CHECKPOINTS,
-    "    if record.run.token != checkpoint.token:  # it cancelled itself",
+    "    if run.token != checkpoint.token:  # it cancelled itself",
     "    if False:  # it cancelled itself",
 )
 
@@ -76,9 +80,9 @@ FENCES = (
         breaks="a worker that lost its lease does not prolong the one of another",
         edits=(
             Edit(
-                _LEASES,
-                "if record is None or record.run.token != holding.token or not record.run.is_held:",
-                "if record is None or not record.run.is_held:",
+                "stores/operations/leases.py",
+                "if run is None or run.token != holding.token or not run.is_held:",
+                "if run is None or not run.is_held:",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
@@ -129,9 +133,9 @@ FENCES = (
         breaks="two workers never hold one run",
         edits=(
             Edit(
-                _CLAIMS,
-                "if rules.is_due(r.run, now)]",
-                "if r.run.is_held or rules.is_due(r.run, now)]",
+                _MODEL_CLAIMS,
+                "if rules.is_due(run, now)]",
+                "if run.is_held or rules.is_due(run, now)]",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
@@ -144,14 +148,14 @@ ENDS = (
         breaks="a run ends once",
         edits=(
             Edit(
-                _MOVES,
-                "    if record is None or record.run.state.is_end:\n        return False\n    run",
-                "    if record is None or record.run.state is RunState.CANCELLED:\n        return False\n    run",
+                _TRANSITIONS,
+                "    if run is None or run.state.is_end or (run.rollback",
+                "    if run is None or run.state is RunState.CANCELLED or (run.rollback",
             ),
             Edit(
-                _MOVES,
-                "from holdfast.stores.memory import inboxes",
-                "from holdfast.core.states import RunState\nfrom holdfast.stores.memory import inboxes",
+                _TRANSITIONS,
+                "from holdfast.stores.operations import dead_letters",
+                "from holdfast.core.states import RunState\nfrom holdfast.stores.operations import dead_letters",
             ),
             Edit(
                 _RULES,
@@ -188,7 +192,7 @@ ENDS = (
     Mutant(
         name="close-policy-ignored",
         breaks="children follow what was said of them when their parent ends",
-        edits=(Edit(_MOVES, '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
+        edits=(Edit("stores/memory/unit_of_work.py", '.run.on_close == "cancel"]', '.run.on_close == "never"]'),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
@@ -196,9 +200,11 @@ ENDS = (
         breaks="only what has ended is removed",
         edits=(
             Edit(
-                "stores/memory/purging.py",
-                "if run.purge_at is None and run.finished_at is not None and run.finished_at <= now - _kept(state, run, usual)",
-                "if run.purge_at is None and run.updated_at <= now - _kept(state, run, usual)",
+                "stores/memory/housekeeping.py",
+                "        ended = [run for run in runs if run.purge_at is None and run.finished_at is not None]\n"
+                "        by_type = [run for run in ended if (run.finished_at or 0) <=",
+                "        ended = [run for run in runs if run.purge_at is None]\n"
+                "        by_type = [run for run in ended if run.updated_at <=",
             ),
             Edit(
                 "core/retention.py",
@@ -213,9 +219,9 @@ ENDS = (
         breaks="the audit agrees with what happened",
         edits=(
             Edit(
-                _MOVES,
-                "    state.note(record, fact or audit.of_move(before, after, now))\n",
-                "    state.note(record, fact)\n",
+                _TRANSITIONS,
+                "    unit.audit.note(fact or audit.of_move(before, after, now))\n",
+                "    unit.audit.note(fact)\n",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
@@ -234,9 +240,9 @@ ARRIVALS = (
         breaks="the end of a child reaches its parent, whenever that begins to wait",
         edits=(
             Edit(
-                _MOVES,
-                "    if parent is None or parent.run.state.is_end:\n",
-                "    if parent is None or parent.run.state.is_end or not parent.waits:  # looked at first, and written to later\n",
+                _TRANSITIONS,
+                "    if parent is None or parent.state.is_end:\n",
+                "    if parent is None or parent.state.is_end or not unit.waits.of(parent.id):  # looked at first, and written to later\n",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
@@ -244,21 +250,21 @@ ARRIVALS = (
     Mutant(
         name="kept-events-not-looked-at",
         breaks="an event is not missed because it came before the wait",
-        edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(state, record, now)\n", ""),),
+        edits=(Edit(_CHECKPOINTS, "        arrivals.collect_missed(unit, run, checkpoint.waits, now)\n", ""),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="receipt-forgotten",
         breaks="a message that is sent again is no second one",
-        edits=(
-            Edit("stores/memory/arrivals.py", "            record.receipts[arrival.ref] = now\n", "            pass\n"),
-        ),
+        edits=(Edit(_ARRIVALS, "            unit.inboxes.keep_receipts(run_id, {ref: now})\n", "            pass\n"),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
         name="message-left-in-the-inbox",
         breaks="a message is received once",
-        edits=(Edit(_CHECKPOINTS, "    arrivals.consume(state, record, checkpoint.consumed, now)\n", ""),),
+        edits=(
+            Edit(_CHECKPOINTS, "        arrivals.consume(unit, run.id, checkpoint.consumed, now)\n", "        pass\n"),
+        ),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
@@ -274,7 +280,7 @@ ARRIVALS = (
         breaks="whoever sends to a run that has ended is told so",
         edits=(
             Edit(
-                "stores/memory/arrivals.py",
+                _ARRIVALS,
                 '        return Sent(run_id=run_id, refused="finished")\n',
                 "        return Sent(run_id=run_id)\n",
             ),
@@ -284,7 +290,11 @@ ARRIVALS = (
     Mutant(
         name="queue-event-not-given-back",
         breaks="an event of a queue that a run does not want goes to the next",
-        edits=(Edit(_CHECKPOINTS, "        queues.give_back(state, record, now)\n", ""),),
+        edits=(
+            Edit(
+                _CHECKPOINTS, "            queues.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
+            ),
+        ),
         caught_by=(Catch("contract", "test_an_event_that_came_back_is_pending_again"),),
     ),
     Mutant(
@@ -305,7 +315,7 @@ STARTS = (
     Mutant(
         name="key-ignored",
         breaks="one key makes one run",
-        edits=(Edit("stores/memory/starts.py", "        if intent.key is None:\n", "        if True:\n"),),
+        edits=(Edit(_STARTS, "        if intent.key is None:\n", "        if True:\n"),),
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
@@ -313,9 +323,9 @@ STARTS = (
         breaks="a start whose answer got lost may be repeated",
         edits=(
             Edit(
-                "stores/memory/starts.py",
-                "        if intent.id in state.records or intent.id in made:",
-                "        if intent.id in made:",
+                _STARTS,
+                "    known = unit.runs.existing([intent.id for intent in intents])\n    keys",
+                "    known: set[str] = set()\n    keys",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
@@ -325,9 +335,9 @@ STARTS = (
         breaks="a claim whose answer got lost may be repeated",
         edits=(
             Edit(
-                _CLAIMS,
-                "    if request.is_repeat and (won := _won_before(state, request)):",
-                "    if False and (won := _won_before(state, request)):",
+                _MODEL_CLAIMS,
+                "    if request.is_repeat and (won := _won_before(unit.state, request)):",
+                "    if False and (won := _won_before(unit.state, request)):",
             ),
         ),
         caught_by=(Catch("contract", "test_a_repeated_claim_gets_the_same_leases_and_takes_no_more_slots"),),
@@ -337,12 +347,44 @@ STARTS = (
         breaks="runs are claimed by priority, then by when they were ready",
         edits=(
             Edit(
-                _CLAIMS,
-                "    return record.run.priority, record.run.ready_at or 0, record.run.id",
-                "    return 0, record.run.ready_at or 0, record.run.id",
+                _CLAIM_ORDER,
+                "    return run.priority, rank_of(run), run.ready_at or 0, run.id",
+                "    return 0, rank_of(run), run.ready_at or 0, run.id",
             ),
         ),
         caught_by=(Catch("contract", "test_order_does_not_depend_on_the_order_of_types"),),
+    ),
+    Mutant(
+        name="rank-ignored",
+        breaks="a backlog of new starts never delays work in progress",
+        edits=(
+            Edit(_CLAIM_ORDER, "    if run.token > 0:\n        return BEGUN\n    return NEW if", "    return NEW if"),
+        ),
+        caught_by=(Catch("contract", "test_a_message_wakes_a_run_that_goes_before_a_backlog_of_starts"),),
+    ),
+    Mutant(
+        name="shares-ignored",
+        breaks="no rank of runs starves",
+        edits=(Edit(_CLAIM_ORDER, "shares.since_new >= SHARE - 1", "False"),),
+        caught_by=(Catch("contract", "test_one_in_eight_is_a_new_start_and_one_in_eight_of_the_others_a_child"),),
+    ),
+    Mutant(
+        name="limit-queue-by-time",
+        breaks="parked runs get the slots of a limit in claim order",
+        edits=(
+            Edit(
+                "core/limits.py",
+                "    return run.priority * RANKS + rank_of(run)\n",
+                "    return run.priority * RANKS\n",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_parked_runs_get_the_slots_of_a_limit_in_claim_order"),),
+    ),
+    Mutant(
+        name="limit-shares-forgotten",
+        breaks="no rank of runs starves that wait for a slot",
+        edits=(Edit(_LIMITS, "            turn.remember(unit, rule)\n            given", "            given"),),
+        caught_by=(Catch("contract", "test_the_slots_of_a_limit_are_shared_by_rank"),),
     ),
     Mutant(
         name="suspects-together",
@@ -368,7 +410,7 @@ LIMITS = (
     Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
-        edits=(Edit(_LIMITS, "    _serve(book, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
+        edits=(Edit(_LIMITS, "    _serve(unit, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
         caught_by=(Catch("contract", "test_a_limit_that_is_lowered_counts_whoever_is_held"),),
     ),
     Mutant(
@@ -377,7 +419,7 @@ LIMITS = (
         edits=(
             Edit(
                 _LIMITS,
-                "    book.keep_window(rule.name, limits.with_one_more(book.window(rule.name), rule.rate, now))\n",
+                "    unit.limits.keep_window(rule.name, limits.with_one_more(unit.limits.window(rule.name), rule.rate, now))\n",
                 "",
             ),
         ),
@@ -388,9 +430,9 @@ LIMITS = (
         breaks="a slot of a schedule makes one run, however many fire it",
         edits=(
             Edit(
-                "stores/memory/schedules.py",
-                "    if state.schedules.get(name) != firing.schedule:\n",
-                "    if name not in state.schedules:\n",
+                _SCHEDULES,
+                "        if unit.schedules.get(firing.schedule.name) != firing.schedule:\n",
+                "        if unit.schedules.get(firing.schedule.name) is None:\n",
             ),
             Edit(
                 "core/schedules.py",
@@ -398,15 +440,15 @@ LIMITS = (
                 'derived_id(f"schedule {schedule.name}@{slot}@{schedule.last_run_id}", slot)',
             ),
         ),
-        caught_by=(Catch("model of schedules"),),
+        caught_by=(Catch("contract", "test_who_fires_a_slot_that_was_fired_is_told_so"),),
     ),
     Mutant(
         name="schedule-overlaps",
         breaks="a schedule that must not overlap does not",
         edits=(
             Edit(
-                "stores/memory/schedules.py",
-                "    return [record.run.id for record in records if record is not None and not record.run.state.is_end]",
+                _SCHEDULES,
+                "    return [run.id for run in runs if run is not None and not run.state.is_end]",
                 "    return []",
             ),
         ),

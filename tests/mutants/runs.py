@@ -205,6 +205,12 @@ REPLAY = (
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
+        name="an-awaited-child-counts-as-a-fact",
+        breaks="nothing that code asked for since its last fact is committed with a block",
+        edits=(Edit(_ASKING, "self._gains.amend(awaited)", "self._gains.add(awaited, is_lazy=True)"),),
+        caught_by=(Catch("blocked results", "awaited_a_child"),),
+    ),
+    Mutant(
         name="key-of-a-body-changes",
         breaks="a body has the same idempotency key on every attempt",
         edits=(
@@ -363,9 +369,9 @@ ROLLBACK = (
         breaks="what undo needs is kept when a loop is pruned",
         edits=(
             Edit(
-                "stores/memory/checkpoints.py",
-                "        if not entry.has_undo:\n            del record.entries[entry.location]\n",
-                "        del record.entries[entry.location]\n",
+                "stores/memory/unit_of_work.py",
+                "            if not entry.has_undo:\n                del record.entries[entry.location]\n",
+                "            del record.entries[entry.location]\n",
             ),
         ),
         caught_by=(_SIMULATION, Catch("contract")),
@@ -373,17 +379,71 @@ ROLLBACK = (
     Mutant(
         name="past-is-undone-too",
         breaks="continuing as new makes the past final",
-        edits=(Edit("stores/memory/checkpoints.py", "        record.forget_history()\n", "        pass\n"),),
+        edits=(Edit("stores/operations/checkpoints.py", "        unit.histories.clear(run.id)\n", "        pass\n"),),
         caught_by=(Catch("contract", "test_the_next_generation_begins_without_history_and_keeps_id_and_key"),),
     ),
 )
 
 EVICTION = (
     Mutant(
+        name="a-parent-builds-all-its-waits-again",
+        breaks="what a wake-up of a parent costs does not depend on how many children it waits for",
+        edits=(
+            Edit(
+                "runner/asked.py",
+                "        if len(known) == len(self._open):\n            return tuple(known.values())\n",
+                "        known = {}\n",
+            ),
+        ),
+        caught_by=(Catch("unit tests of runs", "test_a_wake_up_of_a_parent_costs_the_same"),),
+    ),
+    Mutant(
         name="survivors-left-to-the-collector",
         breaks="code that swallows everything never runs outside of its run",
-        edits=(Edit("runner/loop.py", "self.survivors += destroy_survivors(closed)", "pass"),),
+        edits=(Edit("runner/eviction.py", "interrupt = _destroy(task, code) or interrupt", "pass"),),
         caught_by=(Catch("unit tests of runs", "swallows_everything"),),
+    ),
+    Mutant(
+        name="surviving-generators-left-to-the-collector",
+        breaks="code that swallows everything never runs outside of its run",
+        edits=(
+            Edit(
+                "runner/eviction.py",
+                "    survivors += [(root, made) for made in generators if frame_of(made) is not None]\n",
+                "",
+            ),
+        ),
+        caught_by=(Catch("swallowing", "run_that_swallows_everything"),),
+    ),
+    Mutant(
+        name="what-a-survivor-awaits-left-to-the-collector",
+        breaks="code that swallows everything never runs outside of its run",
+        edits=(Edit("runner/eviction.py", "        code = links[0]\n", "        return\n"),),
+        caught_by=(Catch("unit tests of runs", "swallows_everything"),),
+    ),
+    Mutant(
+        name="released-before-survivors-are-destroyed",
+        breaks="after eviction an await never returns and never raises",
+        edits=(
+            Edit(
+                "runner/eviction.py",
+                "    lines, stop = _destroy_survivors(tasks",
+                "    [release(task) for task in tasks]\n    lines, stop = _destroy_survivors(tasks",
+            ),
+        ),
+        caught_by=(Catch("swallowing", "again_and_again"),),
+    ),
+    Mutant(
+        name="an-evicted-await-of-something-settled-returns",
+        breaks="after eviction an await never returns and never raises",
+        edits=(
+            Edit(
+                "runner/task.py",
+                "return asyncio.Future(loop=future.get_loop()).__await__()",
+                "return asyncio.Future.__await__(future)",
+            ),
+        ),
+        caught_by=(Catch("swallowing", "again_and_again"),),
     ),
     Mutant(
         name="an-evicted-context-raises",

@@ -40,6 +40,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="timers-late",
+        breaks="a run is claimed when it becomes ready, and not a moment later",
+        edits=(Edit(_CLAIMER, "        if is_withheld or is_beaten:\n", "        if claimed.next_ready_at:\n"),),
+        caught_by=(Catch("unit tests of workers", "test_a_run_is_claimed_at_the_instant_at_which_it_becomes_ready"),),
+    ),
+    Mutant(
+        name="all-awake-for-every-timer",
+        breaks="workers that others are quicker than do not hinder them",
+        edits=(Edit(_CLAIMER, "        if is_withheld or is_beaten:\n", "        if is_withheld:\n"),),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_timer"),
+        ),
+    ),
+    Mutant(
         name="local-clock",
         breaks="the clock of the store decides",
         edits=(
@@ -108,6 +122,14 @@ MUTANTS = (
             Edit(_COMMITTER, "            if isinstance(error, StoreUnavailable):\n", "            if not batch:\n"),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
+    ),
+    Mutant(
+        name="outage-logged-at-every-failure",
+        breaks="an outage is logged once, however long it lasts",
+        edits=(Edit("core/outage.py", "        if level > self._level:\n", "        if level:\n"),),
+        caught_by=(
+            Catch("unit tests of workers", "test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once"),
+        ),
     ),
     Mutant(
         name="step-before-its-request-is-committed",

@@ -189,6 +189,49 @@ async def test_what_the_code_asked_for_since_the_last_result_is_dropped(stage: S
         assert h.executed == []
 
 
+async def awaits_a_child_that_it_just_started(ctx: Context) -> None:
+    await ctx.step("charge", one)
+    await ctx.emit("news", 1)
+    handle = await ctx.start("other.v1")
+    asyncio.create_task(handle.result())  # noqa: RUF006 - forgetting it is the point
+    await asyncio.sleep(0)
+    await violate()
+
+
+async def awaits_a_child_that_it_started_before(ctx: Context) -> None:
+    handle = await ctx.start("other.v1")
+    await ctx.step("charge", one)
+    await ctx.emit("news", 1)
+    asyncio.create_task(handle.result())  # noqa: RUF006 - forgetting it is the point
+    await asyncio.sleep(0)
+    await violate()
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize(
+    ("code", "recorded", "types"),
+    [
+        (awaits_a_child_that_it_just_started, {"charge step done"}, ["shop.v1"]),
+        (
+            awaits_a_child_that_it_started_before,
+            {"charge step done", "other.v1 child started"},
+            ["other.v1", "shop.v1"],
+        ),
+    ],
+)
+async def test_what_the_code_asked_for_before_it_awaited_a_child_is_dropped_too(
+    stage: Stage, code: Code, recorded: set[str], types: list[str]
+) -> None:
+    async with stage.harness(shop(code)) as h:
+        run = await h.start("shop.v1")
+        await blocked(h, run)
+        await h.advance(RETRIES_SECONDS)
+
+        assert h.executed == ["charge"]
+        assert set(await facts(run)) == recorded
+        assert sorted([info.type async for info in h.list()]) == types
+
+
 async def test_results_that_came_before_a_divergence_are_recorded(stage: Stage) -> None:
     async def before(ctx: Context) -> None:
         await ctx.step("charge", one)

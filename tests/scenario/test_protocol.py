@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, cast
 
 import pytest
@@ -271,7 +272,7 @@ async def lost_answers(h: Harness, name: str) -> Callable[[], Awaitable[None]]:
 async def test_t8_a_call_that_is_repeated_after_its_answer_got_lost_has_no_second_effect(
     stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
     local = Registry()
 
     @local.workflow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,212 @@ def blocking(witness: Witness) -> Any:
                     raise
 
 
-FORMS = [bare, base, cleaning_up, calling_steps, in_a_group, plain_asyncio, blocking]
+def blocking_in_a_join(witness: Witness) -> Any:
+    def branch(ctx: SyncContext) -> str:
+        while True:
+            try:
+                return str(ctx.receive("go"))
+            except BaseException:
+                if not witness.swallow():
+                    raise
+
+    @witness.app.workflow("stubborn")
+    def stubborn(ctx: SyncContext) -> str:
+        while True:
+            try:
+                return ctx.join("both", {"a": branch})["a"]
+            except BaseException:
+                if not witness.swallow():
+                    raise
+
+
+def in_a_generator(witness: Witness) -> Any:
+    """The generator is part of a circle, so that only the collector would free it."""
+
+    @witness.app.step
+    async def clean() -> None:
+        witness.bodies += 1
+
+    @witness.app.workflow("stubborn")
+    async def stubborn(ctx: Context) -> str:
+        async def feed() -> AsyncIterator[Any]:
+            while True:
+                try:
+                    yield feeding
+                except BaseException:
+                    if not witness.swallow():
+                        raise
+                with contextlib.suppress(BaseException):
+                    await clean()
+
+        feeding = feed()
+        await anext(feeding)
+        return str(await ctx.receive("go"))
+
+
+def awaiting(make: Callable[[Context], Callable[[], Awaitable[Any]]]) -> Callable[[Witness], Any]:
+    """A form whose code awaits the same again and again; `make` prepares it."""
+
+    def form(witness: Witness) -> Any:
+        @witness.app.workflow("stubborn")
+        async def stubborn(ctx: Context) -> str:
+            again = make(ctx)
+            while True:
+                try:
+                    return str(await again())
+                except BaseException:
+                    if not witness.swallow():
+                        raise
+
+    form.__name__ = make.__name__
+    return form
+
+
+def spawned(ctx: Context) -> asyncio.Task[Any]:
+    return asyncio.create_task(ctx.receive("go"))
+
+
+def task(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running = spawned(ctx)
+    return lambda: running
+
+
+def gather(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    gathered = asyncio.gather(ctx.receive("go"), asyncio.sleep(1))
+    return lambda: _first(gathered)
+
+
+def future(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    fed = asyncio.get_running_loop().create_future()
+    spawned(ctx).add_done_callback(_hand_to(fed.set_result))
+    return lambda: fed
+
+
+def plain_future(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    fed: asyncio.Future[Any] = asyncio.Future()
+    spawned(ctx).add_done_callback(_hand_to(fed.set_result))
+    return lambda: fed
+
+
+def shield(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running = spawned(ctx)
+    return lambda: asyncio.shield(running)
+
+
+def wait(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running = spawned(ctx)
+    return lambda: _result(asyncio.wait([running]))
+
+
+def wait_for(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running = spawned(ctx)
+    return lambda: asyncio.wait_for(asyncio.shield(running), 1_000)
+
+
+def shared_task(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running = spawned(ctx)
+
+    async def other() -> None:
+        while not running.done():
+            with contextlib.suppress(BaseException):
+                await running
+
+    others = asyncio.create_task(other())
+    return lambda: _first(asyncio.gather(running, others))
+
+
+def event(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running, happened = spawned(ctx), asyncio.Event()
+    running.add_done_callback(lambda _: happened.set())
+
+    async def until() -> Any:
+        await happened.wait()
+        return running.result()
+
+    return until
+
+
+def condition(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    running, changed = spawned(ctx), asyncio.Condition()
+
+    async def change() -> None:
+        await running
+        async with changed:
+            changed.notify_all()
+
+    async def until() -> Any:
+        async with changed:
+            await changed.wait_for(running.done)
+        return running.result()
+
+    changing = asyncio.create_task(change())
+    return lambda: _first(asyncio.gather(until(), asyncio.shield(changing)))
+
+
+def queue(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+    spawned(ctx).add_done_callback(_hand_to(answers.put_nowait))
+    return answers.get
+
+
+def cancelled_future(ctx: Context) -> Callable[[], Awaitable[Any]]:
+    fed = asyncio.get_running_loop().create_future()
+    spawned(ctx).add_done_callback(_hand_to(fed.set_result))
+
+    async def until() -> Any:
+        try:
+            return await fed
+        except BaseException:
+            fed.cancel()
+            raise
+
+    return until
+
+
+def _hand_to(take: Callable[[Any], object]) -> Callable[[asyncio.Task[Any]], None]:
+    def hand(done: asyncio.Task[Any]) -> None:
+        if not done.cancelled():
+            take(done.result())
+
+    return hand
+
+
+async def _first(gathered: Awaitable[Sequence[Any]]) -> Any:
+    return (await gathered)[0]
+
+
+async def _result(waiting: Awaitable[tuple[set[asyncio.Task[Any]], set[asyncio.Task[Any]]]]) -> Any:
+    return next(iter((await waiting)[0])).result()
+
+
+AWAITING = [
+    awaiting(make)
+    for make in (
+        task,
+        gather,
+        future,
+        plain_future,
+        shield,
+        wait,
+        wait_for,
+        shared_task,
+        event,
+        condition,
+        queue,
+        cancelled_future,
+    )
+]
+FORMS = [
+    bare,
+    base,
+    cleaning_up,
+    calling_steps,
+    in_a_group,
+    plain_asyncio,
+    blocking,
+    blocking_in_a_join,
+    in_a_generator,
+]
 
 
 @pytest.mark.every_store
@@ -165,6 +371,25 @@ async def test_a_run_that_swallows_everything_goes_on_and_is_logged_once(
     assert all("workflow stubborn swallows every exception at test_swallowing.py:" in line for line in logged)
     # What is asked for while an exception is handled ends with the second attempt to close it.
     assert bool(logged) == (form not in (cleaning_up, calling_steps))
+
+
+@pytest.mark.parametrize("form", AWAITING)
+async def test_code_that_awaits_the_same_again_and_again_suspends_and_goes_on(
+    stage: Stage, form: Callable[[Witness], Any]
+) -> None:
+    witness = Witness()
+    form(witness)
+    async with stage.harness(witness.app) as h:
+        run = await h.start("stubborn")
+        await h.advance(1)
+        state = (await run.info()).state
+        await run.send("go", "yes")
+        result = await run.result()
+        gc.collect()
+
+    assert (state, result) == (RunState.SUSPENDED, "yes")
+    assert 0 < witness.swallowed < 1_000
+    assert witness.strays == 0, "its code ran outside of its run"
 
 
 @pytest.mark.long
@@ -224,6 +449,16 @@ async def stubborn(ctx: Context):
 coroutines = []
 """
 
+TASK_CODE = """
+async def stubborn(ctx: Context):
+    task = asyncio.create_task(ctx.receive("go"))
+    while True:
+        try:
+            return await task
+        except BaseException:
+            pass
+"""
+
 SYNC_CODE = """
 def stubborn(ctx):
     while True:
@@ -234,7 +469,7 @@ def stubborn(ctx):
 """
 
 
-@pytest.mark.parametrize("code", [ASYNC_CODE, SYNC_CODE], ids=["async", "sync"])
+@pytest.mark.parametrize("code", [ASYNC_CODE, TASK_CODE, SYNC_CODE], ids=["async", "task", "sync"])
 def test_a_worker_with_such_runs_ends_on_sigterm_and_its_process_too(code: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(WORKER.format(code=code.strip()))

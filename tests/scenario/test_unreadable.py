@@ -40,7 +40,7 @@ async def wait(ctx: Context) -> Any:
 class Damage:
     """What somebody did to one row: the statement for each store, and the field that says so."""
 
-    def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, str] | None = None) -> None:
+    def __init__(self, field: str, sqlite: str = "", postgres: str = "", memory: dict[str, Any] | None = None) -> None:
         self.field = field
         self.statements = {"sqlite": sqlite, "postgres": postgres}
         self.memory = memory
@@ -75,6 +75,7 @@ def json_damage(column: str, value: str, sqlite_table: str = "run", key: str = "
     )
 
 
+DEEP = "[" * 2_000 + "]" * 2_000
 INTENT = {"sqlite_table": "intent", "key": "run_id"}
 
 PENDING: dict[str, Damage] = {
@@ -87,6 +88,12 @@ PENDING: dict[str, Damage] = {
     "error is no JSON": json_damage("error", "oops"),
     "error of another kind": json_damage("error", '{"type": 5}'),
     "error with a number out of range": json_damage("error", '{"type": "E", "message": "m", "attempts": 1e400}'),
+    "error with a lone surrogate": json_damage("error", r'"\ud800"'),
+    "error that is nested deeply": json_damage("error", DEEP),
+    "options with a lone surrogate": json_damage("options", r'{"seed": "\ud800"}', **INTENT),
+    "options that are nested deeply": json_damage("options", DEEP, **INTENT),
+    "slots with a lone surrogate": json_damage("slots", r'["\ud800"]'),
+    "slots that are nested deeply": json_damage("slots", DEEP),
     "slots are no JSON": json_damage("slots", "oops"),
     "tags are no JSON": Damage("tags", "update intent set tags = 'oops' where run_id = ?"),
     "tags of another kind": Damage(
@@ -99,6 +106,12 @@ PENDING: dict[str, Damage] = {
         "created_at",
         "update run set created_at = 9000000000000000000 where id = ?",
         "update holdfast.runs set created_at = 9000000000000000000 where id = %s",
+    ),
+    "ready before all dates": Damage(
+        "ready_at",
+        "update run set ready_at = -4611686018427387904 where id = ?",
+        "update holdfast.runs set ready_at = '-infinity' where id = %s",
+        {"ready_at": -4611686018427387904},
     ),
     "type is no text": Damage("type", "update run set type = cast(x'ff' as text) where id = ?"),
     "key is no text": Damage("key", "update run set key = cast(x'ff' as text) where id = ?"),
@@ -115,6 +128,12 @@ ENDED: dict[str, Damage] = {
         "update run set updated_at = 'yesterday' where id = ?",
         "update holdfast.runs set updated_at = 9000000000000000000 where id = %s",
     ),
+    "end before all dates": Damage(
+        "finished_at",
+        "update run set finished_at = -4611686018427387904 where id = ?",
+        "update holdfast.runs set finished_at = -4611686018427387904 where id = %s",
+        {"finished_at": -4611686018427387904},
+    ),
 }
 
 WAITS = Damage(
@@ -123,11 +142,22 @@ WAITS = Damage(
     "update holdfast.waits set names = 'oops' where run_id = %s",
 )
 
+SURROGATE_WAITS = Damage(
+    "waits",
+    r"""update wait set names = '["\ud800"]' where run_id = ?""",
+    r"""update holdfast.waits set names = '["\ud800"]' where run_id = %s""",
+)
+
 HISTORY: dict[str, Damage] = {
     "entry with another error": Damage(
         "error",
         "update entry set error = 'oops' where run_id = ?",
         "update holdfast.entries set error = 'oops' where run_id = %s",
+    ),
+    "entry whose error has a lone surrogate": Damage(
+        "error",
+        r"""update entry set error = '"\ud800"' where run_id = ?""",
+        r"""update holdfast.entries set error = '"\ud800"' where run_id = %s""",
     ),
     "entry of another kind": Damage(
         "kind",
@@ -200,6 +230,8 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
 
     async with stage.harness(app) as h:
         check_marked(await listed(h), runs[1].id, damage)
+        assert await h.run(runs[1].id).explain()
+        assert any([runs[1].id.encode() in line async for line in h.export(live=False)])
         assert [await h.run(run.id).result() for run in (runs[0], runs[2])] == [0, 4]
         if damage.field == "result":
             with pytest.raises(Unreadable, match="result of run"):
@@ -207,7 +239,7 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
         assert {run.id for run in await h.store.ends([run.id for run in runs])} == {run.id for run in runs}
 
 
-@on_each_store({"waits": WAITS})
+@on_each_store({"no JSON": WAITS, "lone surrogate": SURROGATE_WAITS})
 async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage: Stage, damage: Damage) -> None:
     async with stage.harness(app) as h:
         runs = [await h.start(wait) for _ in range(3)]
@@ -222,7 +254,7 @@ async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage:
 
 def is_due(damage: Damage) -> bool:
     """Whether a claim comes to a row of this kind at all."""
-    return damage.field not in ("created_at", "type", "key", "state")
+    return damage.field not in ("created_at", "ready_at", "type", "key", "state")
 
 
 CLAIMED = {name: damage for name, damage in PENDING.items() if is_due(damage)}
@@ -235,7 +267,25 @@ async def test_a_worker_blocks_what_it_cannot_read_and_nothing_else(
     await check_claims(stage, damage, "shop.order.v1", caplog)
 
 
-SOME = ("payload is no JSON", "options are no JSON", "tags of another kind", "token is no number")
+@on_each_store({"ready before all dates": PENDING["ready before all dates"]})
+async def test_a_run_that_was_ready_before_all_dates_is_exported_and_executed(stage: Stage, damage: Damage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start("shop.order.v1", {"number": 3})
+        damage.do(stage, h.store, run.id)
+        lines = [line async for line in h.export()]
+        assert any(run.id.encode() in line for line in lines)
+        await h.run(run.id).resume()
+        assert await h.run(run.id).result() == 6
+
+
+SOME = (
+    "payload is no JSON",
+    "options are no JSON",
+    "options that are nested deeply",
+    "error with a lone surrogate",
+    "tags of another kind",
+    "token is no number",
+)
 
 
 @on_each_store({name: CLAIMED[name] for name in SOME})
@@ -298,6 +348,43 @@ async def test_a_history_that_cannot_be_read_blocks_its_run_alone(stage: Stage, 
                 await runs[1].history()
 
 
+DATES = Damage(
+    "started_at",
+    "update entry set started_at = -4611686018427387904, finished_at = -4611686018427387904 where run_id = ?",
+    "update holdfast.entries set started_at = -4611686018427387904, finished_at = -4611686018427387904 "
+    "where run_id = %s",
+)
+
+
+@on_each_store({"dates": DATES})
+async def test_an_entry_from_before_all_dates_is_marked(stage: Stage, damage: Damage) -> None:
+    async with stage.harness(app) as h:
+        run = await h.start(order, 1)
+        assert await run.result() == 2
+        damage.do(stage, h.store, run.id)
+        (entry,) = await run.history()
+        assert (entry.started_at.year, entry.finished_at, entry.result) == (1, None, 2)
+        assert entry.unreadable is not None
+        assert "finished_at" in entry.unreadable
+
+
+@on_each_store({"waits": SURROGATE_WAITS, "options": json_damage("options", DEEP, **INTENT)})
+async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(stage: Stage, damage: Damage) -> None:
+    listening = Registry()
+
+    @listening.workflow("shop.wait.v1")
+    async def listener(ctx: Context) -> Any:
+        return await ctx.wait_event("news")
+
+    async with stage.harness(listening) as h:
+        runs = [await h.start(listener) for _ in range(3)]
+        await h.settle()
+        damage.do(stage, h.store, runs[1].id)
+        await h.emit("news", 7)
+        await h.settle()
+        assert [await run.result() for run in (runs[0], runs[2])] == [7, 7]
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 async def test_what_is_mended_goes_on(stage: Stage) -> None:
     async with stage.harness(producer) as h:
@@ -311,7 +398,13 @@ async def test_what_is_mended_goes_on(stage: Stage) -> None:
         assert await h.run(run.id).result() == 8
 
 
-EXPORTED = ("payload is no JSON", "error is no JSON", "unknown state")
+EXPORTED = (
+    "payload is no JSON",
+    "error is no JSON",
+    "error with a lone surrogate",
+    "options that are nested deeply",
+    "unknown state",
+)
 
 
 @on_each_store({name: PENDING[name] for name in EXPORTED})

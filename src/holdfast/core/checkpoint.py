@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Reply, Value, Wait
@@ -115,7 +116,7 @@ class ClaimRequest(Value, frozen=True, kw_only=True):
     """A worker's wish for work. `id` makes a repeated claim give the same leases.
 
     `types` are exact names. A run that has crashed twice is a suspect, given only to a worker that holds
-    no other: `may_suspect`.
+    no other: `may_suspect`. `shares` is what the worker has counted so far, so that no rank of runs starves.
     """
 
     id: str
@@ -126,6 +127,7 @@ class ClaimRequest(Value, frozen=True, kw_only=True):
     python: str
     may_suspect: bool = True
     is_repeat: bool = False
+    shares: Shares = Shares()
 
 
 class Claimed(Value, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from holdfast.core.claim_order import RANKS, Shares, rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.model import Rate, Run, TypeRule, Value, Wait, WaitKind
 from holdfast.core.rules import LIMIT_LOCATION
@@ -24,9 +25,14 @@ WINDOW_BLOCKS = 64
 
 
 class Window(Value, frozen=True, kw_only=True):
-    """How many runs of a type have begun when, as far as that limits those to come: instants and counts, in order."""
+    """What the limits of a type have to remember.
+
+    `blocks` tells how many runs have begun when, as far as that limits those to come: instants and counts, in order.
+    `shares` counts those who got a slot while runs of several ranks waited for one, so that no rank starves.
+    """
 
     blocks: tuple[tuple[Micros, int], ...] = ()
+    shares: Shares = Shares()
 
 
 def slots_of(rule: TypeRule, run: Run) -> dict[str, int]:
@@ -78,7 +84,17 @@ def queue_for(rule: TypeRule, run: Run, slot: str) -> str:
 
 def parking(run: Run, queue: str, since: Micros) -> Wait:
     """What a run waits for that lacks a slot. It has its place in the order from when it could first have begun."""
-    return Wait(location=LIMIT_LOCATION, kind=WaitKind.SLOT, since=since, names=(queue,), after=run.priority)
+    return Wait(location=LIMIT_LOCATION, kind=WaitKind.SLOT, since=since, names=(queue,), after=level_of(run))
+
+
+def level_of(run: Run) -> int:
+    """Priority and rank of a run as one number, by which those who wait for a slot are sorted."""
+    return run.priority * RANKS + rank_of(run)
+
+
+def levels_beside(level: int) -> range:
+    """The levels of the same priority that come after this one: of the ranks behind its own."""
+    return range(level + 1, level - level % RANKS + RANKS)
 
 
 def parked_at(waits: Iterable[Wait]) -> Wait | None:
@@ -114,7 +130,7 @@ def with_one_more(window: Window, rate: Rate, now: Micros) -> Window:
         blocks[-1] = at, blocks[-1][1] + 1
     else:
         blocks.append((at, 1))
-    return Window(blocks=tuple(blocks))
+    return replace(window, blocks=tuple(blocks))
 
 
 def next_at(window: Window, rate: Rate, promised: int, now: Micros) -> Micros | None:

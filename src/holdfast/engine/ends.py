@@ -35,6 +35,8 @@ class End(msgspec.Struct, frozen=True):
 class Ends(Lookout[str, End]):
     """Everybody in this process who waits for a run to end."""
 
+    awaited = "results"
+
     def __init__(self, store: Store) -> None:
         self._recent: OrderedDict[str, End] = OrderedDict()
         super().__init__(store)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.clock import LAST_INSTANT, Micros, instant, micros, moment
+from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, Micros, instant, micros, moment
 from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.cron import zone_of
 from holdfast.core.errors import ErrorRecord, Unreadable
@@ -68,6 +68,15 @@ class Flaws:
     def moment(self, name: str, at: Micros | None) -> Any:
         """The value of a field that is kept as an instant. One that is None was told of before."""
         return None if at is None else self.kept(name, lambda: moment(at))
+
+    def nearest(self, name: str, at: Micros) -> datetime:
+        """Likewise, for a field that is sorted by or calculated with: the nearest date instead of none."""
+        self.moment(name, at)
+        return moment(min(max(at, FIRST_INSTANT), LAST_INSTANT))
+
+    def later(self, name: str, at: Micros | None) -> Any:
+        """Likewise; None also for one that is no date any more, such as the end of a sleep for ever."""
+        return None if at is None or at > LAST_INSTANT else self.moment(name, at)
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,10 +140,10 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
             worker=run.worker,
             created_at=flaws.moment("created_at", run.created_at),
             updated_at=flaws.moment("updated_at", run.updated_at),
-            finished_at=_moment(run.finished_at),
-            ready_at=_moment(run.ready_at),
-            deleted_at=_moment(run.deleted_at),
-            waits=tuple(_wait_info(wait) for wait in details.waits),
+            finished_at=flaws.later("finished_at", run.finished_at),
+            ready_at=flaws.later("ready_at", run.ready_at),
+            deleted_at=flaws.later("deleted_at", run.deleted_at),
+            waits=tuple(_wait_info(wait, flaws) for wait in details.waits),
             unreadable=joined([details.unreadable, flaws.told]),
         )
 
@@ -164,9 +173,9 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
             attempts=entry.attempts,
             result=flaws.kept("result", lambda: _result(entry)),
             error=entry.error,
-            started_at=moment(entry.started_at),
-            finished_at=_moment(entry.finished_at),
-            retry_at=_moment(entry.retry_at),
+            started_at=flaws.nearest("started_at", entry.started_at),
+            finished_at=flaws.later("finished_at", entry.finished_at),
+            retry_at=flaws.later("retry_at", entry.retry_at),
             ref=entry.ref,
             unreadable=flaws.told,
         )
@@ -191,7 +200,7 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
-        return cls(event=fact.event, at=moment(fact.at), data=fact.data)
+        return cls(event=fact.event, at=Flaws().nearest("at", fact.at), data=fact.data)
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +255,7 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
             rate=None if rule.rate is None else (rule.rate.count, timedelta(microseconds=rule.rate.period)),
             retention=None if rule.retention is None else timedelta(microseconds=rule.retention),
             last_worker=last[1] or None,
-            last_seen_at=moment(last[0]) if last[0] else None,
+            last_seen_at=Flaws().nearest("last_seen_at", last[0]) if last[0] else None,
             counts=dict(counts),
             parked=parked,
         )
@@ -298,13 +307,13 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
             tags=schedule.tags,
             is_declared=schedule.is_declared,
             is_paused=schedule.is_paused,
-            created_at=moment(schedule.created_at),
-            updated_at=moment(schedule.updated_at),
-            next_at=_moment(schedule.next_at),
-            last_slot=_moment(schedule.last_slot),
+            created_at=flaws.nearest("created_at", schedule.created_at),
+            updated_at=flaws.nearest("updated_at", schedule.updated_at),
+            next_at=flaws.later("next_at", schedule.next_at),
+            last_slot=flaws.later("last_slot", schedule.last_slot),
             last_run_id=schedule.last_run_id,
             skipped=schedule.skipped,
-            last_skipped_slot=_moment(schedule.last_skipped_slot),
+            last_skipped_slot=flaws.later("last_skipped_slot", schedule.last_skipped_slot),
             unreadable=flaws.told,
         )
 
@@ -349,19 +358,19 @@ class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
             run_id=letter.run_id,
             name=letter.name,
             payload=flaws.json("payload", letter.payload),
-            at=moment(letter.at),
+            at=flaws.nearest("at", letter.at),
             reason=letter.reason,
             unreadable=flaws.told,
         )
 
 
-def _wait_info(wait: Wait) -> WaitInfo:
+def _wait_info(wait: Wait, flaws: Flaws) -> WaitInfo:
     return WaitInfo(
         location=wait.location,
         kind=wait.kind,
         names=wait.names,
-        since=moment(wait.since),
-        deadline=_moment(wait.deadline),
+        since=flaws.nearest("waits", wait.since),
+        deadline=flaws.later("waits", wait.deadline),
         count=wait.count,
     )
 
@@ -375,8 +384,3 @@ def _result(entry: Entry) -> Any:
     # A reception records more than the payload, which is what its user sees; one of many has no id of its own.
     payloads = [decode_any(one.payload) for one in received_in(entry)]
     return payloads if entry.ref is None else payloads[0]
-
-
-def _moment(at: Micros | None) -> datetime | None:
-    """None also for an instant that is no date any more, such as the end of a sleep for ever."""
-    return None if at is None or at > LAST_INSTANT else moment(at)

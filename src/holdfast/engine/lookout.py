@@ -7,17 +7,20 @@ wait, a look for all of them each time one has come would cost more than what th
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 
 POLL_SECONDS = 1.0
+
+_log = logging.getLogger("holdfast.engine")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -29,6 +32,9 @@ class Lookout(Generic[K, V]):
     poll_seconds = POLL_SECONDS
     """So often it looks even if it hears nothing."""
 
+    awaited: str
+    """What is waited for, in the plural."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -39,6 +45,9 @@ class Lookout(Generic[K, V]):
         self._wanted: set[K] = set()
         self._wanted_by = math.inf
         self._poll_at = math.inf
+        self._outage = Outage(
+            _log, f"cannot look for {self.awaited}; trying again", f"looking for {self.awaited} works again"
+        )
         self._unlisten: Callable[[], None] = store.listen(self._hear)
 
     @property
@@ -125,8 +134,12 @@ class Lookout(Generic[K, V]):
             self._set_timer()
 
     async def _look_once(self, keys: Sequence[K]) -> None:
-        with suppress(StoreUnavailable):  # whoever waits has a time-out of their own; the next look may work
+        try:
             await self._look(keys)
+        except StoreUnavailable as error:  # whoever waits has a timeout of their own; the poll looks again
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
 
     def _looked(self, keys: Sequence[K], task: asyncio.Task[None]) -> None:
         self._task = None

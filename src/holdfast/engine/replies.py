@@ -11,6 +11,8 @@ from holdfast.engine.lookout import Lookout
 class Replies(Lookout[tuple[str, str], str | None]):
     """Everybody in this process who waits for a reply, by run and message."""
 
+    awaited = "replies"
+
     async def wait(self, run_id: str, message_id: str) -> str | None:
         """The reply, when it comes; None if the run ends without one."""
         return await self._await((run_id, message_id), 0)

@@ -24,6 +24,9 @@ class Asked:
         self._executing = 0
         # Messages, events and children: registered in the store also while the run is held.
         self._named: dict[str, Operation] = {}
+        # The waits of single children, in the order of `_named` and `_open`. They never change, and there may be
+        # thousands: a wake-up of their parent must not build them all again.
+        self._child_waits: dict[str, Wait] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -50,6 +53,8 @@ class Asked:
         if isinstance(operation, (Reception, ChildEnd, ChildGroup)):
             self._named[operation.location] = operation
             self.named_version += 1
+            if isinstance(operation, ChildEnd):
+                self._child_waits[operation.location] = operation.wait(0)
         self._inbox.ask(operation)
 
     def remove(self, operation: Operation) -> None:
@@ -61,6 +66,7 @@ class Asked:
             return
         if self._named.pop(operation.location, None) is not None:
             self.named_version += 1
+            self._child_waits.pop(operation.location, None)
         self._inbox.withdraw(operation)
 
     def started(self, call: StepCall) -> None:
@@ -108,15 +114,26 @@ class Asked:
                 deadline = call.retry_at
         return deadline
 
+    @property
+    def has_only_children(self) -> bool:
+        """Whether nothing but single children is waited for by name."""
+        return len(self._child_waits) == len(self._named)
+
     def named_waits(self) -> tuple[Wait, ...]:
         """The waits that must be registered while the run is held; its timers are in its holder's memory."""
-        return tuple(self.wait_of(operation) for operation in self._named.values())
+        known = self._child_waits
+        if self.has_only_children:
+            return tuple(known.values())
+        return tuple(known.get(location) or self.wait_of(operation) for location, operation in self._named.items())
 
     def waits(self) -> tuple[Wait, ...]:
         """Every wait, for a run that is to be suspended."""
+        known = self._child_waits
+        if len(known) == len(self._open):
+            return tuple(known.values())
         return tuple(
-            self.wait_of(operation)
-            for operation in self._open.values()
+            known.get(location) or self.wait_of(operation)
+            for location, operation in self._open.items()
             if not isinstance(operation, StepCall) or operation.retry_at is not None
         )
 
@@ -132,3 +149,4 @@ class Asked:
         self._open.clear()
         self._idle.clear()
         self._named.clear()
+        self._child_waits.clear()

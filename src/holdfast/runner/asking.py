@@ -119,7 +119,7 @@ class Asking(Stepping):
         """The code waits for a child that it has only started: it is recovered with this run, and kept as long."""
         awaited = msgspec.structs.replace(child, attempts=1)
         self._history.remember([awaited])
-        self._gains.add(awaited, is_lazy=True)
+        self._gains.amend(awaited)
 
     def _enter_group(self, group: ChildGroup) -> None:
         """Ask for the ends of many children: those recorded are told in their turn, the others are waited for."""

@@ -40,7 +40,7 @@ class Gains:
     if the run is blocked before the next fact.
     """
 
-    __slots__ = ("_before_requests", "_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
+    __slots__ = ("_amended", "_before_requests", "_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -53,6 +53,8 @@ class Gains:
         # How many entries and requests of each kind there were, and which values, before the first request since the
         # last fact; None if there is no such request.
         self._before_requests: tuple[int, tuple[int, ...], dict[str, str]] | None = None
+        # Entries as they were before a request since the last fact changed them; set with the first such request.
+        self._amended: dict[str, Entry]
 
     @property
     def are_due(self) -> bool:
@@ -71,6 +73,13 @@ class Gains:
         self.entries[entry.location] = entry
         self._is_urgent = self._is_urgent or not is_lazy
 
+    def amend(self, entry: Entry) -> None:
+        """Take in a request that changes an entry, which may be here already."""
+        self._note_request()
+        if entry.location in self.entries:
+            self._amended.setdefault(entry.location, self.entries[entry.location])
+        self.entries[entry.location] = entry
+
     def drop_requests(self) -> None:
         """Forget what the code has asked for since the last fact."""
         if self._before_requests is None:
@@ -78,6 +87,8 @@ class Gains:
         entry_count, counts, self.values = self._before_requests
         while len(self.entries) > entry_count:
             self.entries.popitem()
+        for location in self._amended.keys() & self.entries.keys():
+            self.entries[location] = self._amended[location]
         if self._deeds is not None:
             for requests, count in zip(self._deeds.requests(), counts or repeat(0), strict=False):
                 del requests[count:]
@@ -86,6 +97,7 @@ class Gains:
 
     def _note_request(self) -> None:
         if self._before_requests is None:
+            self._amended = {}
             counts = tuple(map(len, self._deeds.requests())) if self._deeds is not None else ()
             self._before_requests = (len(self.entries), counts, self.values)
 

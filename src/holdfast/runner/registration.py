@@ -15,6 +15,7 @@ class Registration:
         self._asked = asked
         # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
         self._written: tuple[Wait, ...] | None = () if is_first_lease else None
+        self._written_events: frozenset[Wait] = frozenset()
         self._known_events: frozenset[Wait] = frozenset()
         self._has_new = False
         self._version = 0
@@ -40,14 +41,17 @@ class Registration:
             waits = ()
         if waits is not None:
             self._written = waits
+            # Most runs wait for no events, and a parent may wait for thousands of children.
+            if self._asked.has_only_children:
+                self._written_events = frozenset()
+            elif waits or self._written_events:
+                self._written_events = frozenset(wait for wait in waits if wait.kind is WaitKind.EVENT)
         self._has_new = False
         return waits
 
     def committed(self) -> None:
         """What was written last is in the store."""
-        if not self._written and not self._known_events:
-            return
-        self._known_events = frozenset(wait for wait in self._written or () if wait.kind is WaitKind.EVENT)
+        self._known_events = self._written_events
 
     def knows(self, operation: Operation) -> bool:
         """Whether the store looks out for the event that an operation waits for."""
@@ -56,4 +60,5 @@ class Registration:
     def inherit(self, old: Registration) -> None:
         """Take over from the registration of an earlier turn of the same lease."""
         self._written = old._written
+        self._written_events = old._written_events
         self._known_events = old._known_events

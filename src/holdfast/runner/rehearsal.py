@@ -26,9 +26,9 @@ from holdfast.runner.turn import Turn
 class Fit(StrEnum):
     """How code and history go together.
 
-    `undecided`: the code is not strict and does something new before it comes to the rest of the history, on which
-    what follows depends; or it asks for what is recorded in another order. `fails`: it fits, and raises before anything
-    new happens. `refuses`: the payload is not that of the function.
+    `undecided`: the code asks for what is recorded in another order; or it is not strict and does something new before
+    it comes to the rest of the history, on which what follows depends. `fails`: it fits, and raises before anything new
+    happens. `refuses`: the payload is not that of the function.
     """
 
     FITS = "fits"

@@ -2,42 +2,60 @@
 
 They hash by creation number. `TaskGroup`, `asyncio.wait` and `as_completed` keep them in sets, and a
 set of objects that hash by address iterates differently on every replay.
+
+In a run that leaves memory, an await of one of them never returns and never raises, even of one that is settled: code
+that swallows every exception and awaits again would never give the worker back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import Context
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from holdfast.core.location import Scope
 from holdfast.runner.asyncio_private import ENSURE_FUTURE, ENSURE_FUTURE_INNER, GatheringFuture
+
+if TYPE_CHECKING:
+    from holdfast.runner.loop import RunLoop
 
 
 class RunFuture(asyncio.Future[Any]):
     """A future of a run."""
 
     __slots__ = ("serial",)
+    _loop: RunLoop
     serial: int
 
     def __hash__(self) -> int:
         return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
 
 
 class RunTask(asyncio.Task[Any]):
     """A task of a run; it counts the names of its operations in its own `scope`."""
 
     __slots__ = ("run_context", "scope", "serial")
+    _loop: RunLoop
     serial: int
     scope: Scope
     run_context: Context  # tasks of Python 3.11 do not tell theirs
 
     def __hash__(self) -> int:
         return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
 
 
 class RunGather(GatheringFuture):  # type: ignore[misc]  # private, hence not declared
@@ -47,6 +65,16 @@ class RunGather(GatheringFuture):  # type: ignore[misc]  # private, hence not de
 
     def __hash__(self) -> int:
         return self.serial
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return _unsettled(self) if self._loop.is_evicting else super().__await__()
+
+    __iter__ = __await__
+
+
+def _unsettled(future: asyncio.Future[Any]) -> Generator[Any, None, Any]:
+    """The await of something that nobody will settle, instead of an await of `future`."""
+    return asyncio.Future(loop=future.get_loop()).__await__()
 
 
 def first_serial(run_id: str) -> int:

@@ -145,6 +145,10 @@ class _OnlyCall(Asked):
     def next_deadline(self) -> Micros | None:
         return None if self._call is None or self._is_executing else self._call.retry_at
 
+    @property
+    def has_only_children(self) -> bool:
+        return True  # as it waits for nothing by name
+
     def named_waits(self) -> tuple[Wait, ...]:
         return ()
 

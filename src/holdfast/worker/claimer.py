@@ -12,17 +12,19 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
+from holdfast.core.claim_order import Shares, after_claims
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
-from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ids import new_id
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
-from holdfast.worker.alarm import loudness
 
 BATCH_LIMIT = 200
 POLL: Micros = 5 * SECOND
 _OUTAGE_PAUSE: Micros = SECOND
 _AGAIN_PAUSE: Micros = SECOND // 50
+"""After a claim that did not get what was ready."""
 _VAIN_PAUSE: Micros = SECOND // 200
+"""After a claim in vain, before news of others lead to the next one."""
 _STOP_SECONDS = 5.0
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -75,11 +77,12 @@ class Claimer:
         self._repeats: deque[ClaimRequest] = deque()
         self._is_wanted = True
         self._is_stopped = False
-        self._is_failing = False
-        self._loudness = logging.WARNING
+        self._outage = Outage(_log, "cannot claim; trying again", "claiming works again")
         self.asked_at: Micros = 0
         """When the last claim was made."""
         self._is_vain = False
+        self._shares = Shares()
+        self._expected_at: Micros | None = None
         self._is_outdated = False
         self.was_short = False
         """Whether the last claim found less than there was room for: the queue was empty."""
@@ -151,7 +154,7 @@ class Claimer:
         """Claim if there is room and reason."""
         if self._is_stopped or self._task is not None or not self._is_wanted:
             return
-        if self._is_failing and self._timer is not None:
+        if self._outage.is_ongoing and self._timer is not None:
             return  # the store could not be reached a moment ago
         if not self._types():
             self._is_wanted = self._is_outdated = False
@@ -177,26 +180,15 @@ class Claimer:
             await self._room.renew_if_late()
             request = self._repeats[0] if self._repeats else self._request()
             claimed = await self._store.claim(request)
-        except StoreUnavailable as error:
-            if not self._is_failing:
-                self._loudness = loudness(error)
-                _log.log(self._loudness, "cannot claim; trying again: %s", error)
-            self._is_failing = True
+        except Exception as error:  # noqa: BLE001 - nobody else would claim for this worker; it tries again
+            self._outage.failed(error)
             return None
-        except Exception:  # noqa: BLE001 - see below
-            # Nobody else would claim for this worker: whatever it was, it is tried again.
-            if not self._is_failing:
-                self._loudness = logging.WARNING
-                _log.exception("claiming failed; trying again")
-            self._is_failing = True
-            return None
-        if self._is_failing:
-            _log.log(self._loudness, "claiming works again")
-        self._is_failing = False
+        self._outage.worked()
         if self._repeats:
             self._repeats.popleft()
         self.was_short = len(claimed.leases) < request.limit
         self._is_vain = not claimed.leases
+        self._shares = after_claims(self._shares, [lease.run for lease in claimed.leases])
         return claimed
 
     def _request(self) -> ClaimRequest:
@@ -208,6 +200,7 @@ class Claimer:
             lease=self._lease,
             python=PYTHON,
             may_suspect=not self._room.holds_suspect(),
+            shares=self._shares,
         )
         # If the answer gets lost, the same claim is made again and gives the same leases.
         self._repeats.appendleft(replace(request, is_repeat=True))
@@ -229,10 +222,21 @@ class Claimer:
             self.claim()
         else:
             polled = None if self._poll is None else claimed.now + self._poll
-            # What is ready and was not given (a suspect, say) is asked for again, but not at once.
-            ready = None if claimed.next_ready_at is None else max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
-            times = [at for at in (ready, polled) if at is not None]
+            times = [at for at in (self._next_claim(claimed), polled) if at is not None]
             self._sleep_until(min(times, default=None))
+
+    def _next_claim(self, claimed: Claimed) -> Micros | None:
+        """When to claim what becomes ready next: on time, unless this claim did not get what was ready."""
+        expected, self._expected_at = self._expected_at, claimed.next_ready_at
+        if claimed.next_ready_at is None:
+            return None
+        is_withheld = claimed.next_ready_at <= claimed.now  # from a worker that holds a suspect, say
+        # Every idle worker is awake for every timer, and one of them wins. Without a pause the others would claim in
+        # vain for each of a thousand timers a second, and hinder the winner.
+        is_beaten = not claimed.leases and expected is not None and expected <= claimed.now
+        if is_withheld or is_beaten:
+            return max(claimed.next_ready_at, claimed.now + _AGAIN_PAUSE)
+        return claimed.next_ready_at
 
     def _sleep_until(self, when: Micros | None) -> None:
         """Wake at this instant, or earlier if that was the plan already."""

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeGuard
 from holdfast.core.checkpoint import Checkpoint, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outage import Outage, pauses
 from holdfast.core.ports import Store
-from holdfast.worker.alarm import loudness
 from holdfast.worker.herald import Herald
 
 BATCH_LIMIT = 500
@@ -27,9 +27,6 @@ WORTH_A_COMMIT = 50
 
 WORTH_SHARE = 4
 """Beside a large batch in flight a small one waits, to be part of the next: it is at least one in so many of them."""
-
-_FIRST_PAUSE_SECONDS = 0.05
-_LAST_PAUSE_SECONDS = 1.0
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -87,8 +84,7 @@ class Committer:
         self._busy: set[Writer] = set()
         self._troubled: set[Flush] = set()
         self._held_up: set[Flush] = set()
-        self._is_out = False
-        self._loudness = logging.WARNING
+        self._outage = Outage(_log, "cannot write; trying again", "writing works again")
         self._is_scheduled = False
         self._is_answering = False
         self._is_closed = False
@@ -246,16 +242,16 @@ class Committer:
 
         Raises only if a batch of several is held up.
         """
-        pause = 0.0
+        waits = pauses()
         while True:
             if _is_held_up(error) and len(batch) > 1:
                 raise error
             if isinstance(error, StoreUnavailable):
-                self._note_outage(error)
-                pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
-                await asyncio.sleep(pause)
+                self._outage.failed(error)
+                await asyncio.sleep(next(waits))
             elif isinstance(error, Exception):
                 if len(batch) == 1:
+                    self._outage.worked()  # the store has answered, though it refuses what is to be written
                     return [error]
                 middle = len(batch) // 2
                 return [*await self._insist(batch[:middle]), *await self._insist(batch[middle:])]
@@ -264,20 +260,9 @@ class Committer:
             except Exception as again:  # noqa: BLE001 - whatever a store refuses must not stop the others
                 error = again
             else:
-                self._note_end_of_outage()
+                self._outage.worked()
                 self._told(answer.now)
                 return list(answer.verdicts)
-
-    def _note_outage(self, error: StoreUnavailable) -> None:
-        if not self._is_out:
-            self._is_out = True
-            self._loudness = loudness(error)
-            _log.log(self._loudness, "cannot write; trying again until it works: %s", error)
-
-    def _note_end_of_outage(self) -> None:
-        if self._is_out:
-            self._is_out = False
-            _log.log(self._loudness, "writing works again")
 
 
 def _is_held_up(error: BaseException | None) -> TypeGuard[StoreUnavailable]:

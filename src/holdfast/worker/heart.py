@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
-from holdfast.worker.alarm import loudness
 
 BEATS_PER_LEASE = 3
 SILENT_LEASES = 4
@@ -49,8 +49,7 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
         self._pulse = time.monotonic()
-        self._is_failing = False
-        self._loudness = logging.WARNING
+        self._outage = Outage(_log, "cannot renew leases; trying again", "renewing leases works again")
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -87,11 +86,7 @@ class Heart:
             answer = self._store.renew(self._info, holdings, self._lease)
             self._loop.call_soon_threadsafe(self._renewed, holdings, asked_at, answer)
         except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
-            if not self._is_failing and not self._loop.is_closed():
-                self._loudness = loudness(error)
-                _log.log(self._loudness, "cannot renew leases; trying again: %s", error)
-            self._is_failing = True
+            if not self._loop.is_closed():
+                self._outage.failed(error)
         else:
-            if self._is_failing:
-                _log.log(self._loudness, "renewing leases works again")
-            self._is_failing = False
+            self._outage.worked()

@@ -57,7 +57,7 @@ class Lookout:
         """Ask how the held runs stand, at most so many times a second."""
         while self._must_look:
             self._must_look = False
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable):  # the next heartbeat tells how they stand, and logs the outage
                 holdings = self._holdings()
                 answer = await self._store.look(holdings)
                 self._loop.call_soon(self._heard, holdings, answer)

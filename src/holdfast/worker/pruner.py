@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 
 from holdfast.core.clock import SECOND, Clock, Micros, Timer
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Pruned, Store
 from holdfast.core.retention import RUN_RETENTION
 
@@ -67,6 +67,7 @@ class Pruner:
         self._timer: Timer | None = None
         self._task: asyncio.Task[Pruned] | None = None
         self._is_stopped = False
+        self._outage = Outage(_log, "cannot prune; trying again", "pruning works again")
 
     @property
     def is_pruning(self) -> bool:
@@ -106,13 +107,16 @@ class Pruner:
         self._task = None
         if task.cancelled():
             return
-        error = task.exception()
-        if isinstance(error, StoreUnavailable):
-            _log.info("cannot prune; trying again later: %s", error)
-        elif error is not None:
-            _log.error("pruning failed; trying again later", exc_info=error)
-        elif (total := task.result()) != Pruned():
-            _log.debug("pruned: %s", total)
-            if total.dead_letters:
-                _log.warning("%d events of queues became dead letters: nobody took them in time", total.dead_letters)
+        if (error := task.exception()) is not None:
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+            _tell(task.result())
         self._sleep(round(self._every * self._chance.uniform(0.9, 1.1)))
+
+
+def _tell(total: Pruned) -> None:
+    if total != Pruned():
+        _log.debug("pruned: %s", total)
+    if total.dead_letters:
+        _log.warning("%d events of queues became dead letters: nobody took them in time", total.dead_letters)

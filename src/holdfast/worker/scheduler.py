@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.core.clock import SECOND, Clock, Micros, Timer, moment
-from holdfast.core.errors import InvalidRequest, StoreUnavailable
+from holdfast.core.errors import InvalidRequest
 from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Schedule
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Fired, Store
 from holdfast.core.schedules import SLOTS_LIMIT, firing
-from holdfast.worker.alarm import loudness
 from holdfast.worker.herald import Herald
 
 PAGE = 200
@@ -65,8 +65,7 @@ class Scheduler:
         self._deaf_until = 0.0
         self._is_wanted = False
         self._is_stopped = False
-        self._is_failing = False
-        self._loudness = logging.WARNING
+        self._outage = Outage(_log, "cannot fire schedules; trying again", "firing schedules works again")
         self._unknown: set[str] = set()
 
     @property
@@ -88,7 +87,7 @@ class Scheduler:
         if self._is_stopped:
             return
         self._is_wanted = True
-        if self._task is None and not (self._is_failing and self._timer is not None):
+        if self._task is None and not (self._outage.is_ongoing and self._timer is not None):
             self._begin()
 
     def hear(self, hint: Hint) -> None:
@@ -176,9 +175,7 @@ class Scheduler:
         self._tell(has_made_runs)
 
     def _succeeded(self, when: Micros | None) -> None:
-        if self._is_failing:
-            self._is_failing = False
-            _log.log(self._loudness, "schedules are fired again")
+        self._outage.worked()
         if self._is_wanted:
             self._begin()
         elif when is not None:
@@ -186,13 +183,8 @@ class Scheduler:
 
     def _failed(self, error: BaseException) -> None:
         """Whatever it was, it is tried again: nobody else would fire for this worker."""
-        if not self._is_failing:
-            self._loudness = loudness(error)
-            if isinstance(error, StoreUnavailable):
-                _log.log(self._loudness, "cannot fire schedules; trying again: %s", error)
-            else:
-                _log.error("firing schedules failed; trying again", exc_info=error)
-        self._is_failing = self._is_wanted = True  # what is due is as unknown as before
+        self._outage.failed(error)
+        self._is_wanted = True  # what is due is as unknown as before
         self._sleep_until(self._clock.now() + _PAUSE)
 
     def _sleep_until(self, when: Micros) -> None:

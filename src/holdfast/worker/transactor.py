@@ -9,12 +9,8 @@ from functools import partial
 
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.clock import Micros
-from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outage import Outage
 from holdfast.core.ports import Database, Transacted, Transaction
-from holdfast.worker.alarm import loudness
-
-_FIRST_PAUSE_SECONDS = 0.05
-_LAST_PAUSE_SECONDS = 1.0
 
 _log = logging.getLogger("holdfast.worker")
 
@@ -29,12 +25,17 @@ class Transactor:
         self._told = told
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Transacted]] = set()
+        self._outage = Outage(
+            _log, "cannot carry out transactions; trying again", "carrying out transactions works again"
+        )
 
     def start(
         self, checkpoint: Checkpoint, location: str, transaction: Transaction, report: Report
     ) -> asyncio.Future[Transacted]:
         """Have a transaction carried out; `report` is called from a plain callback, unless the answer is cancelled."""
-        task = self._loop.create_task(self._insist(checkpoint, location, transaction))
+        # The store may have committed it, and the answer got lost; asked again, it says so.
+        transact = partial(self._database.transact, checkpoint, location, transaction)
+        task = self._loop.create_task(self._outage.retry(transact))
         self._tasks.add(task)
         # Runs are driven from plain callbacks, never from inside a task.
         task.add_done_callback(partial(self._answered, report))
@@ -47,23 +48,6 @@ class Transactor:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    async def _insist(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
-        """Ask until the store answers. It may have committed and the answer got lost; then it says so."""
-        pause, level = 0.0, logging.WARNING
-        while True:
-            try:
-                answer = await self._database.transact(checkpoint, location, transaction)
-            except StoreUnavailable as error:
-                if pause == 0.0:
-                    level = loudness(error)
-                    _log.log(level, "cannot write; trying again until it works: %s", error)
-                pause = min(_LAST_PAUSE_SECONDS, pause * 2 or _FIRST_PAUSE_SECONDS)
-                await asyncio.sleep(pause)
-            else:
-                if pause:
-                    _log.log(level, "writing works again")
-                return answer
 
     def _answered(self, report: Report, task: asyncio.Task[Transacted]) -> None:
         self._tasks.discard(task)

@@ -14,7 +14,8 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import Intent, Run
 from holdfast.core.states import RunState
 from holdfast.engine.ends import Ends
-from holdfast.stores.memory import MemoryStore, moves
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import transitions
 from holdfast.testing.patience import guarded
 
 DONE = Finish(state=RunState.SUCCEEDED, result="1")
@@ -78,7 +79,7 @@ async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingS
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(1)
-    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
     store._tell()  # the hint that another process would have given
     end = await guarded("the end is found", waiting)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
@@ -140,21 +141,27 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: Counting
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await begun.wait()
-    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
     ends._hear(Hint(ended=frozenset("a"), is_foreign=True))
     go_on.set()
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
 
 
-async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(ends: Ends, store: CountingStore) -> None:
+async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
+    ends: Ends, store: CountingStore, caplog: pytest.LogCaptureFixture
+) -> None:
     ends.poll_seconds = 0.001
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(3)
     store.trouble = None
-    moves.cancel(store._state, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
+    assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
+        "cannot look for results; trying again: gone",
+        "looking for results works again",
+    ]
 
 
 async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Ends, store: CountingStore) -> None:

@@ -18,7 +18,7 @@ from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, Store
 from holdfast.core.hint import Hint
 from holdfast.core.model import Event, Message
 from holdfast.stores.sqlite import SqliteStore, jobs
-from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.writer import Writer
 from holdfast.testing.contract.arrange import a_step, a_worker, an_id, an_intent, checkpoint_for, held, start
 from holdfast.testing.patience import until, wait_for
@@ -31,7 +31,7 @@ class Transactions:
         self.sizes: list[int] = []
         transact = writer._transact
 
-        def counting(jobs: list[jobs.Job[Desk]]) -> object:
+        def counting(jobs: list[jobs.Job[Transaction]]) -> object:
             self.sizes.append(len(jobs))
             return transact(jobs)
 
@@ -43,7 +43,7 @@ async def busy(store: SqliteStore) -> AsyncIterator[SqliteStore]:
     """While it lasts the writer is in a transaction; whatever is asked for gathers for the next one."""
     entered, released = threading.Event(), threading.Event()
 
-    def wait(_desk: Desk) -> None:
+    def wait(_transaction: Transaction) -> None:
         entered.set()
         wait_for("the writer is let go", released)
 
@@ -120,7 +120,7 @@ async def test_a_value_the_database_cannot_keep_fails_only_its_own_caller(store:
 
 
 async def test_a_bug_in_one_operation_leaves_the_writer_alive(store: SqliteStore) -> None:
-    def broken(_desk: Desk) -> None:
+    def broken(_transaction: Transaction) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

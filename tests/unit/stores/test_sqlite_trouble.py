@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite import files as files_module
-from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.testing.contract.arrange import an_id, an_intent, start
 from tests.plugin.environment import reachable_directory
 
@@ -122,18 +122,18 @@ def set_modes(mode: int, *paths: Path) -> None:
 
 
 async def test_a_full_disk_fails_only_what_does_not_fit_and_ends_when_there_is_space(store: SqliteStore) -> None:
-    def limit(desk: Desk, more: int) -> None:
-        pages = desk.connection.execute("pragma page_count").get
-        desk.connection.execute(f"pragma max_page_count = {pages + more}")
+    def limit(transaction: Transaction, more: int) -> None:
+        pages = transaction.connection.execute("pragma page_count").get
+        transaction.connection.execute(f"pragma max_page_count = {pages + more}")
 
-    await store._writer.run(lambda desk: limit(desk, 12))
+    await store._writer.run(lambda transaction: limit(transaction, 12))
     big, small = an_intent(1, payload='"' + "x" * 100_000 + '"'), an_intent(2)
 
     asked = [store.create([big]), store.create([small])]
     too_big, fitting = await asyncio.gather(*asked, return_exceptions=True)
     with pytest.raises(StoreUnavailable, match="the disk is full; nothing was written"):
         await store.create([big])
-    await store._writer.run(lambda desk: limit(desk, 10_000))
+    await store._writer.run(lambda transaction: limit(transaction, 10_000))
     await start(store, big)
 
     assert isinstance(too_big, StoreUnavailable)
@@ -144,7 +144,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit_and_ends_when_there_is_s
 
 
 async def test_a_lock_of_another_program_is_named_and_ends_with_it(store: SqliteStore, path: Path) -> None:
-    await store._writer.run(lambda desk: desk.connection.set_busy_timeout(20))
+    await store._writer.run(lambda transaction: transaction.connection.set_busy_timeout(20))
     shell = apsw.Connection(str(path))
     shell.execute("begin immediate")
 
@@ -171,7 +171,7 @@ async def test_a_file_that_disappears_is_not_written_to(store: SqliteStore, path
 
 
 async def test_a_damaged_database_is_an_error_and_no_end_of_the_store(store: SqliteStore) -> None:
-    def broken(_desk: Desk) -> None:
+    def broken(_transaction: Transaction) -> None:
         raise apsw.CorruptError("database disk image is malformed")
 
     with pytest.raises(StoreUnavailable, match="is damaged; restore a backup"):

@@ -14,8 +14,8 @@ import pytest
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Event, Wait, WaitKind
-from holdfast.stores.sqlite import SqliteStore, arrivals
-from holdfast.stores.sqlite.desk import Desk
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES, Wal
 from holdfast.testing.contract.arrange import an_id, an_intent, checkpoint_for, held
 
@@ -85,12 +85,12 @@ async def test_a_log_that_is_copied_back_is_written_over_from_its_beginning(tmp_
 
 async def quick(path: Path) -> SqliteStore:
     store = await opened(path)
-    store._writer._commit_seconds = 0.0
+    store._writer._routes.commit_seconds = 0.0
     return store
 
 
-def thread_of(desk: Desk) -> int:
-    desk.one("select 1")
+def thread_of(transaction: Transaction) -> int:
+    transaction.one("select 1")
     return threading.get_ident()
 
 
@@ -102,7 +102,7 @@ async def test_a_small_operation_is_done_by_its_caller_while_commits_are_quick(t
 
 async def test_a_small_operation_is_left_to_the_thread_when_commits_are_slow(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
-    store._writer._commit_seconds = 0.5
+    store._writer._routes.commit_seconds = 0.5
     assert await store._writer.run_small(thread_of) != threading.get_ident()
     await store.close()
 
@@ -132,7 +132,7 @@ async def test_an_event_reaches_few_if_no_more_wait_for_it(tmp_path: Path, waiti
         await store.checkpoint([checkpoint_for(lease, Suspend(), waits=(wait,))])
     event = Event(id="e", topic="topic", payload="1")
 
-    assert await store._writer.run(lambda desk: arrivals.reaches_few(desk, [event], 3)) is is_few
+    assert await store._writer.run(lambda transaction: not transaction.waits.has_more_than(event.topic, 3)) is is_few
     assert list(await store.emit([event])) == [waiting]
     await store.close()
 
@@ -195,7 +195,7 @@ async def test_a_small_operation_never_waits_for_a_stranger_who_writes(tmp_path:
 async def test_a_refusal_of_a_small_operation_reaches_its_caller_and_writes_nothing(tmp_path: Path) -> None:
     store = await quick(tmp_path / "a.db")
     await store.create([an_intent(1, key="k")])
-    store._writer._commit_seconds = 0.0
+    store._writer._routes.commit_seconds = 0.0
     with pytest.raises(KeyConflict):
         await store.create([an_intent(2, key="k", payload='{"other":1}')])
     assert await store.get(an_id(2)) is None
@@ -206,10 +206,10 @@ async def test_a_small_operation_that_breaks_is_tried_again_by_the_thread(tmp_pa
     store = await quick(tmp_path / "a.db")
     seen: list[int] = []
 
-    def breaks_here(desk: Desk) -> str:
+    def breaks_here(transaction: Transaction) -> str:
         seen.append(threading.get_ident())
         if len(seen) == 1:
-            desk.one("select no_such_column from run")
+            transaction.one("select no_such_column from run")
         return "done"
 
     assert await store._writer.run_small(breaks_here) == "done"

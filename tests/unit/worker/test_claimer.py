@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Claimed, ClaimRequest
-from holdfast.core.clock import SECOND
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.ids import new_id
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.contract.arrange import TYPE, an_intent
+from holdfast.testing.contract.arrange import TYPE, an_id, an_intent
 from holdfast.testing.contract.clock import SettableClock
 from holdfast.worker import claimer as module
 from holdfast.worker.claimer import Claimer
@@ -32,14 +36,25 @@ class Room:
         pass
 
 
+MILLISECOND: Micros = SECOND // 1_000
+
+
 class Asked(MemoryStore):
-    """A store that counts claims."""
+    """A store that counts claims. It may withhold something that is ready, or have a rival who is always quicker."""
 
     claims = 0
+    is_withholding = False
+    has_rival = False
+    trouble: Exception | None = None
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         self.claims += 1
-        return await super().claim(request)
+        if self.trouble is not None:
+            raise self.trouble
+        if self.has_rival:
+            await super().claim(replace(request, id=new_id(), worker="rival", limit=1_000))
+        claimed = await super().claim(request)
+        return replace(claimed, next_ready_at=claimed.now) if self.is_withholding else claimed
 
 
 @pytest.fixture
@@ -52,9 +67,13 @@ def store(clock: SettableClock) -> Asked:
     return Asked(clock=clock)
 
 
+@pytest.fixture
+def taken() -> list[Claimed]:
+    return []
+
+
 @pytest_asyncio.fixture
-async def claimer(store: Asked, clock: SettableClock) -> Claimer:
-    taken: list[Claimed] = []
+async def claimer(store: Asked, clock: SettableClock, taken: list[Claimed]) -> Claimer:
     return Claimer(
         store,
         Room(clock),
@@ -70,6 +89,13 @@ async def settled(claimer: Claimer) -> None:
     while claimer.is_asking:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
+
+
+async def let_pass(length: Micros, claimer: Claimer, clock: SettableClock) -> None:
+    """Let time pass, a millisecond at a time."""
+    for _ in range(length // MILLISECOND):
+        clock.advance(MILLISECOND)
+        await settled(claimer)
 
 
 async def test_after_a_claim_in_vain_the_news_of_others_wait_a_moment(
@@ -118,3 +144,84 @@ async def test_own_news_never_wait(claimer: Claimer, store: Asked) -> None:
         claimer.wake()
         await settled(claimer)
     assert store.claims == 5
+
+
+async def test_a_run_is_claimed_at_the_instant_at_which_it_becomes_ready(
+    claimer: Claimer, store: Asked, clock: SettableClock, taken: list[Claimed]
+) -> None:
+    began = clock.now()
+    delays = [3 * MILLISECOND, 4 * MILLISECOND, 18 * MILLISECOND, 40 * MILLISECOND]
+    await store.create([an_intent(number, delay=delay) for number, delay in enumerate(delays)])
+    claimer.wake()
+    await settled(claimer)
+
+    await let_pass(50 * MILLISECOND, claimer, clock)
+
+    claimed_at = {lease.run.id: claimed.now - began for claimed in taken for lease in claimed.leases}
+    assert claimed_at == {an_id(number): delay for number, delay in enumerate(delays)}
+    assert store.claims == 1 + len(delays)
+
+
+async def test_what_is_ready_and_was_not_given_is_asked_for_again_but_not_at_once(
+    claimer: Claimer, store: Asked, clock: SettableClock
+) -> None:
+    store.is_withholding = True
+    claimer.wake()
+    await settled(claimer)
+
+    await let_pass(100 * MILLISECOND, claimer, clock)
+
+    assert store.claims == 1 + 100 * MILLISECOND // module._AGAIN_PAUSE
+
+
+async def test_a_worker_that_another_is_quicker_than_is_not_awake_for_every_timer(
+    claimer: Claimer, store: Asked, clock: SettableClock
+) -> None:
+    await store.create([an_intent(number, delay=number * MILLISECOND) for number in range(1, 101)])
+    claimer.wake()
+    await settled(claimer)
+    store.has_rival = True
+
+    await let_pass(100 * MILLISECOND, claimer, clock)
+
+    assert store.claims == 2 + 99 * MILLISECOND // module._AGAIN_PAUSE
+
+
+async def test_a_worker_that_another_was_quicker_than_once_is_in_time_for_what_comes_later(
+    claimer: Claimer, store: Asked, clock: SettableClock, taken: list[Claimed]
+) -> None:
+    later = 2 * module._AGAIN_PAUSE
+    await store.create([an_intent(1, delay=MILLISECOND), an_intent(2, delay=later)])
+    claimer.wake()
+    await settled(claimer)
+    store.has_rival = True
+    await let_pass(MILLISECOND, claimer, clock)
+    store.has_rival = False
+
+    await let_pass(later - MILLISECOND, claimer, clock)
+
+    assert [lease.run.id for claimed in taken for lease in claimed.leases] == [an_id(2)]
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
+async def test_a_claim_that_fails_is_made_again_after_a_pause_and_told_once(
+    claimer: Claimer, store: Asked, clock: SettableClock, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.trouble = trouble
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        for _ in range(5):
+            for _ in range(3):
+                claimer.wake()
+                await settled(claimer)
+            clock.advance(module._OUTAGE_PAUSE)
+            await settled(claimer)
+        asked = store.claims
+        store.trouble = None
+        clock.advance(module._OUTAGE_PAUSE)
+        await settled(claimer)
+
+    assert asked == 6
+    assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
+        f"cannot claim; trying again: {trouble}",
+        "claiming works again",
+    ]

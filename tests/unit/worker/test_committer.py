@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import repeat
 
 import pytest
 
@@ -283,7 +284,7 @@ async def test_a_run_that_waits_for_its_own_answer_is_not_idle() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the committer try again at once: it waits in real time."""
-    monkeypatch.setattr("holdfast.worker.committer._FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.committer.pauses", lambda: repeat(0.0))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -302,8 +303,35 @@ async def test_an_outage_is_told_once_however_many_are_in_flight(caplog: pytest.
 
     assert rig.store.batches == [["a"], ["b"], ["a"], ["b"]]
     assert rig.written() == ["a", "b"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "cannot write; trying again until it works: away",
+    assert told(caplog) == ["cannot write; trying again: away", "writing works again"]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, without durations."""
+    return [record.getMessage().partition(" after ")[0] for record in caplog.records]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_outage_that_ends_with_a_refusal_does_not_silence_the_next_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast.worker")
+    rig = Rig(flushes=1)
+    rig.is_alone = True
+    await rig.add("a")
+    await rig.store.answer(0, StoreUnavailable("away"))
+    await rig.store.called(2)
+    await rig.store.answer(1, ValueError("too large"))
+
+    await rig.add("b")
+    await rig.store.answer(2, StoreUnavailable("away again"))
+    await rig.store.called(4)
+    await rig.store.answer(3)
+
+    assert told(caplog) == [
+        "cannot write; trying again: away",
+        "writing works again",
+        "cannot write; trying again: away again",
         "writing works again",
     ]
 

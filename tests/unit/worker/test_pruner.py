@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 from collections.abc import AsyncIterator
 
@@ -106,6 +107,27 @@ async def test_a_pruning_that_fails_is_tried_again_later(
     await pass_time(clock, pruner)
 
     assert store.bites == 2
+
+
+@pytest.mark.parametrize("trouble", [StoreUnavailable("gone"), RuntimeError("broken")])
+async def test_a_pruning_that_fails_for_long_is_told_once(
+    store: CountingStore,
+    clock: VirtualClock,
+    pruner: Pruner,
+    trouble: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store.trouble = trouble
+    for _ in range(5):
+        await pass_time(clock, pruner)
+    store.trouble = None
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        await pass_time(clock, pruner)
+
+    assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
+        f"cannot prune; trying again: {trouble}",
+        "pruning works again",
+    ]
 
 
 async def test_it_stops_in_the_middle_of_a_pruning(store: CountingStore, clock: VirtualClock, pruner: Pruner) -> None:

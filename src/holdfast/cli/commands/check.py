@@ -75,8 +75,9 @@ def command(
     what the code requests instead, and the line to paste if the change is wanted. -v adds history and code side by
     side.
 
-    The exit code is 1 if the code does not fit a run, fails or does what only a step may, and if it cannot be decided
-    because a workflow with strict=False does something new first. Runs of types that the application does not have
+    The exit code is 1 if the code does not fit a run, fails or does what only a step may. It is also 1 if that cannot
+    be decided, because the code asks for what is recorded in another order (as one that begins to gather steps does),
+    or because a workflow with strict=False does something new first. Runs of types that the application does not have
     are listed apart.
     """
     name, directory = named_application(target, out.settings)

@@ -1,79 +1,49 @@
-"""Claims: which runs a worker gets, by priority, ready time and id."""
+"""Claims: which runs a worker gets, found by looking at all there are."""
 
 from __future__ import annotations
 
-from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Claimed, ClaimRequest, LeaseRequest
+from holdfast.core import rules
+from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.clock import Micros
-from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Lease, TypeRule
-from holdfast.stores.memory import limits
-from holdfast.stores.memory.state import Record, State
+from holdfast.core.model import Run, TypeRule
+from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import claims, limits
 
 
-def claim(state: State, request: ClaimRequest, now: Micros) -> Claimed:
+def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
     """Give a worker the runs that are due, as many as it asks for."""
-    if request.is_repeat and (won := _won_before(state, request)):
-        return Claimed(leases=tuple(_lease_of(r) for r in won), next_ready_at=now, now=now)
-    chosen, has_more = choose(state, request, now)
-    leases = tuple(lease(state, record, request, now) for record in chosen)
-    others = [r.run.ready_at for r in _queued(state, request) if r.run.worker != request.worker]
+    if request.is_repeat and (won := _won_before(unit.state, request)):
+        return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
+    chosen, has_more = choose(unit, request, now)
+    leases = tuple(claims.lease(unit, run, request, now) for run in chosen)
+    others = [run.ready_at for run in _queued(unit.state, request) if run.worker != request.worker]
     next_ready_at = min((at for at in others if at is not None), default=None)
     return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
 
 
-def _won_before(state: State, request: ClaimRequest) -> list[Record]:
-    """What this very claim has won already, as its answer got lost."""
-    asked = [record for record in state.records.values() if record.run.type in request.types]
-    return [r for r in asked if r.run.claim_id == request.id and r.run.worker == request.worker]
-
-
-def _queued(state: State, request: ClaimRequest) -> list[Record]:
-    """Runs of types that are not switched off, which may be claimed now or at some other time."""
-    rules = [state.types.get(type) or TypeRule(name=type) for type in request.types]
-    types = {rule.name for rule in rules if rule.is_enabled}
-    return [r for r in state.records.values() if r.run.ready_at is not None and r.run.type in types]
-
-
-def lease(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
-    """Give a run to a worker, with all it needs to continue it."""
-    hold(state, record, by, now)
-    return _lease_of(record)
-
-
-def hold(state: State, record: Record, by: ClaimRequest | LeaseRequest, now: Micros) -> None:
-    """Have a worker hold a run."""
-    before = record.run
-    record.run = rules.claimed(before, by, now)
-    state.note(record, audit.of_claim(before, record.run, now))
-
-
-def choose(state: State, request: ClaimRequest, now: Micros) -> tuple[list[Record], bool]:
-    """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
+def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
+    """The runs that a worker gets; those beyond a limit are parked.
 
     And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
     """
-    chosen: list[Record] = []
-    parked = 0
-    may_suspect = request.may_suspect
-    due = [r for r in _queued(state, request) if rules.is_due(r.run, now)]
-    for record in sorted(due, key=claim_order):
-        if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
-            break
-        is_suspect = rules.is_suspect(record.run)
-        if is_suspect and not may_suspect:
-            continue
-        if limits.admit(state, record, now):
-            may_suspect = may_suspect and not is_suspect
-            chosen.append(record)
-        else:
-            parked += 1
-    return chosen, parked == PARKED_AT_ONCE or bool(state.news.ready)
+    let_go = unit.limits.let_go
+    due = [run for run in _queued(unit.state, request) if rules.is_due(run, now)]
+    # Those ahead of a run may have changed it: they may have handed their slots on.
+    admit = lambda run: limits.admit(unit, unit.state.records[run.id].run, now)  # noqa: E731
+    chosen, is_stopped = claims.choose(claims.queue_of(due), request, admit)
+    return chosen, is_stopped or unit.limits.let_go > let_go
 
 
-def claim_order(record: Record) -> tuple[int, Micros, str]:
-    return record.run.priority, record.run.ready_at or 0, record.run.id
+def _won_before(state: State, request: ClaimRequest) -> list[Run]:
+    """What this very claim has won already, as its answer got lost."""
+    asked = [record.run for record in state.records.values() if record.run.type in request.types]
+    return [run for run in asked if run.claim_id == request.id and run.worker == request.worker]
 
 
-def _lease_of(record: Record) -> Lease:
-    return Lease(run=record.run, entries=record.history(), arrivals=tuple(record.inbox.values()))
+def _queued(state: State, request: ClaimRequest) -> list[Run]:
+    """Runs of types that are not switched off, which may be claimed now or at some other time."""
+    rules_of = [state.types.get(type) or TypeRule(name=type) for type in request.types]
+    types = {rule.name for rule in rules_of if rule.is_enabled}
+    runs = (record.run for record in state.records.values())
+    return [run for run in runs if run.ready_at is not None and run.type in types]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
-from holdfast.core import limits, rules
+from holdfast.core import limits, rules, transfer
 from holdfast.core.clock import Micros
-from holdfast.core.model import AuditFact, Backlog, Entry, Run, Topic, WorkerInfo
-from holdfast.core.ports import Details, Query, SlotUse
+from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, Topic, WorkerInfo
+from holdfast.core.ports import Details, Due, LetterQuery, Query, ScheduleQuery, SlotUse
 from holdfast.core.states import RunState
-from holdfast.stores.memory.state import State
+from holdfast.core.topics import covers
+from holdfast.core.transfer import Dump, KeptEvent
+from holdfast.stores.memory.state import Published, Record, State
 
 
 def get(state: State, run_id: str) -> Details | None:
@@ -96,3 +98,67 @@ def orphans(state: State, limit: int) -> list[str]:
     """Live runs that nothing would ever wake."""
     lost = (r.run.id for r in state.records.values() if rules.is_orphan(r.run, has_waits=bool(r.waits)))
     return list(islice(lost, limit))
+
+
+def dead_letters(state: State, query: LetterQuery) -> list[DeadLetter]:
+    chosen = (
+        letter
+        for letter in state.letters.values()
+        if letter.number > query.after
+        and (query.topic is None or (letter.topic is not None and covers(query.topic, letter.topic)))
+    )
+    return list(chosen)[: query.limit]
+
+
+def schedules(state: State, query: ScheduleQuery) -> list[Schedule]:
+    matching = [schedule for schedule in state.schedules.values() if query.admits(schedule)]
+    return sorted(matching, key=lambda schedule: schedule.name)[: query.limit]
+
+
+def due_schedules(state: State, limit: int, after: tuple[Micros, str], now: Micros) -> Due:
+    """The first schedules that are due, and when the next one is that is not."""
+    slots = ((schedule.next_at, name) for name, schedule in state.schedules.items())
+    planned = sorted((at, name) for at, name in slots if at is not None)
+    names = [name for at, name in planned if at <= now and (at, name) > after]
+    upcoming = (at for at, _ in planned if at > now)
+    due = tuple(state.schedules[name] for name in names[:limit])
+    return Due(schedules=due, next_at=next(upcoming, None), now=now)
+
+
+def dump(state: State, run_ids: Sequence[str]) -> list[Dump]:
+    """Those of the runs that are at rest, with all that belongs to them."""
+    known = [state.records[run_id] for run_id in run_ids if run_id in state.records]
+    return [_dump_one(record) for record in known if transfer.is_at_rest(record.run)]
+
+
+def _dump_one(record: Record) -> Dump:
+    return Dump(
+        run=record.run,
+        entries=record.history(),
+        inbox=tuple(record.inbox[number] for number in sorted(record.inbox)),
+        waits=record.waits,
+        values=dict(record.values),
+        receipts=dict(record.receipts),
+        replies=dict(record.replies),
+        audit=tuple(record.audit),
+    )
+
+
+def kept_events(state: State, after: int, limit: int) -> list[KeptEvent]:
+    """The events that somebody may still get, beyond a number."""
+    kept = [one for one in chain.from_iterable(state.events.values()) if one.state in ("open", "pending")]
+    later = sorted((one for one in kept if one.number > after), key=lambda one: one.number)
+    return [_kept(one) for one in later[:limit]]
+
+
+def _kept(published: Published) -> KeptEvent:
+    event = published.event
+    return KeptEvent(
+        number=published.number,
+        topic=event.topic,
+        id=event.id,
+        payload=event.payload,
+        at=published.at,
+        reached=published.reached,
+        is_queued=published.state == "pending",
+    )

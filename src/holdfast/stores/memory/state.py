@@ -72,10 +72,6 @@ class Record:
     def empty_inbox(self) -> None:
         self.inbox.clear()
 
-    def satisfies(self, wait: Wait) -> bool:
-        """Whether what a wait waits for is there already. A wait takes one event; the next one fetches the next."""
-        return any(rules.accepts(wait, arrival) for arrival in self.inbox.values())
-
     def has_end_of(self, child_id: str) -> bool:
         """Whether the end of a child waits in the inbox."""
         return any(arrival.kind is WaitKind.CHILD and arrival.name == child_id for arrival in self.inbox.values())
@@ -139,8 +135,6 @@ class State:
     schedules: dict[str, Schedule] = field(default_factory=dict)
     workers: dict[str, WorkerInfo] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
-    closing: list[str] = field(default_factory=list)
-    """While a run is being closed: who is cancelled with it, and with them."""
     news: News = field(default_factory=News)
 
     def siblings(self, parent_id: str) -> Sequence[str]:

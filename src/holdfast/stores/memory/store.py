@@ -10,8 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
@@ -50,21 +53,21 @@ from holdfast.core.ports import (
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
-from holdfast.stores.memory import (
+from holdfast.stores.memory import claims, reads
+from holdfast.stores.memory.state import State
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import (
     arrivals,
-    claims,
     controls,
+    dead_letters,
     leases,
-    letters,
     pruning,
-    reads,
     schedules,
     starts,
     transfers,
     types,
 )
-from holdfast.stores.memory.checkpoints import write as write_checkpoints
-from holdfast.stores.memory.state import State
+from holdfast.stores.operations.checkpoints import write as write_checkpoints
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -95,6 +98,7 @@ class MemoryStore:
         self._clock: Clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._state = State()
+        self._unit = StateUnit(self._state)
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]] = []
 
     # Lifetime
@@ -120,31 +124,31 @@ class MemoryStore:
 
     @_atomic
     def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
-        return starts.create(self._state, intents, lease, self._clock.now())
+        return starts.create(self._unit, intents, lease, self._clock.now())
 
     @_atomic
     def claim(self, request: ClaimRequest) -> Claimed:
-        return claims.claim(self._state, request, self._clock.now())
+        return claims.claim(self._unit, request, self._clock.now())
 
     @_atomic
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> Verdicts:
-        return write_checkpoints(self._state, checkpoints, self._clock.now())
+        return write_checkpoints(self._unit, checkpoints, self._clock.now())
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         with self._lock:
-            return leases.renew(self._state, worker, holdings, lease, self._clock.now())
+            return leases.renew(self._unit, worker, holdings, lease, self._clock.now())
 
     @_atomic
     def retire(self, worker_id: str) -> None:
-        leases.retire(self._state, worker_id)
+        self._unit.workers.remove(worker_id)
 
     @_atomic
     def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
-        return arrivals.send(self._state, messages, self._clock.now())
+        return arrivals.send(self._unit, messages, self._clock.now())
 
     @_atomic
     def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        return arrivals.emit(self._state, events, self._clock.now())
+        return arrivals.emit(self._unit, events, self._clock.now())
 
     @_atomic
     def put_topics(self, topics: Sequence[Topic]) -> None:
@@ -152,55 +156,61 @@ class MemoryStore:
 
     @_atomic
     def change_types(self, changes: Sequence[TypeChange]) -> None:
-        types.change(self._state, changes, self._clock.now())
+        types.change(self._unit, changes, self._clock.now())
 
     @_atomic
     def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
-        types.offer(self._state, worker, offers, self._clock.now())
+        types.offer(self._unit, worker, offers, self._clock.now())
 
     @_atomic
     def replay_letters(self, numbers: Sequence[int]) -> int:
-        return letters.replay(self._state, numbers, self._clock.now())
+        return dead_letters.replay(self._unit, numbers, self._clock.now())
 
     @_atomic
     def purge_letters(self, numbers: Sequence[int]) -> int:
-        return letters.purge(self._state, numbers)
+        return dead_letters.purge(self._unit, numbers)
 
     @_atomic
     def restore(self, restoration: Restoration) -> Restored:
-        return transfers.restore(self._state, restoration, self._clock.now())
+        return transfers.restore(self._unit, restoration, self._clock.now())
 
     @_atomic
     def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
-        return schedules.restore(self._state, wanted)
+        return schedules.restore(self._unit, wanted)
 
     @_atomic
     def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
-        return schedules.put(self._state, wanted, self._clock.now())
+        return schedules.put(self._unit, wanted, self._clock.now())
 
     @_atomic
     def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
-        return schedules.pause(self._state, names, self._clock.now(), is_paused=is_paused)
+        return schedules.pause(self._unit, names, self._clock.now(), is_paused=is_paused)
 
     @_atomic
     def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
-        return schedules.remove(self._state, names)
+        return schedules.remove(self._unit, names)
 
     @_atomic
     def trigger_schedule(self, name: str, run_id: str) -> bool:
-        return schedules.trigger(self._state, name, run_id, self._clock.now())
+        return schedules.trigger(self._unit, name, run_id, self._clock.now())
 
     @_atomic
     def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
-        return schedules.fire(self._state, firings, self._clock.now())
+        return schedules.fire(self._unit, firings, self._clock.now())
 
     @_atomic
     def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
-        return pruning.prune(self._state, limit, self._clock.now(), retention=retention, is_dry_run=is_dry_run)
+        now = self._clock.now()
+        if not is_dry_run:
+            return pruning.prune(self._unit, limit, retention, now)
+        copy = StateUnit(deepcopy(self._state))
+        pruned = pruning.prune_events(copy, limit, now)
+        runs, _ = pruning.purge(copy, max(1, len(copy.state.records)), retention, now)  # all of them are counted
+        return replace(pruned, runs=runs)
 
     @_atomic
     def control(self, run_id: str, request: Control) -> bool | None:
-        return controls.control(self._state, run_id, request, self._clock.now())
+        return controls.control(self._unit, run_id, request, self._clock.now())
 
     # Reading
 
@@ -230,7 +240,7 @@ class MemoryStore:
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         with self._lock:
-            return leases.look(self._state, holdings, self._clock.now())
+            return leases.look(self._unit, holdings, self._clock.now())
 
     async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
         with self._lock:
@@ -250,15 +260,15 @@ class MemoryStore:
 
     async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
         with self._lock:
-            return letters.list_letters(self._state, query)
+            return reads.dead_letters(self._state, query)
 
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
         with self._lock:
-            return transfers.dump(self._state, run_ids)
+            return reads.dump(self._state, run_ids)
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
         with self._lock:
-            return transfers.kept_events(self._state, after, limit)
+            return reads.kept_events(self._state, after, limit)
 
     async def last_event(self) -> int:
         with self._lock:
@@ -266,11 +276,11 @@ class MemoryStore:
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
         with self._lock:
-            return schedules.list_schedules(self._state, query)
+            return reads.schedules(self._state, query)
 
     async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
         with self._lock:
-            return schedules.due(self._state, limit, after, self._clock.now())
+            return reads.due_schedules(self._state, limit, after, self._clock.now())
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         with self._lock:

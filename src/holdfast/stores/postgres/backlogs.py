@@ -8,29 +8,29 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Backlog
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.statements import RANK, qualified
 
-# Runs nobody holds stand in lanes, one for each type and priority, which are hopped through as claims do.
-_BACKLOG = """
-    with recursive lanes (type, priority) as (
+# Runs nobody holds stand in lanes, one for each type, priority and rank, which are hopped through as claims do.
+_BACKLOG = f"""
+    with recursive lanes (type, priority, rank) as (
         (
-            select first.type, first.priority
-            from {schema}.runs as first
+            select first.type, first.priority, {RANK} as rank
+            from {{schema}}.runs as first
             where first.worker is null
               and first.ready_at is not null
-            order by first.type, first.priority
+            order by first.type, first.priority, {RANK}
             limit 1
         )
         union all
-        select next.type, next.priority
+        select next.type, next.priority, next.rank
         from lanes
         cross join lateral (
-            select run.type, run.priority
-            from {schema}.runs as run
-            where (run.type, run.priority) > (lanes.type, lanes.priority)
+            select run.type, run.priority, {RANK} as rank
+            from {{schema}}.runs as run
+            where (run.type, run.priority, {RANK}) > (lanes.type, lanes.priority, lanes.rank)
               and run.worker is null
               and run.ready_at is not null
-            order by run.type, run.priority
+            order by run.type, run.priority, {RANK}
             limit 1
         ) as next
     ),
@@ -39,25 +39,26 @@ _BACKLOG = """
         from lanes
         cross join lateral (
             select count(*), min(run.ready_at) as since
-            from {schema}.runs as run
+            from {{schema}}.runs as run
             where run.type = lanes.type
               and run.priority = lanes.priority
+              and {RANK} = lanes.rank
               and run.worker is null
-              and run.ready_at <= (select {schema}.instant({schema}.time_v1(%(at)s)))
+              and run.ready_at <= (select {{schema}}.instant({{schema}}.time_v1(%(at)s)))
         ) as lane
         union all
         select run.type, count(*), min(run.ready_at)
-        from {schema}.runs as run
+        from {{schema}}.runs as run
         where run.worker is not null
-          and run.ready_at <= (select {schema}.instant({schema}.time_v1(%(at)s)))
+          and run.ready_at <= (select {{schema}}.instant({{schema}}.time_v1(%(at)s)))
         group by run.type
     )
-    select type, sum(count)::bigint, {schema}.micros(min(since))
+    select type, sum(count)::bigint, {{schema}}.micros(min(since))
     from due
     where count > 0
     group by type
     order by type
-"""  # runs_queue, runs_held
+"""  # noqa: S608 - an expression of ours; runs_queue, runs_held
 
 _HELD = """
     select worker, count(*)

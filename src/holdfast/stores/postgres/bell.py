@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from holdfast.core.hint import Hint, News
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.line import PING_SECONDS, Line
-from holdfast.stores.postgres.outage import Outage
 
 STOP_SECONDS = 2.0
 
@@ -32,9 +32,11 @@ class Bell:
     after something happened here, then less and less.
     """
 
-    def __init__(self, address: Address, *, outage: Outage | None = None, ping_seconds: float = PING_SECONDS) -> None:
+    def __init__(
+        self, address: Address, *, connector: Connector | None = None, ping_seconds: float = PING_SECONDS
+    ) -> None:
         self._address = address
-        self._outage = outage or Outage(address)
+        self._connector = connector or Connector(address)
         self._ping_seconds = ping_seconds
         self._changing = threading.Lock()
         self._circles: dict[asyncio.AbstractEventLoop, _Circle] = {}
@@ -46,7 +48,7 @@ class Bell:
     def start(self) -> None:
         """Begin to hear and to tell other processes. Who listens may have begun before."""
         if self._address.has_hints and self._line is None:
-            self._line = Line(self._outage, self.tell, self._requested, ping_seconds=self._ping_seconds)
+            self._line = Line(self._connector, self.tell, self._requested, ping_seconds=self._ping_seconds)
             self._attend()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:

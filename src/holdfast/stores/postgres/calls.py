@@ -13,12 +13,9 @@ class Calls:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         self.create = f"select {schema}.create_v1(%s, %s, %s)".encode()
-        self.claim = (
-            f"select {schema}.claim_v1(%s, %s, array(select json_array_elements_text(%s)), %s, %s, %s, %s, %s, %s)"
-        ).encode()
+        self.claim = (f"select {schema}.claim_v1(%s, %s, %s::text[], %s, %s, %s, %s, %s, %s, %s, %s)").encode()
         self.leased = (
-            f"select {schema}.leased_v1("
-            "array(select json_array_elements_text(%s)), array(select json_array_elements_text(%s)), %s)"
+            f"select {schema}.leased_v1(array(select json_array_elements_text(%s)), %s::text[], %s)"
         ).encode()
         self.due_ids = f"select {schema}.due_ids_v1(%s, %s, %s)".encode()
         self.lease = f"select {schema}.lease_v1(%s)".encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -19,10 +20,11 @@ from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Renew, Suspend, T
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
-from holdfast.stores.memory import checkpoints as model
+from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Wishes
 from holdfast.stores.postgres.working import WorkingSet
@@ -147,13 +149,7 @@ class _Answer(msgspec.Struct):
     verdicts: list[_Said] | None = None
 
 
-class _RawAnswer(msgspec.Struct):
-    now: Micros
-    verdicts: list[msgspec.Raw]
-
-
 _decode_answer = msgspec.json.Decoder(_Answer).decode
-_decode_raw = msgspec.json.Decoder(_RawAnswer).decode
 _decode_said = msgspec.json.Decoder(_Said).decode
 
 
@@ -161,13 +157,13 @@ def _decode(text: str) -> _Answer:
     try:
         return _decode_answer(text)
     except unreadable.FAILURES:
-        raw = _decode_raw(text)
-        return _Answer(raw.now, list(map(_said, raw.verdicts)))
+        parts = members(text)
+        return _Answer(int(parts["now"]), list(map(_said, items(parts["verdicts"]))))
 
 
-def _said(raw: msgspec.Raw) -> _Said:
+def _said(text: str) -> _Said:
     try:
-        return _decode_said(raw)
+        return _decode_said(text)
     except unreadable.FAILURES:
         return _Said("lost")  # its inbox cannot be read: whoever claims it next blocks it
 
@@ -194,13 +190,16 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     return Plain(checkpoint, run, rules.advanced(run, checkpoint, now), waits)
 
 
+_kind_of = attrgetter("kind")
+
+
 def _reaches_others(checkpoint: Checkpoint) -> bool:
     """Whether others than the run itself have to be looked at, or a part of its history or audit."""
     if checkpoint.children or checkpoint.messages or checkpoint.events or checkpoint.cancels:
         return True
     if checkpoint.replies or checkpoint.pruned or checkpoint.beat:
         return True
-    return any(wait.kind is WaitKind.EVENT for wait in checkpoint.waits or ())
+    return WaitKind.EVENT in map(_kind_of, checkpoint.waits or ())  # of a parent, perhaps thousands
 
 
 def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
@@ -264,7 +263,7 @@ class Writing:
                 known = record.recorded(settling)
                 if known is not None and known.is_settled:
                     raise Settled(known)
-            told = model.write(working, batch, now)
+            told = model.write(working.unit, batch, now)
             records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]
             return told

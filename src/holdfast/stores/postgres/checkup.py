@@ -10,7 +10,7 @@ from psycopg import errors
 
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Finding
-from holdfast.stores.limits import finding_of
+from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
 from holdfast.stores.postgres.statements import qualified
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -11,16 +11,18 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest, Created, CreatedRun, LeaseRequest
+from holdfast.core.claim_order import Place, place_of, rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Intent, Lease
-from holdfast.stores.memory import claims as model_claims
-from holdfast.stores.memory import starts as model
-from holdfast.stores.memory.state import Record
+from holdfast.core.model import Intent, Lease, Run
+from holdfast.stores.operations import limits
+from holdfast.stores.operations import starts as model
+from holdfast.stores.operations.claims import Queue, choose, hold, queue_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
 from holdfast.stores.postgres.working import WorkingSet
@@ -55,12 +57,6 @@ class Found(msgspec.Struct):
         return Claimed(leases=self.leases, next_ready_at=self.next_ready_at, now=self.now)
 
 
-class _RawFound(msgspec.Struct):
-    now: Micros
-    has_requests: bool
-    leases: tuple[msgspec.Raw, ...]
-
-
 class _Leased(msgspec.Struct):
     next_ready_at: Micros | None
     leases: tuple[Lease, ...]
@@ -72,7 +68,6 @@ class _Made(msgspec.Struct):
 
 
 _decode_found = msgspec.json.Decoder(Found).decode
-_decode_raw = msgspec.json.Decoder(_RawFound).decode
 _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
@@ -83,15 +78,11 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]
     try:
         return _decode_found(text)
     except (msgspec.MsgspecError, RecursionError):
-        raw = _decode_raw(text)
+        parts = members(text)
     # One of the runs cannot be read. It is blocked, and the others are not kept from anybody.
-    leases = yield from unreadable.read_leases(calls, request.worker, raw.leases, at)
-    return Found(
-        now=raw.now,
-        has_requests=raw.has_requests,
-        next_ready_at=raw.now,
-        leases=tuple(leases),
-    )
+    leases = yield from unreadable.read_leases(calls, request.worker, items(parts["leases"]), at)
+    now = int(parts["now"])
+    return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
 
 def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
@@ -114,27 +105,30 @@ def _claim_limited(
 ) -> Talk[Claimed]:
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
-    wishes = Wishes(types=set(request.types), due={limited, Due(found.others, request.limit, suspects)})
+    types = found.limited + found.others
+    wishes = Wishes(types=set(types), due={limited, Due(found.others, request.limit, suspects)})
     for type in found.rated:
         wishes.serve(type, WAITING)
-    enabled: list[str] = []
 
     def operation(working: WorkingSet, now: Micros) -> Claimed:
-        rules_of = ((type, working.types.get(type)) for type in request.types)
-        enabled[:] = [type for type, rule in rules_of if rule is None or rule.is_enabled]
-        last = None if more in wishes.due else _last_in_sight(working, limited, now)
-        chosen, has_more = model_claims.choose(working, request, now)
-        is_short = len(chosen) < request.limit
-        if last is not None and (is_short or _is_passed(last, chosen, now)):
-            raise Unknown("due", more)
-        for record in chosen:
-            model_claims.hold(working, record, request, now)
-        leases = tuple(Lease(run=record.run) for record in chosen)
+        unit = working.unit
+
+        def admit(run: Run) -> Run | None:
+            # Runs ahead of this one may have changed it: they may have handed their slots on.
+            return limits.admit(unit, working.records[run.id].run, now)
+
+        known = [rule for rule in map(working.types.get, types) if rule is not None]
+        enabled = {*types} - {rule.name for rule in known if not rule.is_enabled}
+        due = [r.run for r in working.records.values() if r.run.type in enabled and rules.is_due(r.run, now)]
+        queue = queue_of(due) if more in wishes.due else _queue_in_sight(due, limited, more)
+        chosen, is_stopped = choose(queue, request, admit)
+        leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
+        has_more = is_stopped or unit.limits.let_go > 0
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
 
     def read(claimed: Claimed) -> Talk[Claimed]:
         ids = [lease.run.id for lease in claimed.leases]
-        text = yield calls.leased, (encode(ids).decode(), encode(enabled).decode(), request.worker)
+        text = yield calls.leased, (encode(ids).decode(), _array(request.types), request.worker)
         leased = _decode_leased(text)
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
@@ -143,29 +137,53 @@ def _claim_limited(
     return claimed
 
 
-def _last_in_sight(working: WorkingSet, wanted: Due, now: Micros) -> Record | None:
-    """The last of those that were loaded to be claimed, if there may be others behind it."""
-    due = [record for record in working.records.values() if rules.is_due(record.run, now)]
-    candidates = [r for r in due if r.run.type in wanted.types and not rules.is_suspect(r.run)]
-    return max(candidates, key=model_claims.claim_order) if len(candidates) >= max(1, wanted.count) else None
+def _queue_in_sight(due: Sequence[Run], wanted: Due, more: Due) -> Queue:
+    """The due runs as the queue they form. A claim that gets behind what was loaded of a rank wants `more`."""
+    places: dict[int, list[Place]] = {}
+    for run in due:
+        if run.type in wanted.types and not rules.is_suspect(run):
+            places.setdefault(rank_of(run), []).append(place_of(run))
+    count = max(1, wanted.count)
+    ends = {rank: sorted(known)[count - 1] for rank, known in places.items() if len(known) >= count}
+    return [
+        {rank: _until(ends[rank], runs, more) if rank in ends else runs for rank, runs in ranks.items()}
+        for ranks in queue_of(due)
+    ]
 
 
-def _is_passed(last: Record, chosen: Sequence[Record], now: Micros) -> bool:
-    """Whether a claim went on behind a run, which it has won or parked."""
-    is_won = any(record is last for record in chosen)
-    return bool(chosen) and chosen[-1] is not last and (is_won or not rules.is_due(last.run, now))
+def _until(end: Place, runs: Iterator[Run], more: Due) -> Iterator[Run]:
+    """The runs of a lane up to a place; behind it there may be others that were not loaded."""
+    priority = None
+    for run in runs:
+        if place_of(run) > end:
+            raise Unknown("due", more)
+        yield run
+        priority = run.priority
+    if priority == end[0]:
+        raise Unknown("due", more)
+
+
+def _array(types: Iterable[str]) -> str:
+    """Types by code point, as Postgres writes an array: it reads a thousand of them twice as fast as from JSON."""
+    names = sorted(types)
+    together = "".join(names)
+    if "\\" in together or '"' in together:
+        names = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    return '{"' + '","'.join(names) + '"}' if names else "{}"
 
 
 def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
     return (
         request.id,
         request.worker,
-        encode(request.types).decode(),
+        _array(request.types),
         request.limit,
         request.lease,
         request.python,
         request.may_suspect,
         request.is_repeat,
+        request.shares.since_new,
+        request.shares.since_child,
         at,
     )
 
@@ -188,7 +206,7 @@ def create(
         wishes.types.update(intent.type for intent in intents)
 
     def operation(working: WorkingSet, now: Micros) -> Created:
-        return model.create(working, intents, lease, now)
+        return model.create(working.unit, intents, lease, now)
 
     return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
 

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.core.checkpoint import Control, Recover
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.stores.memory import controls as model
+from holdfast.stores.operations import controls as model
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import decided
 from holdfast.stores.postgres.talks import Talk
@@ -25,6 +25,6 @@ def control(calls: Calls, run_id: str, request: Control, at: Micros | None) -> T
         wishes.reopened(msgspec.json.decode(found, type=list[str]))
 
     def operation(working: WorkingSet, now: Micros) -> bool | None:
-        return model.control(working, run_id, request, now)
+        return model.control(working.unit, run_id, request, now)
 
     return (yield from decided(calls, wishes, operation, at))

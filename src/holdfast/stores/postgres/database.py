@@ -16,7 +16,7 @@ from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
-from holdfast.stores.memory import arrivals
+from holdfast.stores.operations import arrivals
 from holdfast.stores.postgres import claims, reads
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
@@ -166,14 +166,14 @@ class PostgresDatabase:
         at, _ = self._time()
         wishes = Wishes()
         wishes.send(messages)
-        talk = decided(self._calls, wishes, lambda working, now: arrivals.send(working, messages, now), at, PART)
+        talk = decided(self._calls, wishes, lambda working, now: arrivals.send(working.unit, messages, now), at, PART)
         return await self._converse(connection, talk)
 
     async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
         at, _ = self._time()
         wishes = Wishes()
         wishes.emit(events)
-        talk = decided(self._calls, wishes, lambda working, now: arrivals.emit(working, events, now), at, PART)
+        talk = decided(self._calls, wishes, lambda working, now: arrivals.emit(working.unit, events, now), at, PART)
         return await self._converse(connection, talk)
 
     async def _converse(self, connection: object, talk: Talk[tuple[T, News]]) -> T:

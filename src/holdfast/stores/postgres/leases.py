@@ -12,6 +12,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls, answer
+from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Connection
 
@@ -32,13 +33,8 @@ class _Renewed(msgspec.Struct):
     skipped: frozenset[str]
 
 
-class _Raw(msgspec.Struct):
-    told: msgspec.Raw
-    skipped: frozenset[str]
-
-
-_decode_raw = msgspec.json.Decoder(_Raw).decode
 _decode_renewed = msgspec.json.Decoder(_Renewed).decode
+_decode_skipped = msgspec.json.Decoder(frozenset[str]).decode
 _decode_verdicts = msgspec.json.Decoder(Verdicts).decode
 
 
@@ -58,8 +54,8 @@ def renew(
         try:
             return _decode_renewed(text)
         except unreadable.FAILURES:
-            raw = _decode_raw(text)
-            return _Renewed(unreadable.verdicts(raw.told), raw.skipped)
+            parts = members(text)
+            return _Renewed(unreadable.verdicts(parts["told"]), _decode_skipped(parts["skipped"]))
 
     renewed = prolong(holdings)
     told = renewed.told

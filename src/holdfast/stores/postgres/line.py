@@ -21,7 +21,7 @@ from psycopg import sql
 from holdfast.core.errors import HoldfastError
 from holdfast.core.hint import Hint
 from holdfast.stores.postgres.connections import Connection, Limits, disown
-from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.trouble import is_lost, is_timeout
 
 APART_SECONDS = 0.01
@@ -48,17 +48,17 @@ class Line:
 
     def __init__(
         self,
-        outage: Outage,
+        connector: Connector,
         heard: Callable[[Hint], None],
         requested: Callable[[], None],
         *,
         ping_seconds: float = PING_SECONDS,
     ) -> None:
-        self._outage = outage
+        self._connector = connector
         self._heard = heard
         self._requested = requested
         self._ping_seconds = ping_seconds
-        self._channel = outage.address.schema  # so that anybody can say `notify holdfast`
+        self._channel = connector.address.schema  # so that anybody can say `notify holdfast`
         self._sender = secrets.token_hex(4)
         self._changing = threading.Lock()
         self._waker = _Waker()
@@ -158,7 +158,7 @@ class Line:
             began = time.monotonic() if self._connection is None else self._opened_at
             self._retry_at = began + RETRY_SECONDS  # at once, if it was good for a while
             if is_lost(error) and not is_timeout(error):
-                self._outage.lost(error, self._opened_at)
+                self._connector.lost(error, self._opened_at)
             self._hang_up()
 
     def _act(self) -> None:
@@ -224,8 +224,8 @@ class Line:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            connection = self._outage.connect(_LIMITS)
-            if self._outage.address.is_prepared:
+            connection = self._connector.connect(_LIMITS)
+            if self._connector.address.is_prepared:
                 connection.execute("set synchronous_commit = off")  # nothing it does needs to outlive a crash
             connection.add_notify_handler(lambda one: self._hear([one.payload.encode()]))
             self._connection = connection

@@ -20,6 +20,7 @@ from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
 from holdfast.stores.postgres import unreadable
+from holdfast.stores.postgres.json_parts import items
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Talk
 
@@ -202,7 +203,6 @@ _ORPHANS = """
 _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
 _runs = msgspec.json.Decoder(list[Run])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _entry = msgspec.json.Decoder(Entry)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
@@ -227,7 +227,7 @@ def _details_of(text: str) -> Details:
         return unreadable.details(text)
 
 
-def _run_of(text: str | msgspec.Raw) -> Run:
+def _run_of(text: str) -> Run:
     try:
         return _run.decode(text)
     except (msgspec.MsgspecError, RecursionError):
@@ -278,7 +278,7 @@ def _ended_in(text: str) -> list[Run]:
     try:
         return _runs.decode(text)
     except (msgspec.MsgspecError, RecursionError):
-        return [_run_of(one) for one in _raws.decode(text)]
+        return [_run_of(one) for one in items(text)]
 
 
 def replies(

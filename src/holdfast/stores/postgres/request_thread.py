@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.clock import Clock
-from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import News
+from holdfast.core.outage import Outage
 from holdfast.stores.postgres import requests
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls
@@ -51,7 +51,11 @@ class RequestThread:
         self._servers: set[object] = set()
         self._is_open = False
         self._looked_at = 0.0
-        self._is_failing = False
+        self._outage = Outage(
+            _log,
+            "cannot carry out requests of SQL producers; trying again",
+            "carrying out requests of SQL producers works again",
+        )
         self._errand: asyncio.Future[bool] | None = None
         self.batches = 0
         """Number of batches that this process has carried out."""
@@ -126,7 +130,7 @@ class RequestThread:
         if not self._servers:
             return None
         poll = POLL_SECONDS if self._has_hints else POLL_WITHOUT_HINTS_SECONDS
-        poll = min(poll, _RETRY_SECONDS) if self._is_failing else poll
+        poll = min(poll, _RETRY_SECONDS) if self._outage.is_ongoing else poll
         return max(0.0, self._looked_at + poll - time.monotonic())
 
     def _look(self) -> None:
@@ -140,12 +144,10 @@ class RequestThread:
             self._note(None)
 
     def _note(self, error: BaseException | None) -> None:
-        """Log that requests cannot be carried out, once until they can be again."""
-        is_first = error is not None and not self._is_failing
-        self._is_failing = error is not None
-        is_known = isinstance(error, StoreUnavailable) and error.is_noted
-        if is_first and not is_known and self._is_open:
-            _log.warning("requests of SQL producers are left for later: %s", error)
+        if error is None:
+            self._outage.worked()
+        elif self._is_open:  # else it failed because the store is closed
+            self._outage.failed(error)
 
     # In the thread of a session
 

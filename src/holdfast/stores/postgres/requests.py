@@ -18,7 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import RunNotFound
 from holdfast.core.hint import News
 from holdfast.core.model import Event, Message, Value
-from holdfast.stores.memory import arrivals, controls
+from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.statements import qualified
@@ -173,7 +173,7 @@ def _wish(wishes: Wishes, request: Request) -> None:
 def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
     match request:
         case SendRequest():
-            (sent,) = arrivals.send(working, [request.message], now)
+            (sent,) = arrivals.send(working.unit, [request.message], now)
             if sent.refused is not None:  # it was not, when it was sent
                 _log.warning(
                     "a message to run %s is dropped: the run has ended meanwhile",
@@ -181,10 +181,10 @@ def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
                     extra={"run_id": sent.run_id},
                 )
         case EmitRequest():
-            arrivals.emit(working, [request.event], now)
+            arrivals.emit(working.unit, [request.event], now)
         case CancelRequest():
             with suppress(RunNotFound):
-                controls.control(working, request.run_id, request.request, now)
+                controls.control(working.unit, request.run_id, request.request, now)
 
 
 def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:

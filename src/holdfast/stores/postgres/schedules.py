@@ -12,7 +12,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Firing, Schedule
 from holdfast.core.ports import Due, Fired, ScheduleQuery
-from holdfast.stores.memory import schedules as model
+from holdfast.stores.operations import schedules as model
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
 from holdfast.stores.postgres.statements import qualified
@@ -76,27 +76,29 @@ class _Row(msgspec.Struct, frozen=True):
 
 def put(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[Sequence[Schedule], News]]:
     names = [schedule.name for schedule in wanted]
-    return _changing(calls, names, Wishes(), lambda state, now: model.put(state, wanted, now), at)
+    return _changing(calls, names, Wishes(), lambda working, now: model.put(working.unit, wanted, now), at)
 
 
 def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[int, News]]:
     names = [schedule.name for schedule in wanted]
-    return _changing(calls, names, Wishes(), lambda state, _: model.restore(state, wanted), at)
+    return _changing(calls, names, Wishes(), lambda working, _: model.restore(working.unit, wanted), at)
 
 
 def pause(
     calls: Calls, names: Sequence[str], at: Micros | None, *, is_paused: bool
 ) -> Talk[tuple[Sequence[bool], News]]:
-    return _changing(calls, names, Wishes(), lambda state, now: model.pause(state, names, now, is_paused=is_paused), at)
+    return _changing(
+        calls, names, Wishes(), lambda working, now: model.pause(working.unit, names, now, is_paused=is_paused), at
+    )
 
 
 def remove(calls: Calls, names: Sequence[str], at: Micros | None) -> Talk[tuple[Sequence[bool], News]]:
-    return _changing(calls, names, Wishes(), lambda state, _: model.remove(state, names), at)
+    return _changing(calls, names, Wishes(), lambda working, _: model.remove(working.unit, names), at)
 
 
 def trigger(calls: Calls, name: str, run_id: str, at: Micros | None) -> Talk[tuple[bool, News]]:
     wishes = Wishes(runs={run_id})
-    return _changing(calls, [name], wishes, lambda state, now: model.trigger(state, name, run_id, now), at)
+    return _changing(calls, [name], wishes, lambda working, now: model.trigger(working.unit, name, run_id, now), at)
 
 
 def fire(calls: Calls, firings: Sequence[Firing], at: Micros | None) -> Talk[tuple[Sequence[Fired], News]]:
@@ -105,7 +107,9 @@ def fire(calls: Calls, firings: Sequence[Firing], at: Micros | None) -> Talk[tup
         wishes.runs.update(firing.schedule.open_run_ids)
         wishes.runs.update(rules.run_id_of(firing.schedule, slot) for slot in firing.slots)
     names = [firing.schedule.name for firing in firings]
-    return _changing(calls, names, wishes, lambda state, now: model.fire(state, firings, now), at, is_patient=False)
+    return _changing(
+        calls, names, wishes, lambda working, now: model.fire(working.unit, firings, now), at, is_patient=False
+    )
 
 
 def _changing(

@@ -15,16 +15,19 @@ import psycopg
 from msgspec.structs import replace
 from psycopg import errors, sql
 
+from holdfast.core import audit
+from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS, SHARE
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT
 from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
 from holdfast.core.intent import KEY_LIMIT
 from holdfast.core.location import NAME_LIMIT
 from holdfast.core.ports import SchemaStatus
+from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
 from holdfast.stores.migration import Migration, migrations_of, status_at
 from holdfast.stores.postgres import topics
-from holdfast.stores.postgres.statements import identifier, qualified
+from holdfast.stores.postgres.statements import RANK, identifier, qualified
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25
@@ -95,6 +98,17 @@ _FILLED_IN = {
     "not_in_types_range": NOT_IN_TYPES_RANGE.replace("'", "''"),
     "too_large": str(2**1024 - 2**970),
     "too_small": _decimal(5**1075),
+    "begun": str(BEGUN),
+    "child": str(CHILD),
+    "new": str(NEW),
+    "rank": RANK,
+    "ranks": str(RANKS),
+    "share": str(SHARE),
+    "limit_location": LIMIT_LOCATION,
+    "suspect_crashes": str(SUSPECT_CRASHES),
+    "routine": ", ".join(f"'{event}'" for event in audit.ROUTINE),
+    "routine_kept": str(audit.KEPT),
+    "trim_every": str(audit.TRIM_EVERY),
 }
 """Rules of `core` that stand in migrations by name, in double braces: SQL has no list and no limit of its own."""
 

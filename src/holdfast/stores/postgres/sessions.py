@@ -23,7 +23,7 @@ from psycopg.rows import tuple_row
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
-from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout
 
 CONFLICT_LIMIT = 20
@@ -55,7 +55,7 @@ class _Job(Generic[T]):
 class Sessions:
     """At most `size` threads that serve one queue; each thread, and its connection, is made when it is needed.
 
-    Sessions of one store share an `outage`, so that all know when the server is away. `is_for_users`: jobs call their
+    Sessions of one store share a `connector`, so that all know when the server is away. `is_for_users`: jobs call their
     functions, which may leave a transaction open for too long; one of ours does so only if this process stands still.
     """
 
@@ -66,7 +66,7 @@ class Sessions:
         size: int,
         *,
         limits: Limits = USUAL,
-        outage: Outage | None = None,
+        connector: Connector | None = None,
         is_for_users: bool = False,
     ) -> None:
         self._address = address
@@ -74,7 +74,7 @@ class Sessions:
         self._size = size
         self._limits = limits
         self._is_for_users = is_for_users
-        self._outage = outage or Outage(address)
+        self._connector = connector or Connector(address)
         self._changing = threading.Lock()
         self._queue: deque[_Job[Any]] = deque()
         # The one that was busy last comes first: its connection is warm, and a lone caller needs no second one.
@@ -145,7 +145,7 @@ class Sessions:
 
     def _hire(self) -> _Session:
         name = f"holdfast-postgres-{self._name}-{len(self._sessions) + 1}"
-        session = _Session(name, self._next, self._outage, self._limits, is_for_users=self._is_for_users)
+        session = _Session(name, self._next, self._connector, self._limits, is_for_users=self._is_for_users)
         self._sessions.append(session)
         return session
 
@@ -184,13 +184,13 @@ class _Session:
         self,
         name: str,
         next_job: Callable[[_Session], bool],
-        outage: Outage,
+        connector: Connector,
         limits: Limits,
         *,
         is_for_users: bool,
     ) -> None:
         self._next_job = next_job
-        self._outage = outage
+        self._connector = connector
         self._limits = limits
         self._is_for_users = is_for_users
         self._job: _Job[Any] | None = None
@@ -261,7 +261,7 @@ class _Session:
                     losses += 1
                     work = job.again
                 else:
-                    _raise(self._outage.translated(error), error)
+                    _raise(self._connector.translated(error), error)
             else:
                 self._tidy(connection)
                 return answer
@@ -279,8 +279,8 @@ class _Session:
     def _connected(self) -> Connection:
         if self._connection is None:
             if self._is_given_up:
-                raise StoreUnavailable(f"the store {self._outage.address.shown} was closed before it could answer")
-            self._connection = self._outage.connect(self._limits)
+                raise StoreUnavailable(f"the store {self._connector.address.shown} was closed before it could answer")
+            self._connection = self._connector.connect(self._limits)
             self._opened_at = time.monotonic()
         return self._connection
 
@@ -288,7 +288,7 @@ class _Session:
         """Leave a connection as it was before the job, or none."""
         if error is not None and is_lost(error) and not is_timeout(error):
             if not self._is_given_up:
-                self._outage.lost(error, self._opened_at)
+                self._connector.lost(error, self._opened_at)
             self._disconnect()
             return
         try:

@@ -9,6 +9,11 @@ from functools import lru_cache
 
 from psycopg import sql
 
+from holdfast.core.claim_order import BEGUN, CHILD, NEW
+
+RANK = f"case when token > 0 then {BEGUN} when parent_id is not null then {CHILD} else {NEW} end"
+"""`claim_order.rank_of` in SQL. A statement that is to use the index `runs_queue` must have exactly this expression."""
+
 _KNOWN_LIMIT = 1_000
 
 

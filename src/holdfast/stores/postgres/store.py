@@ -37,7 +37,7 @@ from holdfast.core.ports import (
 )
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Restoration, Restored
-from holdfast.stores.memory import arrivals, letters, types
+from holdfast.stores.operations import arrivals, dead_letters, types
 from holdfast.stores.postgres import (
     claims,
     controls,
@@ -53,9 +53,9 @@ from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
-from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.request_thread import RequestThread
 from holdfast.stores.postgres.sessions import Sessions
@@ -93,15 +93,15 @@ class PostgresStore(Reading):
         self._clock = clock
         self._following = FollowingClock()
         self._held = Held()
-        self._outage = outage = Outage(self._address)
-        self._bell = Bell(self._address, outage=outage)
-        self._writers = Sessions(self._address, "writer", WRITERS, limits=OWN, outage=outage)
-        self._readers = Sessions(self._address, "reader", READERS, limits=OWN, outage=outage)
+        self._connector = connector = Connector(self._address)
+        self._bell = Bell(self._address, connector=connector)
+        self._writers = Sessions(self._address, "writer", WRITERS, limits=OWN, connector=connector)
+        self._readers = Sessions(self._address, "reader", READERS, limits=OWN, connector=connector)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
-        self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, outage=outage)
+        self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
         # Functions of users may take their time, and must not hold up anybody else.
-        self._transactors = Sessions(self._address, "transactor", TRANSACTORS, outage=outage, is_for_users=True)
-        self._wire = Wire(outage, self._writers, limits=OWN)
+        self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
+        self._wire = Wire(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
             self._calls, self._writers, self._bell, clock, has_hints=self._address.has_hints
         )
@@ -136,7 +136,7 @@ class PostgresStore(Reading):
         if self._at_exit is not None:
             self._at_exit.detach()
         await self._wire.stop()
-        self._wire = Wire(self._outage, self._writers, limits=OWN)  # for the next time
+        self._wire = Wire(self._connector, self._writers, limits=OWN)  # for the next time
         await asyncio.to_thread(_end, self._parts, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
@@ -155,7 +155,7 @@ class PostgresStore(Reading):
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         """A connection for what may take long, and is done by nobody else."""
-        connection = self._outage.connect(UNLIMITED)
+        connection = self._connector.connect(UNLIMITED)
         try:
             yield connection
         except psycopg.Error as error:
@@ -254,13 +254,13 @@ class PostgresStore(Reading):
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
         wishes = Wishes()
         wishes.send(messages)
-        return await self._decide(wishes, lambda working, now: arrivals.send(working, messages, now))
+        return await self._decide(wishes, lambda working, now: arrivals.send(working.unit, messages, now))
 
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         wishes = Wishes()
         wishes.emit(events)
         # To whoever waits, which may be many.
-        return await self._decide(wishes, lambda working, now: arrivals.emit(working, events, now), is_small=False)
+        return await self._decide(wishes, lambda working, now: arrivals.emit(working.unit, events, now), is_small=False)
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
         await self._run_in(self._writers, topic_rules.put, topics)
@@ -268,19 +268,19 @@ class PostgresStore(Reading):
     async def change_types(self, changes: Sequence[TypeChange]) -> None:
         wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
         # Of whoever is held or waits, which may be many.
-        await self._decide(wishes, lambda working, now: types.change(working, changes, now), is_small=False)
+        await self._decide(wishes, lambda working, now: types.change(working.unit, changes, now), is_small=False)
 
     async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
         wishes = Wishes(types={offer.name for offer in offers})
-        await self._decide(wishes, lambda working, now: types.offer(working, worker, offers, now))
+        await self._decide(wishes, lambda working, now: types.offer(working.unit, worker, offers, now))
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, now: letters.replay(working, numbers, now))
+        return await self._decide(wishes, lambda working, now: dead_letters.replay(working.unit, numbers, now))
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
         wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, _: letters.purge(working, numbers))
+        return await self._decide(wishes, lambda working, _: dead_letters.purge(working.unit, numbers))
 
     async def restore(self, restoration: Restoration) -> Restored:
         at = self._at

@@ -18,7 +18,7 @@ from holdfast.core.hint import News
 from holdfast.core.model import EntryKind
 from holdfast.core.received import received_in
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
-from holdfast.stores.memory import transfers
+from holdfast.stores.operations import transfers
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
@@ -170,7 +170,7 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk
     def operation(working: WorkingSet, now: Micros) -> Restored:
         nonlocal after
         working.origins[restoration.export_id] = origin
-        told = transfers.restore(working, restoration, now)
+        told = transfers.restore(working.unit, restoration, now)
         after = working.origins[restoration.export_id]
         return told
 

@@ -7,7 +7,7 @@ decoded by itself here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
 from holdfast.core.ports import Details
 from holdfast.core.unreadable import joined, reason_of, salvaged
 from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.working import Loaded
 
@@ -31,42 +32,14 @@ _T = TypeVar("_T")
 _log = logging.getLogger("holdfast.store")
 
 
-class _Id(msgspec.Struct):
-    id: str
-
-
-class _Named(msgspec.Struct):
-    run: _Id
-
-
-class _RunId(msgspec.Struct):
-    run_id: str
-
-
-class _RawVerdicts(msgspec.Struct):
-    verdicts: list[msgspec.Raw]
-    now: Micros
-
-
-class _RawDetails(msgspec.Struct):
-    run: dict[str, msgspec.Raw]
-    waits: msgspec.Raw
-    values: dict[str, str]
-
-
-_decode_details = msgspec.json.Decoder(_RawDetails).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_pairs = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]]).decode
 _decode_run = msgspec.json.Decoder(Run).decode
 _decode_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
+_decode_values = msgspec.json.Decoder(dict[str, str]).decode
 _decode_lease = msgspec.json.Decoder(Lease).decode
+_decode_leases = msgspec.json.Decoder(tuple[Lease, ...]).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
-_decode_run_id = msgspec.json.Decoder(_RunId).decode
+_decode_id = msgspec.json.Decoder(str).decode
 _decode_verdict = msgspec.json.Decoder(Verdict).decode
-_decode_verdicts = msgspec.json.Decoder(_RawVerdicts).decode
-_decode_id = msgspec.json.Decoder(_Id).decode
-_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_loaded = msgspec.json.Decoder(Loaded).decode
 
 
@@ -84,30 +57,42 @@ def readable(what: str) -> Iterator[None]:
 
 def details(text: str) -> Details:
     """A run with what of it can be decoded, from the JSON of `Details`."""
-    raw = _decode_details(text)
-    run, why = salvaged(raw.run)
+    parts = members(text)
+    run, why = _salvaged(parts["run"])
+    reasons = [why]
+    waits: tuple[Wait, ...] = ()
+    values: dict[str, str] = {}
     try:
-        return Details(run=run, waits=_decode_waits(raw.waits), values=raw.values, unreadable=why or None)
+        waits = _decode_waits(parts["waits"])
     except FAILURES as error:
-        return Details(run=run, values=raw.values, unreadable=joined([why, f"waits: {reason_of(error)}"]))
-
-
-def run_of(text: str | msgspec.Raw) -> Run:
-    """A run with what of it can be decoded, from its JSON."""
-    return salvaged(_decode_fields(text))[0]
-
-
-def verdicts(text: str | msgspec.Raw) -> Verdicts:
-    """What is told of held runs. One whose inbox cannot be read is lost: whoever claims it next blocks it."""
-    raw = _decode_verdicts(text)
-    return Verdicts(verdicts=tuple(map(_verdict, raw.verdicts)), now=raw.now)
-
-
-def _verdict(raw: msgspec.Raw) -> Verdict:
+        reasons.append(f"waits: {reason_of(error)}")
     try:
-        return _decode_verdict(raw)
+        values = _decode_values(parts["values"])
+    except FAILURES as error:
+        reasons.append(f"values: {reason_of(error)}")
+    return Details(run=run, waits=waits, values=values, unreadable=joined(reasons))
+
+
+def run_of(text: str) -> Run:
+    """A run with what of it can be decoded, from its JSON."""
+    return _salvaged(text)[0]
+
+
+def _salvaged(text: str) -> tuple[Run, str]:
+    return salvaged({name: msgspec.Raw(value.encode()) for name, value in members(text).items()})
+
+
+def verdicts(text: str) -> Verdicts:
+    """What is told of held runs. One whose inbox cannot be read is lost: whoever claims it next blocks it."""
+    parts = members(text)
+    return Verdicts(verdicts=tuple(map(_verdict, items(parts["verdicts"]))), now=int(parts["now"]))
+
+
+def _verdict(text: str) -> Verdict:
+    try:
+        return _decode_verdict(text)
     except FAILURES:
-        return Verdict(run_id=_decode_run_id(raw).run_id, is_lost=True, is_held=False)
+        return Verdict(run_id=_decode_id(members(text)["run_id"]), is_lost=True, is_held=False)
 
 
 # Claiming
@@ -131,23 +116,24 @@ def blocking(
     return (yield from talk())
 
 
-def _flaw(lease: str) -> str | None:
+def _flaw(leases: str) -> str | None:
     """Why a run cannot be read by the worker that would claim it."""
     try:
-        _decode_lease(lease)
+        _decode_leases(leases)
     except FAILURES as error:
         return reason_of(error)
     return None
 
 
-def read_leases(calls: Calls, worker: str, leases: tuple[msgspec.Raw, ...], at: Micros | None) -> Talk[list[Lease]]:
+def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Talk[list[Lease]]:
     """Those of the runs that a worker has claimed which can be read; the others are blocked."""
     read: list[Lease] = []
-    for raw in leases:
+    for text in leases:
         try:
-            read.append(_decode_lease(raw))
+            read.append(_decode_lease(text))
         except FAILURES as error:
-            yield calls.block_unreadable, (_decode_named(raw).run.id, worker, reason_of(error), at)
+            run_id = _decode_id(members(members(text)["run"])["id"])
+            yield calls.block_unreadable, (run_id, worker, reason_of(error), at)
     return read
 
 
@@ -162,7 +148,7 @@ def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded
     try:
         return _decode_loaded(document)
     except FAILURES:
-        parts = _decode_fields(document)
+        parts = members(document)
     odd: dict[str, str] = {}
     read = {name: list(_readable_pairs(parts[name], kind, odd)) for name, kind in _PAIRS.items() if name in parts}
     runs = list(_readable_runs(parts["runs"], odd))
@@ -173,7 +159,8 @@ def loaded(document: str, wanted: Collection[str], *, is_strict: bool) -> Loaded
     kept: dict[str, Any] = {name: [pair for pair in pairs if pair[0] not in odd] for name, pairs in read.items()}
     kept["runs"] = [run for run in runs if run.id not in odd]
     with readable("what this is about"):
-        rest = _decode_loaded(msgspec.json.encode({**parts, **{name: [] for name in kept}}))
+        others = {name: msgspec.Raw(text.encode()) for name, text in parts.items() if name not in kept}
+        rest = _decode_loaded(msgspec.json.encode({**others, **{name: [] for name in kept}}))
     return msgspec.structs.replace(rest, **kept)
 
 
@@ -181,17 +168,17 @@ _PAIRS: dict[str, Any] = {"waits": Wait, "arrivals": Arrival, "entries": Entry, 
 """What belongs to a run, by its id."""
 
 
-def _readable_runs(raw: msgspec.Raw, odd: dict[str, str]) -> Iterator[Run]:
-    for one in _decode_list(raw):
+def _readable_runs(runs: str, odd: dict[str, str]) -> Iterator[Run]:
+    for text in items(runs):
         try:
-            yield _decode_run(one)
+            yield _decode_run(text)
         except FAILURES as error:
-            odd[_decode_id(one).id] = reason_of(error)
+            odd[_decode_id(members(text)["id"])] = reason_of(error)
 
 
-def _readable_pairs(raw: msgspec.Raw, kind: Any, odd: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    for run_id, one in _decode_pairs(raw):
+def _readable_pairs(pairs: str, kind: Any, odd: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    for run_id, text in map(items, items(pairs)):
         try:
-            yield run_id, msgspec.json.decode(one, type=kind)
+            yield _decode_id(run_id), msgspec.json.decode(text, type=kind)
         except FAILURES as error:
-            odd[run_id] = reason_of(error)
+            odd[_decode_id(run_id)] = reason_of(error)

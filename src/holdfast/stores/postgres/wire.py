@@ -18,8 +18,8 @@ import psycopg
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.link import Link
-from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions, Work
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
 from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
@@ -36,8 +36,8 @@ T = TypeVar("T")
 class Wire:
     """One connection, one talk at a time; it is opened by the first talk, apart from the loop."""
 
-    def __init__(self, outage: Outage, sessions: Sessions, *, limits: Limits = USUAL) -> None:
-        self._outage = outage
+    def __init__(self, connector: Connector, sessions: Sessions, *, limits: Limits = USUAL) -> None:
+        self._connector = connector
         self._sessions = sessions
         self._limits = limits
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,7 +79,7 @@ class Wire:
         if link is not None:
             link.end()
         if holding is not None and not holding.future.done() and self._loop is not None and not self._loop.is_closed():
-            shown = self._outage.address.shown
+            shown = self._connector.address.shown
             holding.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
 
     def abandon(self) -> None:
@@ -107,7 +107,7 @@ class Wire:
         """In a thread, because it takes a while, or for ever."""
         connection = None
         with suppress(HoldfastError):  # the sessions meet it too, and tell whoever asks
-            connection = self._outage.connect(self._limits)
+            connection = self._connector.connect(self._limits)
         try:
             loop.call_soon_threadsafe(self._connected, loop, connection)
         except RuntimeError:  # the loop is closed
@@ -122,13 +122,13 @@ class Wire:
         elif self._is_stopped or self._loop is not loop:
             connection.close()
         else:
-            is_prepared = self._outage.address.is_prepared
+            is_prepared = self._connector.address.is_prepared
             self._link = Link(loop, connection, is_prepared=is_prepared, broke=self._broke)
 
     def _broke(self, error: psycopg.Error) -> None:
         link, self._link = self._link, None
         if link is not None:
-            self._outage.lost(error, link.opened_at)
+            self._connector.lost(error, link.opened_at)
 
     # For the talk that is held
 
@@ -153,7 +153,7 @@ class Wire:
         elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
             work = _job(holding.again)
         else:
-            _fail(holding.future, unavailable(self._outage.address, error), error)
+            _fail(holding.future, unavailable(self._connector.address, error), error)
             return
         try:
             done = self._sessions.run(work, again=_job(holding.again))

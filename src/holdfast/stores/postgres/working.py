@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Self, TypeVar
@@ -21,6 +22,7 @@ from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Run, Topic, TypeRule, Wait
 from holdfast.core.topics import EventState
 from holdfast.stores.memory.state import Place, Published, Record, State
+from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.postgres.wishes import Unknown, Wishes
 
 K = TypeVar("K")
@@ -304,7 +306,7 @@ def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     """The runs that are there, each with what was loaded of it."""
     records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
     for run_id, waits in groupby(loaded.waits, itemgetter(0)):
-        records[run_id].waits = tuple(wait for _, wait in waits)
+        records[run_id].waits = tuple(map(itemgetter(1), waits))  # of a parent, perhaps thousands
     for run_id in loaded.awake:
         records[run_id].waits = UnknownWaits(run_id)
     for run_id, entry in (*loaded.entries, *((run_id, one) for run_id, all in loaded.histories for one in all)):
@@ -321,6 +323,21 @@ def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
     for record in records.values():
         record.loaded()
     return records
+
+
+def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator[Place]:
+    """Places behind which more runs of a level may wait than `parked_v2` has loaded.
+
+    It loads the first `count` of a queue, and of each level beside that of the last of them the first `count`. Nobody
+    gets to a later priority without passing the last of them.
+    """
+    if len(places) < count:
+        return
+    known = sorted(places)
+    last = known[count - 1]
+    beside = [[place for place in known if place[0] == level] for level in limits.levels_beside(last[0])]
+    for level, since, run_id in (last, *(of_level[-1] for of_level in beside if len(of_level) == count)):
+        yield level, since, MoreParked(group, run_id)
 
 
 class WorkingSet(State):
@@ -359,11 +376,14 @@ class WorkingSet(State):
         for group, place in loaded.parked:
             self.parked[group].append(place)
         for group, count in wishes.groups.items():
-            if len(self.parked[group]) == count:
-                after, since, last = self.parked[group][-1]
-                self.parked[group].append((after, since, MoreParked(group, last)))
+            self.parked[group] = sorted([*self.parked[group], *_ends_of_loaded(group, self.parked[group], count)])
         for row in self._events.values():
             self.events[row.topic].append(row.published())
+
+    @cached_property
+    def unit(self) -> StateUnit:
+        """The working set as the operations see it."""
+        return StateUnit(self)
 
     def next_event(self) -> int:
         number = next(self._numbers, None)

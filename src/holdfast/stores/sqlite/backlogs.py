@@ -11,23 +11,14 @@ import apsw
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Backlog
-from holdfast.stores.sqlite.claims import BEFORE_ALL_PRIORITIES, NEXT_HOLDER, NEXT_LANE
-
-_NEXT_TYPE = """
-    select type
-    from run indexed by run_queue
-    where type > ?
-      and worker is null
-      and ready_at is not null
-    order by type
-    limit 1
-"""
+from holdfast.stores.sqlite.claims import NEXT_HOLDER, NEXT_PRIORITY, NEXT_RANK, NEXT_TYPE
 
 _DUE_IN_LANE = """
     select count(*), min(ready_at)
     from run indexed by run_queue
     where type = ?
       and priority = ?
+      and rank = ?
       and worker is null
       and ready_at <= ?
 """
@@ -62,14 +53,23 @@ def held(connection: apsw.Connection) -> dict[str, int]:
 
 
 def _ready(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:
-    type = ""
-    while (next_type := connection.execute(_NEXT_TYPE, (type,)).get) is not None:
-        type, priority = next_type, BEFORE_ALL_PRIORITIES
-        while (lane := connection.execute(NEXT_LANE, (type, priority)).fetchone()) is not None:
-            priority = lane[0]
-            count, since = connection.execute(_DUE_IN_LANE, (type, priority, now)).get
-            if count:
-                yield type, count, since
+    lane = connection.execute(NEXT_TYPE, ("",)).fetchone()
+    while lane is not None:
+        type, priority, rank, _, _ = lane
+        count, since = connection.execute(_DUE_IN_LANE, (type, priority, rank, now)).get
+        if count:
+            yield type, count, since
+        lane = _after(connection, type, priority, rank)
+
+
+def _after(
+    connection: apsw.Connection, type: str, priority: int, rank: int
+) -> tuple[str, int, int, Micros, str] | None:
+    """The lane that comes next: of the next rank, of the next priority, or of the next type."""
+    for statement, bindings in ((NEXT_RANK, (type, priority, rank)), (NEXT_PRIORITY, (type, priority))):
+        if (found := connection.execute(statement, bindings).fetchone()) is not None:
+            return type, *found
+    return connection.execute(NEXT_TYPE, (type + "\0",)).fetchone()  # the least text after this one
 
 
 def _expired(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:

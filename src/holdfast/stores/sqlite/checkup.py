@@ -11,7 +11,7 @@ import apsw
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ports import Finding
-from holdfast.stores.limits import finding_of
+from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
 from holdfast.stores.sqlite.liveness import lock_path, with_deaths

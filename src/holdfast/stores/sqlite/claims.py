@@ -1,39 +1,63 @@
-"""Claims: which runs a worker gets, by priority, ready time and id, at a cost that only ready runs raise.
+"""Claims: the candidates for a claim, at a cost that only ready runs raise. `operations/claims.py` chooses among them.
 
-Runs nobody holds stand in the index `run_queue` in lanes, one per type and priority. A claim hops from lane
-to lane and reads each from its head; expired leases come from `run_held`. Nothing here walks what sleeps.
+Runs nobody holds stand in the index `run_queue` in lanes, one per type, priority and rank. A claim hops from lane to
+lane and reads each from its head; expired leases come from `run_held`. Nothing here walks what sleeps, and no statement
+is made for a type that is offered and has no run: the claim leapfrogs through the offered types and the index.
 """
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from heapq import merge
-from operator import attrgetter
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
-from holdfast.core import audit, rules
+from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
+from holdfast.core.claim_order import BEGUN, NEW
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
-from holdfast.core.model import Lease, Run
-from holdfast.stores.limits import admit
-from holdfast.stores.sqlite import limits, rows
-from holdfast.stores.sqlite.desk import Desk
-from holdfast.stores.sqlite.histories import history
+from holdfast.core.model import Run
+from holdfast.stores.operations import claims, limits
+from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
+from holdfast.stores.sqlite.rows import Row
+from holdfast.stores.sqlite.transaction import Transaction
 
-# A comparison of (type, priority) as one pair would walk the whole lane, so types are hopped by the caller.
-NEXT_LANE = """
-    select priority, ready_at
+NEXT_TYPE = """
+    select type, priority, rank, ready_at, id
+    from run indexed by run_queue
+    where type >= ?
+      and worker is null
+      and ready_at is not null
+    order by type, priority, rank, ready_at, id
+    limit 1
+"""
+
+# A comparison of (priority, rank) as one pair would walk the whole lane, so there are two statements.
+NEXT_RANK = """
+    select priority, rank, ready_at, id
+    from run indexed by run_queue
+    where type = ?
+      and priority = ?
+      and rank > ?
+      and worker is null
+      and ready_at is not null
+    order by rank, ready_at, id
+    limit 1
+"""
+
+NEXT_PRIORITY = """
+    select priority, rank, ready_at, id
     from run indexed by run_queue
     where type = ?
       and priority > ?
       and worker is null
       and ready_at is not null
-    order by priority, ready_at
+    order by priority, rank, ready_at, id
     limit 1
 """
 
@@ -42,6 +66,7 @@ LANE_HEAD = """
     from run indexed by run_queue
     where type = ?
       and priority = ?
+      and rank = ?
       and worker is null
       and ready_at is not null
     order by ready_at
@@ -54,6 +79,7 @@ DUE_IN_LANE = f"""
     join intent on intent.run_id = run.id
     where run.type = ?
       and run.priority = ?
+      and run.rank = ?
       and run.worker is null
       and run.ready_at <= ?
     order by run.ready_at, run.id
@@ -68,28 +94,19 @@ NEXT_HOLDER = """
 """
 
 EXPIRED = """
-    select priority, ready_at, id
+    select type, priority, ready_at, id
     from run indexed by run_held
     where worker = ?
-      and type = ?
       and ready_at <= ?
 """
 
-NEXT_EXPIRY = """
-    select ready_at
+NEXT_EXPIRIES = """
+    select type, ready_at
     from run indexed by run_held
     where worker = ?
-      and type = ?
+      and ready_at > ?
     order by ready_at
-    limit 1
 """
-
-BY_ID = f"""
-    select {rows.WHOLE_RUN}
-    from run
-    join intent on intent.run_id = run.id
-    where run.id = ?
-"""  # by the primary keys
 
 WON_BEFORE = f"""
     select {rows.WHOLE_RUN}
@@ -100,17 +117,6 @@ WON_BEFORE = f"""
       and run.ready_at is not null
     order by run.rowid
 """
-
-BEFORE_ALL_PRIORITIES = -(1 << 62)
-_PROBE: Micros = round(PROBE_SECONDS * SECOND)
-
-
-@dataclass(frozen=True)
-class _Lane:
-    priority: int
-    type: str
-    ready_at: Micros
-
 
 RELEASE_DEAD = """
     update run indexed by run_held
@@ -125,178 +131,225 @@ REGISTERED = """
     from worker
 """  # all of them: they are few
 
-FORGET_WORKER = """
-    delete from worker
-    where id = ?
-"""  # by the primary key
+_PROBE: Micros = round(PROBE_SECONDS * SECOND)
+_LOOKS = 16
+"""So many leases of a worker are looked at to find the next one that ends and is of an offered type. To wake too early
+costs a claim; to look at all of them would cost each claim as much as others hold."""
 
 
-def claim(desk: Desk, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
+class _Expired(NamedTuple):
+    """A held run whose lease has run out."""
+
+    priority: int
+    ready_at: Micros
+    id: str
+    holder: str
+
+
+class _Lane:
+    """Runs of one type, priority and rank that nobody holds, from the first one on."""
+
+    __slots__ = ("first_id", "priority", "rank", "ready_at", "runs", "type")
+
+    def __init__(self, type: str, priority: int, rank: int, ready_at: Micros, first_id: str) -> None:
+        self.type = type
+        self.priority = priority
+        self.rank = rank
+        self.ready_at = ready_at
+        self.first_id = first_id
+        self.runs: Generator[Run, None, None] | None = None
+        """Those that are due, once somebody has begun to read them."""
+
+    def read(self, transaction: Transaction, now: Micros) -> Generator[Run, None, None]:
+        """The runs that are due, read only as far as they are asked for."""
+        if self.runs is None:
+            self.runs = self._read(transaction, now)
+        return self.runs
+
+    def read_ahead(self, transaction: Transaction, request: ClaimRequest, now: Micros) -> None:
+        """Read as many as a claim may have to look at. Suspects may be passed over, so they do not count."""
+        count = request.limit + PARKED_AT_ONCE
+        found: list[Run] = []
+        for run in self._read(transaction, now):
+            found.append(run)
+            count -= not rules.is_suspect(run)
+            if not count:
+                break
+        self.runs = (run for run in found)
+
+    def _read(self, transaction: Transaction, now: Micros) -> Generator[Run, None, None]:
+        with closing(transaction.connection.execute(DUE_IN_LANE, (self.type, self.priority, self.rank, now))) as found:
+            for row in found:
+                yield rows.whole_run_of(row)
+
+    def next_ready_at(self, transaction: Transaction) -> Micros | None:
+        """When the first run of the lane becomes ready that is still there."""
+        if self.runs is None:
+            return self.ready_at
+        found = transaction.one(LANE_HEAD, self.type, self.priority, self.rank)
+        return None if found is None else found[0]
+
+
+def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -> Claimed:
     """Lease the first due runs of the given types. A repeated claim gets what it got."""
-    now = desk.now()
-    desk.flush()
-    types, ruled = sorted(set(request.types)), desk.ruled_types()
-    if request.is_repeat and (won := _won_before(desk, request, types)):
-        return Claimed(leases=tuple(_lease_of(desk, run) for run in won), next_ready_at=now, now=now)
-    types = [type for type in types if type not in ruled or ruled[type].is_enabled]
-    lanes = [lane for type in types for lane in _lanes(desk, type)]
-    holders = _holders(desk)
-    for dead in locks.find_dead(lambda: {*holders, *(worker_id for (worker_id,) in desk.all(REGISTERED))}):
-        _free_runs_of(desk, locks, dead, now)
-    limited = {type for type in types if type in ruled}
-    # Read before anybody is parked or let go, which changes what is read.
-    ahead = {lane: [*_enough(desk, lane, request, now)] for lane in lanes if lane.type in limited}
-    due = _due(desk, lanes, ahead, _expired(desk, holders, types, now), now)
-    chosen, has_more = _chosen(desk, due, request, limited, now)
-    leases = tuple(_lease(desk, run, request, now) for run in chosen)
-    desk.flush()
+    now = transaction.now()
+    transaction.flush()
+    if request.is_repeat and (won := _won_before(transaction, request)):
+        leases = tuple(claims.lease_of(transaction, run) for run in won)
+        return Claimed(leases=leases, next_ready_at=now, now=now)
+    ruled = transaction.types.ruled()
+    types = sorted({type for type in request.types if type not in ruled or ruled[type].is_enabled})
+    holders = _holders(transaction)
+    for dead in locks.find_dead(lambda: {*holders, *(worker_id for (worker_id,) in transaction.all(REGISTERED))}):
+        _free_runs_of(transaction, locks, dead, now)
+    lanes = _lanes(transaction, types)
+    expired = _expired(transaction, holders, types, now)
+    limited = [lane for lane in lanes if lane.type in ruled]
+    for lane in limited:  # read before anybody is parked or let go, which changes what is read
+        lane.read_ahead(transaction, request, now)
+    chosen, has_more = _chosen(transaction, _queue(transaction, lanes, expired, now), request, now)
+    for lane in lanes:
+        if lane.runs is not None:
+            lane.runs.close()
+    leases = tuple(claims.lease(transaction, run, request, now) for run in chosen)
+    transaction.flush()
     if limited:
-        lanes = [lane for type in types for lane in _lanes(desk, type)]
-    others = [holder for holder in holders if holder != request.worker]
-    heads = (*_lane_heads(desk, lanes), *_expiries(desk, locks, types, others, now))
-    return Claimed(leases=leases, next_ready_at=min(heads, default=None), now=now, has_more=has_more)
+        lanes = _lanes(transaction, types)
+    heads = [lane.next_ready_at(transaction) for lane in lanes]
+    won_ids = {run.id for run in chosen}
+    heads += [one.ready_at for one in expired if one.holder != request.worker and one.id not in won_ids]
+    heads += _expiries(transaction, locks, types, [holder for holder in holders if holder != request.worker], now)
+    next_ready_at = min((head for head in heads if head is not None), default=None)
+    return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
 
 
 # Candidates
 
 
-def _won_before(desk: Desk, request: ClaimRequest, types: Sequence[str]) -> list[Run]:
-    won = map(rows.whole_run_of, desk.all(WON_BEFORE, request.worker, request.id))
-    return [run for run in won if run.type in types]
+def _won_before(transaction: Transaction, request: ClaimRequest) -> list[Run]:
+    won = map(rows.whole_run_of, transaction.all(WON_BEFORE, request.worker, request.id))
+    return [run for run in won if run.type in request.types]
 
 
-def _lanes(desk: Desk, type: str) -> Iterator[_Lane]:
-    """The lanes of a type that hold anything, each with the ready time of its head."""
-    priority = BEFORE_ALL_PRIORITIES
-    while (found := desk.one(NEXT_LANE, type, priority)) is not None:
-        priority, ready_at = found
-        yield _Lane(priority, type, ready_at)
+def _lanes(transaction: Transaction, types: Sequence[str]) -> list[_Lane]:
+    """The lanes of some types that hold anything. The types are sorted."""
+    lanes: list[_Lane] = []
+    place = 0
+    while place < len(types) and (found := transaction.one(NEXT_TYPE, types[place])) is not None:
+        type = found[0]
+        place = bisect_left(types, type, place)
+        if place == len(types) or types[place] != type:
+            continue
+        place += 1
+        lane: Row | None = found[1:]
+        while lane is not None:
+            priority, rank, ready_at, run_id = lane
+            lanes.append(_Lane(type, priority, rank, ready_at, run_id))
+            lane = None if rank == NEW else transaction.one(NEXT_RANK, type, priority, rank)
+            lane = lane or transaction.one(NEXT_PRIORITY, type, priority)
+    return lanes
 
 
-def _holders(desk: Desk) -> list[str]:
+def _holders(transaction: Transaction) -> list[str]:
     """The workers that hold runs."""
     holders: list[str] = []
-    while (found := desk.one(NEXT_HOLDER, holders[-1] if holders else "")) is not None:
+    while (found := transaction.one(NEXT_HOLDER, holders[-1] if holders else "")) is not None:
         holders.append(found[0])
     return holders
 
 
-def _expired(desk: Desk, holders: Sequence[str], types: Sequence[str], now: Micros) -> list[tuple[int, Micros, str]]:
-    """Runs whose lease has run out, in claim order."""
-    return sorted(
-        (priority, ready_at, run_id)
-        for holder in holders
-        for type in types
-        for priority, ready_at, run_id in desk.all(EXPIRED, holder, type, now)
-    )
+def _expired(transaction: Transaction, holders: Sequence[str], types: Collection[str], now: Micros) -> list[_Expired]:
+    """Runs whose lease has run out."""
+    found = [(holder, row) for holder in holders for row in transaction.all(EXPIRED, holder, now)]
+    if not found:
+        return []
+    offered = set(types)
+    return [_Expired(row[1], row[2], row[3], holder) for holder, row in found if row[0] in offered]
 
 
-def _due(
-    desk: Desk,
-    lanes: Sequence[_Lane],
-    ahead: Mapping[_Lane, Sequence[Run]],
-    expired: Sequence[tuple[int, Micros, str]],
-    now: Micros,
-) -> Iterator[Run]:
-    """Every run that may be claimed now, in claim order, read only as far as it is asked for; some were read ahead."""
-    due = [lane for lane in lanes if lane.ready_at <= now]
-    for priority in sorted({lane.priority for lane in due} | {priority for priority, _, _ in expired}):
-        heads = [ahead.get(lane) or _read_lane(desk, lane, now) for lane in due if lane.priority == priority]
-        lost = (_by_id(desk, run_id) for at, _, run_id in expired if at == priority)
-        yield from merge(*heads, lost, key=attrgetter("ready_at", "id"))
+def _queue(
+    transaction: Transaction, lanes: Sequence[_Lane], expired: Sequence[_Expired], now: Micros
+) -> Iterator[Mapping[int, Iterator[Run]]]:
+    """Every run that may be claimed now, read only as far as it is asked for."""
+    due: dict[int, dict[int, list[_Lane]]] = {}
+    for lane in lanes:
+        if lane.ready_at <= now:
+            due.setdefault(lane.priority, {}).setdefault(lane.rank, []).append(lane)
+    for lost in expired:
+        due.setdefault(lost.priority, {}).setdefault(BEGUN, [])
+    for priority in sorted(due):
+        lost_here = [lost for lost in expired if lost.priority == priority]
+        yield {
+            rank: _merged(transaction, of_rank, lost_here if rank == BEGUN else [], now)
+            for rank, of_rank in due[priority].items()
+        }
 
 
-def _enough(desk: Desk, lane: _Lane, request: ClaimRequest, now: Micros) -> Iterator[Run]:
-    """As many of a lane as a claim may have to look at. Suspects may be passed over, so they do not count."""
-    count = request.limit + PARKED_AT_ONCE
-    for run in _read_lane(desk, lane, now):
-        yield run
-        count -= not rules.is_suspect(run)
-        if not count:
-            break
-
-
-def _read_lane(desk: Desk, lane: _Lane, now: Micros) -> Iterator[Run]:
-    with closing(desk.connection.execute(DUE_IN_LANE, (lane.type, lane.priority, now))) as found:
-        for row in found:
-            yield rows.whole_run_of(row)
-
-
-def _by_id(desk: Desk, run_id: str) -> Run:
-    row = desk.one(BY_ID, run_id)
-    assert row is not None
-    return rows.whole_run_of(row)
+def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Expired], now: Micros) -> Iterator[Run]:
+    """The runs of some lanes and those that were lost, by ready time and id. A lane is opened when its head is next."""
+    if len(lanes) == 1 and not lost:
+        for run in lanes[0].read(transaction, now):
+            yield transaction.runs.completed(run)
+        return
+    heads = [(lane.ready_at, lane.first_id, place) for place, lane in enumerate(lanes)]
+    heads += [(one.ready_at, one.id, -1) for one in lost]
+    heapify(heads)
+    ahead: dict[int, Run] = {}
+    while heads:
+        _, run_id, place = heappop(heads)
+        if place < 0:
+            whole = transaction.runs.whole(run_id)
+            assert whole is not None
+            yield whole
+            continue
+        runs = lanes[place].read(transaction, now)
+        due = ahead.pop(place, None) or next(runs, None)
+        if due is None:
+            continue
+        yield transaction.runs.completed(due)
+        if (following := next(runs, None)) is not None:
+            ahead[place] = following
+            heappush(heads, (following.ready_at or 0, following.id, place))
 
 
 def _chosen(
-    desk: Desk, due: Iterator[Run], request: ClaimRequest, limited: Collection[str], now: Micros
+    transaction: Transaction, queue: claims.Queue, request: ClaimRequest, now: Micros
 ) -> tuple[list[Run], bool]:
-    """As many as were asked for, and of the suspects at most one; those beyond a limit are parked.
-
-    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
-    """
-    book = limits.DeskBook(desk)
-    chosen: list[Run] = []
-    parked = 0
-    may_suspect = request.may_suspect
-    for run in due:
-        if len(chosen) == request.limit or parked == PARKED_AT_ONCE:
-            break
-        is_suspect = rules.is_suspect(run)
-        if is_suspect and not may_suspect:
-            continue
-        whole = desk.completed(run)
-        admitted = admit(book, whole, now) if run.type in limited else whole
-        if admitted is None:
-            parked += 1
-            continue
-        may_suspect = may_suspect and not is_suspect
-        chosen.append(admitted)
-    return chosen, parked == PARKED_AT_ONCE or book.has_let_go
+    """The runs that the worker gets. And whether there is more: others were let go, or enough were parked."""
+    ruled = transaction.types.ruled()
+    if not ruled:
+        return claims.choose(queue, request, _as_it_is)
+    let_go = transaction.limits.let_go
+    chosen, is_stopped = claims.choose(queue, request, lambda run: limits.admit(transaction, run, now))
+    return chosen, is_stopped or transaction.limits.let_go > let_go
 
 
-# Leases
-
-
-def _lease(desk: Desk, run: Run, request: ClaimRequest, now: Micros) -> Lease:
-    after = rules.claimed(run, request, now)
-    desk.put(after)
-    desk.note_often(audit.of_claim(run, after, now), after.token)
-    if run.token == 0:  # never held, so it has no history
-        return Lease(run=after, arrivals=desk.newer(after, 0))
-    return _lease_of(desk, after)
-
-
-def _lease_of(desk: Desk, run: Run) -> Lease:
-    return Lease(run=run, entries=history(desk.connection, run.id), arrivals=desk.newer(run, 0))
+def _as_it_is(run: Run) -> Run:
+    return run
 
 
 # What is left
 
 
-def _lane_heads(desk: Desk, lanes: Sequence[_Lane]) -> list[Micros]:
-    """When the next run of each lane becomes ready."""
-    heads = [desk.one(LANE_HEAD, lane.type, lane.priority) for lane in lanes]
-    return [head[0] for head in heads if head is not None]
-
-
 def _expiries(
-    desk: Desk, locks: WorkerLocks, types: Sequence[str], holders: Sequence[str], now: Micros
+    transaction: Transaction, locks: WorkerLocks, types: Sequence[str], holders: Sequence[str], now: Micros
 ) -> list[Micros]:
     """When the leases of others run out, or when to look again whether those of other processes live."""
     expiries: list[Micros] = []
     for holder in holders:
-        found = [desk.one(NEXT_EXPIRY, holder, type) for type in types]
-        held_until = [expiry[0] for expiry in found if expiry is not None]
-        expiries += held_until
-        if held_until and locks.is_elsewhere(holder):
-            expiries.append(now + _PROBE)
+        with closing(transaction.connection.execute(NEXT_EXPIRIES, (holder, now))) as found:
+            for looks, (type, ready_at) in enumerate(found, 1):
+                if types[bisect_left(types, type) : bisect_right(types, type)] or looks == _LOOKS:
+                    expiries.append(ready_at)
+                    if locks.is_elsewhere(holder):
+                        expiries.append(now + _PROBE)
+                    break
     return expiries
 
 
-def _free_runs_of(desk: Desk, locks: WorkerLocks, worker_id: str, now: Micros) -> None:
+def _free_runs_of(transaction: Transaction, locks: WorkerLocks, worker_id: str, now: Micros) -> None:
     """Let the leases of a dead worker run out now. It stays on its runs, so that whoever claims them counts a crash."""
-    desk.news.ready.update(type for (type,) in desk.all(RELEASE_DEAD, now, worker_id))
-    desk.connection.execute(FORGET_WORKER, (worker_id,))
-    desk.forget_all()
-    desk.after_commit.append(lambda: locks.remove(worker_id))
+    transaction.news.ready.update(type for (type,) in transaction.all(RELEASE_DEAD, now, worker_id))
+    transaction.workers.remove(worker_id)
+    transaction.runs.forget_all()
+    transaction.after_commit.append(lambda: locks.remove(worker_id))

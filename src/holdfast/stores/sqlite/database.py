@@ -14,12 +14,13 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import Fatal, InvalidRequest
 from holdfast.core.model import Event, Intent, Message
 from holdfast.core.ports import Sent, Transacted, Transaction
-from holdfast.stores.sqlite import arrivals, checkpoints, starts, transactions
+from holdfast.stores.operations import arrivals, starts
+from holdfast.stores.sqlite import checkpoints, transactions
 from holdfast.stores.sqlite.board import mark
 from holdfast.stores.sqlite.connections import open_for_reading, open_for_writing
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.guard import Guard, guard_of
+from holdfast.stores.sqlite.transaction import Transaction as Unit
 from holdfast.stores.sqlite.trouble import TransactionEnded, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.writer import Writer
@@ -38,12 +39,12 @@ class SqliteDatabase:
     async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
         writer = self._writer()
         try:
-            return await writer.run(lambda desk: transactions.transact(desk, checkpoint, location, transaction))
+            return await writer.run(lambda unit: transactions.transact(unit, checkpoint, location, transaction))
         except TransactionEnded as ended:
             # It has undone the checkpoint, too, which is not to blame.
             error = Fatal(str(ended))
             error.__cause__ = ended
-        answer = await writer.run(lambda desk: checkpoints.write(desk, [checkpoint]))
+        answer = await writer.run(lambda unit: checkpoints.write(unit, [checkpoint]))
         return Transacted(verdict=answer.verdicts[0], now=answer.now, error=error)
 
     # Outside of runs
@@ -98,27 +99,27 @@ class SqliteDatabase:
     # They are coroutines only because other databases have connections to be awaited: nothing happens in between.
 
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
-        with self._desk(connection) as desk:
-            return starts.create(desk, intents, None)
+        with self._unit(connection) as unit:
+            return starts.create(unit, intents, None, unit.now())
 
     async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
-        with self._desk(connection) as desk:
-            return arrivals.send(desk, messages)
+        with self._unit(connection) as unit:
+            return arrivals.send(unit, messages, unit.now())
 
     async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
-        with self._desk(connection) as desk:
-            return arrivals.emit(desk, events)
+        with self._unit(connection) as unit:
+            return arrivals.emit(unit, events, unit.now())
 
     @contextmanager
-    def _desk(self, connection: object) -> Iterator[Desk]:
+    def _unit(self, connection: object) -> Iterator[Unit]:
         """Work in a transaction of a user's. Whom to tell of it is known only when they commit, so all are told."""
         ours = self._checked(connection)
         guard = ours.authorizer
         lifted = guard.off() if isinstance(guard, Guard) else nullcontext()
         with self._translating(), lifted, ours:  # a savepoint: what is refused leaves nothing behind
-            desk = Desk(ours, self._clock)
-            yield desk
-            desk.flush()
+            unit = Unit(ours, self._clock)
+            yield unit
+            unit.flush()
 
     def _checked(self, connection: object) -> apsw.Connection:
         if type(connection).__module__.partition(".")[0] == "sqlite3":

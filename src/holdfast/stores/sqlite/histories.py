@@ -1,13 +1,20 @@
-"""The history of a run: its entries in commit order, those that are not settled last."""
+"""Histories: the entries of runs, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 import apsw
 
 from holdfast.core.model import Entry
 from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
 
 HISTORY = f"""
     select {rows.ENTRY_COLUMNS}
@@ -15,8 +22,67 @@ HISTORY = f"""
     where run_id = ?
 """  # by the primary key
 
+_ENTRY = f"""
+    select {rows.ENTRY_COLUMNS}
+    from entry
+    where run_id = ?
+      and location = ?
+"""  # by the primary key
+
+# `rules.supersedes` in the words of SQL: what is settled never changes again.
+_RECORD = f"""
+    insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
+    values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
+    on conflict (run_id, location) do update
+    set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+        result = excluded.result, error = excluded.error, started_at = excluded.started_at,
+        finished_at = excluded.finished_at, retry_at = excluded.retry_at, ref = excluded.ref, since = excluded.since,
+        has_undo = excluded.has_undo, token = excluded.token
+    where entry.position = 0
+      and (excluded.position > 0 or excluded.attempts > entry.attempts)
+"""
+
+_PUT = f"""
+    insert into entry (run_id, {rows.ENTRY_COLUMNS}, token)
+    values (?, {rows.placed(rows.ENTRY_COLUMNS)}, ?)
+"""
+
+_DROP = """
+    delete from entry
+    where run_id = ?
+      and location = ?
+"""  # by the primary key
+
+_CLEAR = """
+    delete from entry
+    where run_id = ?
+"""  # by the primary key
+
+# A scope's own entry and everything below it: `0` is the character after `/`.
+_PRUNE = """
+    delete from entry
+    where run_id = ?1
+      and (location = ?2 or (location > ?2 || '/' and location < ?2 || '0'))
+      and has_undo = 0
+"""  # by the primary key
+
+_HAS_UNDO = """
+    select 1
+    from entry indexed by entry_undo
+    where run_id = ?
+      and has_undo = 1
+    limit 1
+"""
+
+_LAST_POSITION = """
+    select max(position)
+    from entry
+    where run_id = ?
+"""  # by the primary key
+
 
 def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
+    """All entries of a run in commit order, those that are not settled last."""
     # Sorted here: SQLite would set up a sorter for each of the hundreds of runs of one claim.
     found = map(rows.entry_of, connection.execute(HISTORY, (run_id,)))
     return tuple(sorted(found, key=_commit_order))
@@ -24,3 +90,62 @@ def history(connection: apsw.Connection, run_id: str) -> tuple[Entry, ...]:
 
 def _commit_order(entry: Entry) -> tuple[bool, int, str]:
     return not entry.is_settled, entry.position, entry.location
+
+
+class Histories:
+    """The entries that a transaction is about to write, and those that are there."""
+
+    __slots__ = ("_connection", "pending")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+        self.pending: list[Row] = []
+        """The entries that are to be written."""
+
+    def entry(self, run_id: str, location: str) -> Entry | None:
+        self.flush()
+        found = self._connection.execute(_ENTRY, (run_id, location)).fetchall()
+        return rows.entry_of(found[0]) if found else None
+
+    def all(self, run_id: str) -> Sequence[Entry]:
+        if self.pending:
+            self.flush()
+        return history(self._connection, run_id)
+
+    def record(self, run_id: str, token: int, entry: Entry) -> None:
+        self.pending.append(rows.entry_row(run_id, token, entry))
+
+    def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
+        self.flush()  # the earlier ones first: one of them may be of the same location
+        self._connection.execute(_RECORD, rows.entry_row(run_id, token, entry))
+        return self._connection.changes() > 0
+
+    def put(self, run_id: str, token: int, entries: Iterable[Entry]) -> None:
+        self.flush()
+        self._connection.executemany(_PUT, [rows.entry_row(run_id, token, entry) for entry in entries])
+
+    def drop(self, run_id: str, locations: Iterable[str]) -> None:
+        self.flush()
+        self._connection.executemany(_DROP, [(run_id, location) for location in locations])
+
+    def clear(self, run_id: str) -> None:
+        self.flush()
+        self._connection.execute(_CLEAR, (run_id,))
+
+    def prune(self, run_id: str, scope: str) -> None:
+        self.flush()
+        self._connection.execute(_PRUNE, (run_id, scope))
+
+    def has_undo(self, run_id: str) -> bool:
+        self.flush()
+        return self._connection.execute(_HAS_UNDO, (run_id,)).get is not None
+
+    def last_position(self, run_id: str) -> int:
+        self.flush()
+        return self._connection.execute(_LAST_POSITION, (run_id,)).get or 0
+
+    def flush(self) -> None:
+        """Write the entries that have gathered."""
+        if self.pending:
+            self._connection.executemany(_RECORD, self.pending)
+            self.pending.clear()

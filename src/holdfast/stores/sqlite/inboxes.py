@@ -1,26 +1,61 @@
-"""Inboxes: what reaches a run waits there, and wakes the run if it sleeps waiting for it."""
+"""Inboxes: what has reached runs, receipts of messages, and replies. Written at once."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
 from __future__ import annotations
 
-from holdfast.core import audit, limits, rules
-from holdfast.core.clock import Micros
-from holdfast.core.model import Arrival, Run, Wait
-from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.desk import Desk
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-ARRIVE = f"""
+from holdfast.core.clock import Micros
+from holdfast.core.model import RECEIPT_RETENTION, Arrival, Fence, Run, WaitKind
+from holdfast.stores.operations.unit_of_work import Taken
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+_ADD = f"""
     insert into inbox (run_id, {rows.ARRIVAL_COLUMNS})
     values (?, {rows.placed(rows.ARRIVAL_COLUMNS)})
 """
+
+_NEWER = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox
+    where run_id = ?
+      and number > ?
+    order by number
+"""  # by the primary key
+
+_TAKE = """
+    delete from inbox
+    where run_id = ?
+      and number = ?
+    returning kind, name, ref, is_exclusive
+"""  # by the primary key
 
 _CLEAR = """
     delete from inbox
     where run_id = ?
 """  # by the primary key
 
-_UNREAD_EVENTS = f"""
+_KEEP_MESSAGES = """
+    delete from inbox
+    where run_id = ?
+      and kind != 'message'
+"""  # by the primary key
+
+_MESSAGES = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox
+    where run_id = ?
+      and kind = 'message'
+    order by number
+"""  # by the primary key
+
+_EVENTS = f"""
     select {rows.ARRIVAL_COLUMNS}
     from inbox indexed by inbox_event
     where run_id = ?
@@ -28,38 +63,87 @@ _UNREAD_EVENTS = f"""
       and kind = 'event'
 """
 
+_EXCLUSIVE = f"""
+    select {rows.ARRIVAL_COLUMNS}
+    from inbox indexed by inbox_exclusive
+    where run_id = ?
+      and is_exclusive = 1
+    order by number
+"""
 
-def clear(desk: Desk, run: Run) -> None:
-    """Take everything out of a run's inbox."""
-    if run.arrivals:
-        desk.connection.execute(_CLEAR, (run.id,))
+_IS_KNOWN = """
+    select 1
+    where exists (select 1 from receipt where run_id = ?1 and message_id = ?2 and at > ?3)
+       or exists (select 1 from inbox where run_id = ?1 and ref = ?2 and kind = 'message')
+"""  # the primary key of receipt, inbox_message
+
+_KEEP_RECEIPT = """
+    insert into receipt (run_id, message_id, at)
+    values (?, ?, ?)
+    on conflict (run_id, message_id) do update
+    set at = excluded.at
+"""
+
+_KEEP_REPLY = """
+    insert into reply (run_id, message_id, payload, at)
+    values (?, ?, ?, ?)
+    on conflict (run_id, message_id) do nothing
+"""
 
 
-def deliver(desk: Desk, run: Run, arrival: Arrival, now: Micros) -> None:
-    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
-    if run.state.is_end:
-        return
-    desk.connection.execute(ARRIVE, rows.arrival_row(run.id, arrival))
-    is_awaited = False
-    if rules.is_asleep(run, now):
-        before = desk.waits(run.id)
-        waits, is_over = rules.counted_down(before, arrival)
-        # One that is awake and waits for a slot of its type finds it when it has got one.
-        is_awaited = is_over and limits.parked_at(waits) is None
-        if waits is not before:
-            desk.wait(run.id, waits)
-    after = rules.delivered(run, now, is_awaited=is_awaited)
-    desk.put(after)
-    if after.is_held:
-        desk.news.arrived.add(run.id)
-    elif after.ready_at != run.ready_at:
-        desk.note_often(audit.of_wake(after, arrival, now), after.arrivals)
-        desk.news.ready.add(after.type)
+class Inboxes:
+    """Arrivals, receipts and replies, by run."""
 
+    __slots__ = ("_connection",)
 
-def is_satisfied(desk: Desk, run: Run, wait: Wait) -> bool:
-    """Whether what an event wait waits for is in the inbox already."""
-    if not run.arrivals:
-        return False
-    unread = map(rows.arrival_of, desk.all(_UNREAD_EVENTS, run.id, wait.names[0]))
-    return any(rules.accepts(wait, arrival) for arrival in unread)
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+
+    def add(self, run_id: str, arrival: Arrival) -> None:
+        self._connection.execute(_ADD, rows.arrival_row(run_id, arrival))
+
+    def put(self, run_id: str, arrivals: Sequence[Arrival]) -> None:
+        self._connection.executemany(_ADD, [rows.arrival_row(run_id, arrival) for arrival in arrivals])
+
+    def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
+        if run.arrivals <= seen:
+            return ()
+        return tuple(map(rows.arrival_of, self._connection.execute(_NEWER, (run.id, seen))))
+
+    def take(self, run_id: str, number: int) -> Taken | None:
+        found: list[Row] = self._connection.execute(_TAKE, (run_id, number)).fetchall()
+        return found[0] if found else None
+
+    def clear(self, run: Run) -> None:
+        if run.arrivals:
+            self._connection.execute(_CLEAR, (run.id,))
+
+    def keep_messages(self, run: Run) -> None:
+        if run.arrivals:
+            self._connection.execute(_KEEP_MESSAGES, (run.id,))
+
+    def messages(self, run: Run) -> Sequence[Arrival]:
+        return self._read(_MESSAGES, run.id)
+
+    def events(self, run: Run, topic: str) -> Sequence[Arrival]:
+        return self._read(_EVENTS, run.id, topic)
+
+    def exclusive(self, run: Run) -> Sequence[Arrival]:
+        return self._read(_EXCLUSIVE, run.id)
+
+    def has_end_of(self, run: Run, child_id: str) -> bool:
+        return any(one.kind is WaitKind.CHILD and one.name == child_id for one in self.newer(run, 0))
+
+    def knows_message(self, run: Run, message_id: str, now: Micros) -> bool:
+        return self._connection.execute(_IS_KNOWN, (run.id, message_id, now - RECEIPT_RETENTION)).get is not None
+
+    def keep_receipts(self, run_id: str, received: Mapping[str, Micros]) -> None:
+        for message_id, at in received.items():
+            self._connection.execute(_KEEP_RECEIPT, (run_id, message_id, at))
+
+    def keep_replies(self, run_id: str, replies: Mapping[str, tuple[str, Micros]]) -> None:
+        kept = [(run_id, message_id, payload, at) for message_id, (payload, at) in replies.items()]
+        self._connection.executemany(_KEEP_REPLY, kept)
+
+    def _read(self, statement: str, *bindings: object) -> list[Arrival]:
+        return [rows.arrival_of(row) for row in self._connection.execute(statement, bindings).fetchall()]

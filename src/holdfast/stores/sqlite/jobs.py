@@ -17,20 +17,20 @@ from holdfast.core.hint import Hint
 
 ANSWER_SECONDS = 60.0
 
-_Desk = TypeVar("_Desk")
+_Unit = TypeVar("_Unit")
 _Answer = TypeVar("_Answer")
 
 Listener = tuple[asyncio.AbstractEventLoop, Callable[[Hint], None]]
 
 
-class Job(Generic[_Desk]):
+class Job(Generic[_Unit]):
     """An operation and the one who waits for its answer. Once he has given up it is not begun any more."""
 
     __slots__ = ("future", "is_urgent", "limit", "operation")
 
     def __init__(
         self,
-        operation: Callable[[_Desk], Any],
+        operation: Callable[[_Unit], Any],
         future: asyncio.Future[Any] | concurrent.futures.Future[Any],
         *,
         is_urgent: bool = False,
@@ -75,7 +75,7 @@ class Round:
         self._is_taken = False
 
 
-def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> asyncio.Future[_Answer]:
+def ask(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> asyncio.Future[_Answer]:
     """Hand an operation over; its answer comes within a limited time."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Answer] = loop.create_future()
@@ -83,7 +83,7 @@ def ask(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> asynci
     return future
 
 
-def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Desk], _Answer]) -> _Answer:
+def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) -> _Answer:
     """Hand an operation over, ahead of those of `ask`, and block this thread until it is answered."""
     future: concurrent.futures.Future[_Answer] = concurrent.futures.Future()
     jobs.put(Job(operation, future, is_urgent=True))

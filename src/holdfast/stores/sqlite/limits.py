@@ -1,4 +1,4 @@
-"""Limits: who has slots of which limit, and who waits for them. Who gets one is decided in `holdfast.stores.limits`.
+"""Limits as rows: who has slots of which limit, and what rates have to remember.
 
 Rows of `slot` are written at once, not with the runs they belong to: the next question is how many there are.
 """
@@ -8,6 +8,7 @@ Rows of `slot` are written at once, not with the runs they belong to: the next q
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -16,11 +17,12 @@ from msgspec.structs import replace
 from holdfast.core import limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
-from holdfast.core.model import AuditFact, Run, TypeRule, Wait
+from holdfast.core.model import Run, TypeRule
 from holdfast.core.ports import SlotUse
-from holdfast.stores import limits as deciding
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.desk import Desk
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
 
 _TAKEN = """
     select count(*)
@@ -40,16 +42,6 @@ _GIVE_BACK = """
       and run_id = ?
 """  # by the primary key
 
-FIRST = f"""
-    select run_id
-    from wait indexed by wait_slot
-    where topic = ?
-      and kind = 'slot'
-      and location = '{rules.LIMIT_LOCATION}'
-    order by after, since, run_id
-    limit 1
-"""
-
 # `!` is the character after the blank, behind which the tags come.
 _KEY_QUEUES = f"""
     select distinct wait.topic
@@ -63,7 +55,7 @@ _KEY_QUEUES = f"""
     order by wait.topic
 """
 
-_COUNTED = """
+COUNTED = """
     select id
     from run indexed by run_held
     where worker is not null
@@ -134,21 +126,6 @@ _STRAY = """
 _decode_window = msgspec.json.Decoder(Window).decode
 
 
-def is_waiting(desk: Desk, run_id: str) -> bool:
-    """Whether a run waits for a slot of its type."""
-    return limits.parked_at(desk.waits(run_id)) is not None
-
-
-def leave(desk: Desk, run: Run, now: Micros, *, has_waited: bool) -> None:
-    """A run needs no slots any more, or has waited for some until now: it gives back its own, and waits for none."""
-    deciding.leave(DeskBook(desk), run, now, has_waited=has_waited)
-
-
-def apply(desk: Desk, rule: TypeRule, now: Micros) -> None:
-    """Have the limits of a type be those of a rule."""
-    deciding.apply(DeskBook(desk), rule, now)
-
-
 def uses(connection: apsw.Connection, type: str | None) -> list[SlotUse]:
     """Who has slots and who waits for them, by their names."""
     found = [(name, used, waiting) for name, used, waiting in connection.execute(_USES)]
@@ -162,80 +139,62 @@ def stray(connection: apsw.Connection) -> int:
     return count
 
 
-class DeskBook:
-    """The desk as the book in which limits are kept."""
+class Limits:
+    """Slots of limits, by their names."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self.has_let_go = False
-        """Whether anybody who waited was made ready."""
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._connection = transaction.connection
+        self.let_go = 0
 
     def rule(self, type: str) -> TypeRule | None:
-        rule = self._desk.ruled_types().get(type)
+        rule = self._transaction.types.ruled().get(type)
         return rule if rule is not None and rule.is_limited else None
 
     def window(self, type: str) -> Window:
-        found = self._desk.one(_WINDOW, type)
-        return Window() if found is None or found[0] is None else _decode_window(found[0])
+        found = self._connection.execute(_WINDOW, (type,)).get
+        return Window() if found is None else _decode_window(found)
 
     def keep_window(self, type: str, window: Window) -> None:
-        text = rows.json_of(window) if window.blocks else None
-        self._desk.connection.execute(_KEEP_WINDOW, (text, type))
+        text = rows.json_of(window) if window != Window() else None
+        self._connection.execute(_KEEP_WINDOW, (text, type))
 
     def taken(self, slot: str) -> int:
-        found = self._desk.one(_TAKEN, slot)
-        return found[0] if found else 0
+        count: int = self._connection.execute(_TAKEN, (slot,)).get
+        return count
 
     def counted(self, type: str) -> Sequence[Run]:
-        self._desk.flush()
+        self._transaction.runs.flush()
         names = limits.type_slot(type), limits.rate_slot(type)
-        return [self.run(run_id) for (run_id,) in self._desk.all(_COUNTED, type, *names)]
+        return [self.tagged(run_id) for (run_id,) in self._transaction.all(COUNTED, type, *names)]
 
     def key_queues(self, type: str) -> Sequence[str]:
-        self._desk.flush_waits()
-        return [queue for (queue,) in self._desk.all(_KEY_QUEUES, limits.type_slot(type), type)]
+        self._transaction.waits.flush()
+        return [queue for (queue,) in self._transaction.all(_KEY_QUEUES, limits.type_slot(type), type)]
 
     def let_all_go(self, type: str, now: Micros) -> None:
+        waits = self._transaction.waits
         for queue in (limits.type_slot(type), limits.rate_slot(type), *self.key_queues(type)):
-            while (run := self.first(queue)) is not None:
-                waits = self.waits(run.id)
-                wait = limits.parked_at(waits)
+            while (run_id := waits.first(queue, rules.LIMIT_LOCATION)) is not None:
+                of_run = waits.of(run_id)
+                wait = limits.parked_at(of_run)
                 assert wait is not None
-                self.wait(run.id, limits.without(waits))
-                self.put(limits.let_go(run, wait.since, now))
+                waits.put(run_id, limits.without(of_run))
+                self.put(limits.let_go(self.tagged(run_id), wait.since, now))
 
-    def first(self, queue: str) -> Run | None:
-        self._desk.flush_waits()
-        found = self._desk.one(FIRST, queue)
-        return None if found is None else self.run(found[0])
-
-    def run(self, run_id: str) -> Run:
-        run = self._desk.run(run_id)
+    def tagged(self, run_id: str) -> Run:
+        run = self._transaction.runs.get(run_id)
         assert run is not None
-        rule = self._desk.ruled_types().get(run.type)
+        rule = self._transaction.types.ruled().get(run.type)
         if rule is None or not rule.per_key or run.tags:
             return run
-        found = self._desk.one(_TAGS, run_id)
-        return replace(run, tags=rows.tags_of(found[0])) if found is not None and found[0] else run
-
-    def waits(self, run_id: str) -> Sequence[Wait]:
-        return self._desk.waits(run_id)
+        tags = self._connection.execute(_TAGS, (run_id,)).get
+        return replace(run, tags=rows.tags_of(tags)) if tags else run
 
     def put(self, run: Run) -> None:
-        before = self._desk.run(run.id)
+        before = self._transaction.runs.get(run.id)
         had = before.slots if before is not None else ()
         if had != run.slots:
-            self._desk.connection.executemany(_GIVE_BACK, [(slot, run.id) for slot in had])
-            self._desk.connection.executemany(_TAKE, [(slot, run.id) for slot in run.slots])
-        self._desk.put(run)
-
-    def wait(self, run_id: str, waits: Sequence[Wait]) -> None:
-        self._desk.wait(run_id, waits)
-
-    def note(self, fact: AuditFact) -> None:
-        run = self._desk.run(fact.run_id)
-        self._desk.note_often(fact, (run.token if run is not None else 0) or 1)
-
-    def tell_ready(self, type: str) -> None:
-        self.has_let_go = True
-        self._desk.news.ready.add(type)
+            self._connection.executemany(_GIVE_BACK, [(slot, run.id) for slot in had])
+            self._connection.executemany(_TAKE, [(slot, run.id) for slot in run.slots])
+        self._transaction.runs.put(run)

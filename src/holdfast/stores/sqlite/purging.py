@@ -1,4 +1,4 @@
-"""Purging: ended runs go away, with all that belongs to them, when their time has come.
+"""Purging: ended runs go away, with all that belongs to them.
 
 A run is removed in one transaction. If it has more rows than a bite may remove it is taken out of sight first, so that
 nobody reopens what is left of it, and goes a bite at a time.
@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 
 import apsw
 
-from holdfast.core import retention
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
+from holdfast.stores.operations.housekeeping import OldRun
+from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.rows import Row
 
 # `kinship.is_kept_for_parent` in the words of SQL.
@@ -158,40 +157,18 @@ _DROPS_SOME = tuple(
 )
 
 
-@dataclass(frozen=True)
-class _Due:
-    """A run whose time has come, perhaps."""
+def due(connection: apsw.Connection, limit: int, usual: Micros, room: int, now: Micros) -> list[OldRun]:
+    """The first runs that may be due, with what decides whether they go."""
+    kept = _retentions(connection, usual)
+    found: list[Row] = connection.execute(
+        _ABOUT, (room + 1, rows.json_of(_due(connection, limit, kept, now)))
+    ).fetchall()
+    runs = ((row, _run_of(row)) for row in found)
+    return [OldRun(run, kept[run.type], bool(row[1]), row[2]) for row, run in runs if run is not None]
 
-    run: Run
-    is_kept_for_parent: bool
-    size: int
 
-
-def purge(desk: Desk, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
-    """Look at the first runs that are due; how many went, by type, and whether there are more.
-
-    `usual` is how long runs are kept whose type does not say.
-    """
-    desk.flush()  # what others of this transaction have written
-    room = limit * retention.ROWS_PER_RUN
-    kept = _retentions(desk.connection, usual)
-    due = _about(desk, _due(desk, limit, kept, now), room)
-    gone: list[_Due] = []
-    for one in due:
-        run = one.run
-        found = retention.verdict(run, retention=kept[run.type], is_kept_for_parent=one.is_kept_for_parent, now=now)
-        if found == "purge":
-            gone.append(one)
-        else:
-            desk.connection.execute(_DEFER, (retention.deferred(run, found, now).purge_at, run.id))
-    count = retention.fitting((one.size for one in gone), room)
-    if gone and count == 0:
-        _gut(desk, gone[0].run, room, now)
-    else:
-        _remove(desk, [one.run for one in gone[:count]])
-    desk.forget(one.run.id for one in due)
-    by_type = Counter(one.run.type for one in gone[:count])
-    return dict(sorted(by_type.items())), len(due) == limit or count < len(gone)
+def defer(connection: apsw.Connection, run: Run) -> None:
+    connection.execute(_DEFER, (run.purge_at, run.id))
 
 
 def count(connection: apsw.Connection, usual: Micros, now: Micros) -> dict[str, int]:
@@ -216,51 +193,46 @@ def _types(connection: apsw.Connection) -> Iterator[str]:
         yield last
 
 
-def _due(desk: Desk, limit: int, kept: Mapping[str, Micros], now: Micros) -> list[str]:
+def _due(connection: apsw.Connection, limit: int, kept: Mapping[str, Micros], now: Micros) -> list[str]:
     """The first runs that are due: those with an instant of their own, then the others by the time they ended.
 
     So those go together that were made together, and have their rows on the same pages.
     """
-    ids = [run_id for (run_id,) in desk.all(_DUE, now, limit)]
+    ids = [str(run_id) for (run_id,) in connection.execute(_DUE, (now, limit)).fetchall()]
     if len(ids) < limit:
-        ended = [_ended(desk, type, now - kept[type]) for type in _types(desk.connection)]
+        ended = [_ended(connection, type, now - kept[type]) for type in _types(connection)]
         ids += [run_id for _, run_id in islice(merge(*ended), limit - len(ids))]
         for reading in ended:
             reading.close()
     return ids
 
 
-def _ended(desk: Desk, type: str, until: Micros) -> Generator[Row, None, None]:
+def _ended(connection: apsw.Connection, type: str, until: Micros) -> Generator[Row, None, None]:
     """The runs of a type that are due, by the time they ended; read only as far as they are asked for."""
-    with closing(desk.connection.execute(_DUE_OF_TYPE, (type, until))) as found:
+    with closing(connection.execute(_DUE_OF_TYPE, (type, until))) as found:
         yield from found
-
-
-def _about(desk: Desk, ids: Sequence[str], room: int) -> list[_Due]:
-    found = desk.connection.execute(_ABOUT, (room + 1, rows.json_of(ids)))
-    return [_Due(run, bool(row[1]), row[2]) for row in found if (run := _run_of(row)) is not None]
 
 
 def _run_of(row: Row) -> Run | None:
     """A run that is to go. One that cannot be read stays: nobody could say whether its time has come."""
-    with suppress(rows.OddRow):
+    with suppress(OddRow):
         return rows.run_of(row[3:], tags=row[0])
     return None
 
 
-def _remove(desk: Desk, runs: Sequence[Run]) -> None:
+def remove(connection: apsw.Connection, runs: Sequence[Run]) -> None:
     """Remove runs and all that belongs to them."""
     if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
-        desk.connection.executemany(_DROP_TAG, tags)
+        connection.executemany(_DROP_TAG, tags)
     ids = rows.json_of([run.id for run in runs])
     for statement in _DROPS if runs else ():
-        desk.connection.execute(statement, (ids,))
+        connection.execute(statement, (ids,))
 
 
-def _gut(desk: Desk, run: Run, room: int, now: Micros) -> None:
+def remove_part(connection: apsw.Connection, run: Run, room: int, now: Micros) -> None:
     """Remove some of what a run has too many of. Nobody sees it from now on."""
-    desk.connection.execute(_HIDE, (now, run.id))
+    connection.execute(_HIDE, (now, run.id))
     for statement in _DROPS_SOME:
         if room > 0:
-            desk.connection.execute(statement, (run.id, room))
-            room -= desk.connection.changes()
+            connection.execute(statement, (run.id, room))
+            room -= connection.changes()

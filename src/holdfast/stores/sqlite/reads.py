@@ -16,6 +16,7 @@ from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
 from holdfast.core.ports import Details
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.unreadable import joined, reason_of
+from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows, unreadable
 from holdfast.stores.sqlite.rows import Row
 
@@ -138,7 +139,7 @@ def details(connection: apsw.Connection, found: Sequence[Row]) -> list[Details]:
 
 def _read(row: Row) -> tuple[Run, str | None]:
     if not unreadable.has_odd_types(row):
-        with suppress(rows.OddRow):
+        with suppress(OddRow):
             return rows.whole_run_of(row), None
     return unreadable.salvage(row)
 

@@ -28,11 +28,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.states import RunState
 from holdfast.core.unreadable import reason_of
-
-
-class OddRow(ValueError):
-    """A row that cannot be decoded. No error of holdfast, which would be a refusal: all of a transaction is undone."""
-
+from holdfast.stores.operations.unit_of_work import OddRow
 
 Row = tuple[Any, ...]
 """What a driver gives and takes: anything SQLite can keep."""

@@ -49,34 +49,40 @@ from holdfast.core.ports import (
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
-from holdfast.stores.sqlite import (
+from holdfast.stores.operations import (
     arrivals,
+    controls,
+    dead_letters,
+    leases,
+    pruning,
+    schedules,
+    starts,
+    transfers,
+)
+from holdfast.stores.operations import types as type_rules
+from holdfast.stores.sqlite import (
     backlogs,
     checkup,
     claims,
-    controls,
     histories,
-    leases,
-    letters,
     limits,
     listing,
-    pruning,
     purging,
     reads,
-    schedules,
     schema,
-    starts,
-    transfers,
+    types,
     unreadable,
 )
-from holdfast.stores.sqlite import topics as topic_rules
-from holdfast.stores.sqlite import types as type_rules
+from holdfast.stores.sqlite import dead_letters as letters
+from holdfast.stores.sqlite import events as event_rows
+from holdfast.stores.sqlite import schedules as timetable
+from holdfast.stores.sqlite import transfers as moving
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
 from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
 from holdfast.stores.sqlite.readers import Readers
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.trouble import unavailable
 from holdfast.stores.sqlite.watch import Others
 from holdfast.stores.sqlite.writer import Writer
@@ -150,96 +156,97 @@ class SqliteStore:
 
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
         run = self._writer.run_small if len(intents) == 1 else self._writer.run
-        return await run(lambda desk: starts.create(desk, intents, lease))
+        return await run(lambda unit: starts.create(unit, intents, lease, unit.now()))
 
     async def claim(self, request: ClaimRequest) -> Claimed:
-        # Whoever got little the last time most likely does so again; after that he knows better.
+        # A claim that found few runs will probably find few again.
         run = self._writer.run_small if self._claimed <= _SMALL else self._writer.run
         try:
-            claimed = await run(lambda desk: claims.claim(desk, self._locks, request))
+            claimed = await run(lambda unit: claims.claim(unit, self._locks, request))
         except unreadable.FAILURES:
-            if not await self._writer.run(lambda desk: unreadable.block_due(desk, request.types)):
+            if not await self._writer.run(lambda unit: unreadable.block_due(unit, request.types)):
                 raise
-            claimed = await run(lambda desk: claims.claim(desk, self._locks, request))
+            claimed = await run(lambda unit: claims.claim(unit, self._locks, request))
         self._claimed = len(claimed.leases)
         return claimed
 
     def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         run = self._writer.run_small if len(checkpoints) == 1 else self._writer.run
-        return run(lambda desk: write_checkpoints(desk, checkpoints))
+        return run(lambda unit: write_checkpoints(unit, checkpoints))
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
-        def operation(desk: Desk) -> Verdicts:
+        def operation(unit: Transaction) -> Verdicts:
             self._locks.hold(worker.id)
-            return leases.renew(desk, worker, holdings, lease)
+            return leases.renew(unit, worker, holdings, lease, unit.now())
 
         return self._writer.run_blocking(operation)
 
     async def retire(self, worker_id: str) -> None:
-        def operation(desk: Desk) -> None:
-            leases.retire(desk, worker_id)
-            desk.after_commit.append(lambda: self._locks.release(worker_id))
+        def operation(unit: Transaction) -> None:
+            unit.workers.remove(worker_id)
+            unit.after_commit.append(lambda: self._locks.release(worker_id))
 
         self._locks.retiring(worker_id)
         await self._writer.run(operation)
 
     async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
         run = self._writer.run_small if len(messages) == 1 else self._writer.run
-        return await run(lambda desk: arrivals.send(desk, messages))
+        return await run(lambda unit: arrivals.send(unit, messages, unit.now()))
 
     async def emit(self, events: Sequence[Event]) -> Sequence[int]:
         if len(events) > 1:
-            return await self._writer.run(lambda desk: arrivals.emit(desk, events))
+            return await self._writer.run(lambda unit: arrivals.emit(unit, events, unit.now()))
         return await self._writer.run_small(
-            lambda desk: arrivals.emit(desk, events), is_small=lambda desk: arrivals.reaches_few(desk, events, _SMALL)
+            lambda unit: arrivals.emit(unit, events, unit.now()),
+            is_small=lambda unit: all(not unit.waits.has_more_than(event.topic, _SMALL) for event in events),
         )
 
     async def put_topics(self, topics: Sequence[Topic]) -> None:
-        await self._writer.run(lambda desk: topic_rules.put(desk, topics))
+        await self._writer.run(lambda unit: unit.events.put_topics(topics))
 
     async def change_types(self, changes: Sequence[TypeChange]) -> None:
-        await self._writer.run(lambda desk: type_rules.change(desk, changes))
+        await self._writer.run(lambda unit: type_rules.change(unit, changes, unit.now()))
 
     async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
-        await self._writer.run(lambda desk: type_rules.offer(desk, worker, offers))
+        await self._writer.run(lambda unit: type_rules.offer(unit, worker, offers, unit.now()))
 
     async def replay_letters(self, numbers: Sequence[int]) -> int:
-        return await self._writer.run(lambda desk: letters.replay(desk, numbers))
+        return await self._writer.run(lambda unit: dead_letters.replay(unit, numbers, unit.now()))
 
     async def purge_letters(self, numbers: Sequence[int]) -> int:
-        return await self._writer.run(lambda desk: letters.purge(desk, numbers))
+        return await self._writer.run(lambda unit: dead_letters.purge(unit, numbers))
 
     async def restore(self, restoration: Restoration) -> Restored:
-        return await self._writer.run(lambda desk: transfers.restore(desk, restoration))
+        return await self._writer.run(lambda unit: transfers.restore(unit, restoration, unit.now()))
 
     async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
-        return await self._writer.run(lambda desk: schedules.restore(desk, wanted))
+        return await self._writer.run(lambda unit: schedules.restore(unit, wanted))
 
     async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
-        return await self._writer.run(lambda desk: schedules.put(desk, wanted))
+        return await self._writer.run(lambda unit: schedules.put(unit, wanted, unit.now()))
 
     async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
-        return await self._writer.run(lambda desk: schedules.pause(desk, names, is_paused=is_paused))
+        return await self._writer.run(lambda unit: schedules.pause(unit, names, unit.now(), is_paused=is_paused))
 
     async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
-        return await self._writer.run(lambda desk: schedules.remove(desk, names))
+        return await self._writer.run(lambda unit: schedules.remove(unit, names))
 
     async def trigger_schedule(self, name: str, run_id: str) -> bool:
-        return await self._writer.run(lambda desk: schedules.trigger(desk, name, run_id))
+        return await self._writer.run(lambda unit: schedules.trigger(unit, name, run_id, unit.now()))
 
     async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
-        return await self._writer.run(lambda desk: schedules.fire(desk, firings))
+        return await self._writer.run(lambda unit: schedules.fire(unit, firings, unit.now()))
 
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         if not is_dry_run:
-            return await self._writer.run(lambda desk: pruning.prune(desk, limit, retention))
+            return await self._writer.run(lambda unit: pruning.prune(unit, limit, retention, unit.now()))
         now = self._clock.now()
-        pruned = await self._writer.run(lambda desk: pruning.rehearse(desk, limit))
+        pruned = await self._writer.run(lambda unit: _rehearse(unit, limit))
         runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
         return replace(pruned, runs=runs)
 
     async def control(self, run_id: str, request: Control) -> bool | None:
-        return await self._writer.run(lambda desk: controls.control(desk, run_id, request))
+        return await self._writer.run(lambda unit: controls.control(unit, run_id, request, unit.now()))
 
     # Reading
 
@@ -268,17 +275,19 @@ class SqliteStore:
 
     async def look(self, holdings: Sequence[Holding]) -> Verdicts:
         run = self._readers.run_small if len(holdings) <= _SMALL else self._readers.run
-        return await run(lambda connection: leases.look(Desk(connection, self._clock), holdings, self._clock.now()))
+        return await run(
+            lambda connection: leases.look(Transaction(connection, self._clock), holdings, self._clock.now())
+        )
 
     async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
         run = self._readers.run_small if len(asked) <= _SMALL else self._readers.run
         return await run(lambda connection: reads.replies(connection, asked))
 
     async def topics(self) -> Sequence[Topic]:
-        return await self._readers.run(topic_rules.list_topics)
+        return await self._readers.run(event_rows.list_topics)
 
     async def types(self) -> Sequence[TypeRule]:
-        return await self._readers.run(type_rules.list_types)
+        return await self._readers.run(types.list_types)
 
     async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
         return await self._readers.run(lambda connection: limits.uses(connection, type))
@@ -289,22 +298,22 @@ class SqliteStore:
     async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
         def read(connection: apsw.Connection) -> Sequence[Dump]:
             with unreadable.readable("a run"):
-                return transfers.dump(connection, run_ids)
+                return moving.dump(connection, run_ids)
 
         return await self._readers.run(read)
 
     async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return await self._readers.run(lambda connection: transfers.kept_events(connection, after, limit))
+        return await self._readers.run(lambda connection: moving.kept_events(connection, after, limit))
 
     async def last_event(self) -> int:
-        return await self._readers.run(transfers.last_event)
+        return await self._readers.run(event_rows.last_event)
 
     async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
-        return await self._readers.run(lambda connection: schedules.list_schedules(connection, query))
+        return await self._readers.run(lambda connection: timetable.list_schedules(connection, query))
 
     async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
         now = self._clock.now()
-        return await self._readers.run(lambda connection: schedules.due(connection, limit, after, now))
+        return await self._readers.run(lambda connection: timetable.due(connection, limit, after, now))
 
     async def counts(self) -> dict[str, dict[RunState, int]]:
         return await self._readers.run(reads.counts)
@@ -364,6 +373,17 @@ class SqliteStore:
                 f"the store {self._files.database} was opened in another process (pid {self._pid}); "
                 "a fork does not take its threads along: open the store after the fork"
             )
+
+
+def _rehearse(unit: Transaction, limit: int) -> Pruned:
+    """Say how much a pruning would remove but for runs: there may be many, and a reader can count them."""
+    unit.flush()  # others share this transaction
+    unit.connection.execute("savepoint dry_run")
+    try:
+        return pruning.prune_events(unit, limit, unit.now())
+    finally:
+        unit.connection.execute("rollback to dry_run")
+        unit.connection.execute("release dry_run")
 
 
 def _join(writer: Writer, readers: Readers, seconds: float) -> None:

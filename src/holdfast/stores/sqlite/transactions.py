@@ -18,9 +18,10 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import Fatal
 from holdfast.core.model import Entry
 from holdfast.core.ports import Transacted, Transaction
+from holdfast.stores.operations.checkpoints import record
 from holdfast.stores.sqlite import checkpoints
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.guard import SAVEPOINT, guard_of
+from holdfast.stores.sqlite.transaction import Transaction as Unit
 from holdfast.stores.sqlite.trouble import TransactionEnded, is_of_file
 
 LIMIT_SECONDS = 5.0
@@ -28,21 +29,21 @@ LIMIT_SECONDS = 5.0
 _STEPS_BETWEEN_LOOKS = 2_000
 
 
-def transact(desk: Desk, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
+def transact(unit: Unit, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
     """Write a checkpoint, and what a transaction does and records, or only the checkpoint if it fails.
 
     The token is judged with the checkpoint: nobody else can write before this commit, so it is the same at the end.
     """
-    now = desk.now()
-    (verdict,) = checkpoints.write(desk, [checkpoint]).verdicts
+    now = unit.now()
+    (verdict,) = checkpoints.write(unit, [checkpoint]).verdicts
     if verdict.is_lost or not verdict.is_held:
         return Transacted(verdict=verdict, now=now)
-    recorded = desk.entry(checkpoint.run_id, location)
+    recorded = unit.histories.entry(checkpoint.run_id, location)
     if recorded is not None and recorded.is_settled:  # it was committed, and the answer got lost
         return Transacted(verdict=verdict, now=now, entry=recorded)
-    entry, error = _carried_out(desk.connection, transaction, now)
+    entry, error = _carried_out(unit.connection, transaction, now)
     if entry is not None:
-        desk.record(checkpoint.run_id, checkpoint.token, entry, now)
+        record(unit, checkpoint.run_id, checkpoint.token, entry, now)
     return Transacted(verdict=verdict, now=now, entry=entry, error=error)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable, Unreadable
-from holdfast.stores.sqlite.rows import OddRow
+from holdfast.stores.operations.unit_of_work import OddRow
 
 BUSY_TIMEOUT_SECONDS = 5.0
 

@@ -1,16 +1,18 @@
-"""Types: what is known and was said of the types of runs."""
+"""Types as rows: what is known and was said of them."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import apsw
 
-from holdfast.core.model import TypeChange, TypeOffer, TypeRule
-from holdfast.stores.sqlite import limits, rows
-from holdfast.stores.sqlite.desk import Desk
+from holdfast.core.model import TypeRule
+from holdfast.stores.sqlite import rows
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
 
 _TYPES = f"""
     select {rows.TYPE_COLUMNS}
@@ -24,6 +26,15 @@ _ONE = f"""
     where name = ?
 """  # by the primary key
 
+_RULED = f"""
+    select {rows.TYPE_COLUMNS}
+    from type
+    where is_enabled = 0
+       or concurrency is not null
+       or per_key is not null
+       or rate is not null
+"""  # reads all of them: there are few
+
 _PUT = f"""
     insert into type ({rows.TYPE_COLUMNS})
     values ({rows.placed(rows.TYPE_COLUMNS)})
@@ -34,35 +45,30 @@ _PUT = f"""
 """
 
 
-def change(desk: Desk, changes: Sequence[TypeChange]) -> None:
-    """Have types be otherwise. What their limits have kept waiting is looked at anew."""
-    now = desk.now()
-    for one in changes:
-        before = _known(desk, one.name)
-        after = one.applied_to(before)
-        _put(desk, after)
-        if before.limits != after.limits:
-            limits.apply(desk, after, now)
-        if after.is_enabled and not before.is_enabled:
-            desk.news.ready.add(one.name)
+class Types:
+    """The rules of types. Those that matter to a claim are read once in a transaction."""
 
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+        self._ruled: dict[str, TypeRule] | None = None
 
-def offer(desk: Desk, worker: str, offers: Sequence[TypeOffer]) -> None:
-    """Note what a worker is ready to work on. What a person has said of a type stays."""
-    now = desk.now()
-    for one in offers:
-        _put(desk, _known(desk, one.name).offered(one, worker, now))
+    def get(self, type: str) -> TypeRule | None:
+        found = self._connection.execute(_ONE, (type,)).fetchall()
+        return rows.type_of(found[0]) if found else None
+
+    def put(self, rule: TypeRule) -> None:
+        self._ruled = None
+        self._connection.execute(_PUT, rows.type_row(rule))
+
+    def is_ruled(self, type: str) -> bool:
+        return type in self.ruled()
+
+    def ruled(self) -> dict[str, TypeRule]:
+        """The types that are switched off or limited. With all others anything goes."""
+        if self._ruled is None:
+            self._ruled = {rule.name: rule for rule in map(rows.type_of, self._connection.execute(_RULED))}
+        return self._ruled
 
 
 def list_types(connection: apsw.Connection) -> list[TypeRule]:
     return [rows.type_of(row) for row in connection.execute(_TYPES)]
-
-
-def _known(desk: Desk, name: str) -> TypeRule:
-    row = desk.one(_ONE, name)
-    return TypeRule(name=name) if row is None else rows.type_of(row)
-
-
-def _put(desk: Desk, rule: TypeRule) -> None:
-    desk.types = None
-    desk.connection.execute(_PUT, rows.type_row(rule))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,12 +17,15 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
 from holdfast.core.unreadable import reason_of, salvaged
+from holdfast.stores.operations.unit_of_work import OddRow
 from holdfast.stores.sqlite import rows
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.histories import history
 from holdfast.stores.sqlite.rows import Row
 
-FAILURES = (rows.OddRow, Unreadable, UnicodeDecodeError, msgspec.MsgspecError, TypeError, RecursionError)
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+FAILURES = (OddRow, Unreadable, UnicodeDecodeError, msgspec.MsgspecError, TypeError, RecursionError)
 """What is raised for a row that cannot be decoded, or not be compared with others."""
 
 _NAMES = (*rows.RUN_COLUMNS.split(", "), "payload", "tags", "options", "continued")
@@ -80,37 +83,37 @@ def has_odd_types(row: Row) -> bool:
     return any(row[place].__class__ is not int and row[place] is not None for place in _INTEGERS)
 
 
-def block_due(desk: Desk, types: Sequence[str]) -> int:
+def block_due(unit: Transaction, types: Sequence[str]) -> int:
     """Block those of the due runs of some types that no worker could read; how many were."""
-    now = desk.now()
-    desk.flush()
+    now = unit.now()
+    unit.flush()
     blocked = 0
-    for rowid, *row in desk.all(_DUE, rows.json_of(types), now):
-        if (why := _flaw(desk, row)) is not None:
-            _block(desk, rowid, _text_of(row[0]), why, now)
+    for rowid, *row in unit.all(_DUE, rows.json_of(types), now):
+        if (why := _flaw(unit, row)) is not None:
+            _block(unit, rowid, _text_of(row[0]), why, now)
             blocked += 1
-    desk.forget_all()
+    unit.runs.forget_all()
     return blocked
 
 
-def _flaw(desk: Desk, row: Sequence[Any]) -> str | None:
+def _flaw(unit: Transaction, row: Sequence[Any]) -> str | None:
     """Why a run cannot be read by the worker that would claim it."""
     run, why = salvage(tuple(row))
     if why:
         return why
     try:
-        history(desk.connection, run.id)
-        desk.newer(run, 0)
+        history(unit.connection, run.id)
+        unit.inboxes.newer(run, 0)
     except FAILURES as error:
         return reason_of(error)
     return None
 
 
-def _block(desk: Desk, rowid: int, run_id: Any, why: str, now: Micros) -> None:
+def _block(unit: Transaction, rowid: int, run_id: Any, why: str, now: Micros) -> None:
     error = ErrorRecord(type=Unreadable.__name__, message=why)
-    desk.connection.execute(_BLOCK, (rows.json_of(error), now, rowid))
+    unit.connection.execute(_BLOCK, (rows.json_of(error), now, rowid))
     if isinstance(run_id, str):
-        desk.note(AuditFact(run_id=run_id, event="blocked", at=now, data={"error": str(error)[:500]}))
+        unit.audit.note(AuditFact(run_id=run_id, event="blocked", at=now, data={"error": str(error)[:500]}))
 
 
 def _text_of(value: Any) -> Any:

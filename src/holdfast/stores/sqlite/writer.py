@@ -22,10 +22,11 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import be_patient, open_for_writing
-from holdfast.stores.sqlite.desk import Desk
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, Round, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
+from holdfast.stores.sqlite.routes import Routes
+from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.wal import Wal
@@ -34,8 +35,6 @@ from holdfast.stores.sqlite.watch import Others
 # The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
 # fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
 _INHERITED: set[int] = set()
-
-_QUICK_SECONDS = 0.001
 
 _Answer = TypeVar("_Answer")
 
@@ -46,21 +45,21 @@ class _Signal(Enum):
 
 
 class Writer:
-    """Runs operations, each with the desk of the transaction it shares with others."""
+    """Runs operations, each in the transaction it shares with others."""
 
     def __init__(self, files: Files, clock: Clock, others: Others, locks: WorkerLocks) -> None:
         self._files = files
         self._clock = clock
         self._others = others
         self._locks = locks
-        self._jobs: SimpleQueue[Job[Desk] | _Signal] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Transaction] | _Signal] = SimpleQueue()
         self._turn = TurnLock(files.turn)
         self._connection: apsw.Connection | None = None
         self._identity = 0
         self._wal = Wal(files.wal)
         self._at_work = threading.Lock()
         self._round = Round()
-        self._commit_seconds = 2 * _QUICK_SECONDS  # of late; not known to be quick before it was seen
+        self._routes = Routes()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_exiting = False
@@ -84,32 +83,35 @@ class Writer:
         finally:
             limit.cancel()
 
-    def run(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer]:
+    def run(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer]:
         """Run an operation in the next transaction; the answer comes after its commit."""
         self._check_running()
         return ask(self._jobs, operation)
 
     def run_small(
-        self, operation: Callable[[Desk], _Answer], *, is_small: Callable[[Desk], bool] | None = None
+        self, operation: Callable[[Transaction], _Answer], *, is_small: Callable[[Transaction], bool] | None = None
     ) -> asyncio.Future[_Answer]:
         """Likewise, for an operation so small that handing it to the thread and back takes longer than doing it.
 
-        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and commits
-        have been quick of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be known
-        only inside of the transaction.
+        It is done here and now if nobody else is at it, it is the first one in this round of the loop, and that has
+        been the quicker way of late: the caller's event loop stands still meanwhile. `is_small` tells if that can be
+        known only inside of the transaction.
         """
         self._check_running()
-        is_quick = self._commit_seconds < _QUICK_SECONDS
-        if is_quick and self._jobs.empty() and self._round.take() and self._at_work.acquire(blocking=False):
+        if not self._jobs.empty() or not self._round.take():
+            return ask(self._jobs, operation)
+        if self._routes.is_here() and self._at_work.acquire(blocking=False):
             try:
                 done = self._transact_here(operation if is_small is None else _if_small(operation, is_small))
             finally:
                 self._at_work.release()
             if done is not None:
                 return done
-        return ask(self._jobs, operation)
+        answer = ask(self._jobs, operation)
+        self._routes.time_thread(answer)
+        return answer
 
-    def _transact_here(self, operation: Callable[[Desk], _Answer]) -> asyncio.Future[_Answer] | None:
+    def _transact_here(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer] | None:
         """The answer, or None if the thread has to see to it: whatever goes wrong here is tried again there."""
         connection = self._connection
         if connection is None or self._files.identity() != self._identity or not self._turn.try_acquire():
@@ -117,19 +119,20 @@ class Writer:
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         try:
             connection.set_busy_timeout(0)
-            outcomes, desk, hint = self._commit(connection, [Job(operation, future)])
+            outcomes, transaction, hint = self._commit(connection, [Job(operation, future)])
         except Exception:  # noqa: BLE001 - the thread meets it again, and knows what to do
             return None
         finally:
             self._turn.release()
             be_patient(connection)
+        self._routes.answered_here()
         settle(outcomes[0])
-        self._spread([], desk, hint)
+        self._spread([], transaction, hint)
         if self._wal.is_due:
             self.look()
         return future
 
-    def run_blocking(self, operation: Callable[[Desk], _Answer]) -> _Answer:
+    def run_blocking(self, operation: Callable[[Transaction], _Answer]) -> _Answer:
         """Likewise, for a thread that may block; it goes ahead of the queue."""
         self._check_running()
         return ask_blocking(self._jobs, operation)
@@ -166,7 +169,7 @@ class Writer:
     # In the thread
 
     def _serve(self, opened: asyncio.Future[None], may_migrate: bool) -> None:  # noqa: FBT001 - a thread's argument
-        opening: Job[Desk] = Job(lambda _: None, opened)
+        opening: Job[Transaction] = Job(lambda _: None, opened)
         try:
             self._turn.open()
             self._others.open()
@@ -199,9 +202,9 @@ class Writer:
                 self._look_around()
         return True
 
-    def _take(self) -> tuple[list[Job[Desk]], list[_Signal]]:
+    def _take(self) -> tuple[list[Job[Transaction]], list[_Signal]]:
         """Everything in the queue, renewals first; waits for something, or for the time to look around."""
-        taken: list[Job[Desk] | _Signal] = []
+        taken: list[Job[Transaction] | _Signal] = []
         try:
             taken.append(self._jobs.get(timeout=self._others.patience()))
             while True:
@@ -212,9 +215,9 @@ class Writer:
         jobs.sort(key=lambda job: not job.is_urgent)
         return jobs, [one for one in taken if isinstance(one, _Signal)]
 
-    def _run_batch(self, jobs: list[Job[Desk]]) -> None:
+    def _run_batch(self, jobs: list[Job[Transaction]]) -> None:
         try:
-            outcomes, desk, hint = self._transact(jobs)
+            outcomes, transaction, hint = self._transact(jobs)
         except Exception as error:  # noqa: BLE001 - an error of any kind belongs to a caller; the thread lives on
             if needs_reopening(error):
                 self._disconnect()
@@ -224,17 +227,17 @@ class Writer:
             for job in jobs:  # in transactions of their own, so that only the culprit fails
                 self._run_batch([job])
             return
-        self._spread(outcomes, desk, hint)
+        self._spread(outcomes, transaction, hint)
 
-    def _spread(self, outcomes: list[Outcome], desk: Desk, hint: Hint | None) -> None:
+    def _spread(self, outcomes: list[Outcome], transaction: Transaction, hint: Hint | None) -> None:
         """Tell whoever asked, and whoever listens, of what is committed."""
-        for action in desk.after_commit:
+        for action in transaction.after_commit:
             with suppress(OSError):  # files beside the database; what was committed stands
                 action()
         if outcomes or hint is not None:
             tell(outcomes, hint, self._others.listeners)
 
-    def _transact(self, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk, Hint | None]:
+    def _transact(self, jobs: list[Job[Transaction]]) -> tuple[list[Outcome], Transaction, Hint | None]:
         connection = self._connected()
         self._turn.acquire()
         try:
@@ -242,7 +245,9 @@ class Writer:
         finally:
             self._turn.release()
 
-    def _commit(self, connection: apsw.Connection, jobs: list[Job[Desk]]) -> tuple[list[Outcome], Desk, Hint | None]:
+    def _commit(
+        self, connection: apsw.Connection, jobs: list[Job[Transaction]]
+    ) -> tuple[list[Outcome], Transaction, Hint | None]:
         """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all.
 
         Other processes are told at once, as long as the turn is still ours; those in here by whoever called.
@@ -250,21 +255,19 @@ class Writer:
         started = time.monotonic()
         try:
             connection.execute("begin immediate")
-            desk = Desk(connection, self._clock)
-            outcomes = [_outcome(job, desk) for job in jobs]
-            desk.flush()
+            transaction = Transaction(connection, self._clock)
+            outcomes = [_outcome(job, transaction) for job in jobs]
+            transaction.flush()
             connection.execute("commit")
         except BaseException:
             _roll_back(connection)
             raise
         finally:
-            # One that took long may be mere chance; only several tell of a slow disk.
-            took = min(time.monotonic() - started, 2 * _QUICK_SECONDS)
-            self._commit_seconds += (took - self._commit_seconds) / 4
-        hint = desk.news.hint()
+            self._routes.committed(time.monotonic() - started)
+        hint = transaction.news.hint()
         if hint is not None:
             self._others.post(hint)
-        return outcomes, desk, hint
+        return outcomes, transaction, hint
 
     # The connection
 
@@ -346,8 +349,8 @@ class Writer:
         self._turn.close()
         self._others.close()
 
-    def _take_rest(self) -> list[Job[Desk]]:
-        rest: list[Job[Desk]] = []
+    def _take_rest(self) -> list[Job[Transaction]]:
+        rest: list[Job[Transaction]] = []
         while not self._jobs.empty():
             one = self._jobs.get_nowait()
             if isinstance(one, Job):
@@ -372,17 +375,19 @@ class _TooLarge(Exception):
     """An operation is better done where nobody else has to wait for it."""
 
 
-def _if_small(operation: Callable[[Desk], _Answer], is_small: Callable[[Desk], bool]) -> Callable[[Desk], _Answer]:
-    def attempt(desk: Desk) -> _Answer:
-        if not is_small(desk):
+def _if_small(
+    operation: Callable[[Transaction], _Answer], is_small: Callable[[Transaction], bool]
+) -> Callable[[Transaction], _Answer]:
+    def attempt(transaction: Transaction) -> _Answer:
+        if not is_small(transaction):
             raise _TooLarge
-        return operation(desk)
+        return operation(transaction)
 
     return attempt
 
 
-def _outcome(job: Job[Desk], desk: Desk) -> Outcome:
+def _outcome(job: Job[Transaction], transaction: Transaction) -> Outcome:
     try:
-        return Outcome(job, job.operation(desk))
+        return Outcome(job, job.operation(transaction))
     except HoldfastError as refusal:  # raised before anything was written
         return Outcome(job, error=refusal)

@@ -24,6 +24,7 @@ _PARTS = (
     "child",
     "checkpoint",
     "claim",
+    "claim_order",
     "control",
     "database",
     "delete",
@@ -60,6 +61,7 @@ pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for
 from holdfast.testing.contract.checkpoint import CheckpointContract  # noqa: E402
 from holdfast.testing.contract.child import ChildContract  # noqa: E402
 from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
+from holdfast.testing.contract.claim_order import ClaimOrderContract  # noqa: E402
 from holdfast.testing.contract.clock import START, SettableClock  # noqa: E402
 from holdfast.testing.contract.control import ControlContract  # noqa: E402
 from holdfast.testing.contract.database import DatabaseContract  # noqa: E402
@@ -96,6 +98,7 @@ __all__ = [
     "CheckpointContract",
     "ChildContract",
     "ClaimContract",
+    "ClaimOrderContract",
     "ControlContract",
     "DatabaseContract",
     "DeleteContract",
@@ -136,6 +139,7 @@ class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContr
 class StoreContract(
     StartContract,
     ClaimContract,
+    ClaimOrderContract,
     RenewContract,
     CheckpointContract,
     RepeatContract,

@@ -20,6 +20,7 @@ from holdfast.core.checkpoint import (
     Verdict,
     Verdicts,
 )
+from holdfast.core.claim_order import Shares
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.hint import Hint
@@ -138,6 +139,7 @@ async def claim(
     may_suspect: bool = True,
     is_repeat: bool = False,
     python: str = PYTHON,
+    shares: Shares | None = None,
 ) -> Claimed:
     request = ClaimRequest(
         id=id or new_id(),
@@ -148,6 +150,7 @@ async def claim(
         python=python,
         may_suspect=may_suspect,
         is_repeat=is_repeat,
+        shares=shares or Shares(),
     )
     return await store.claim(request)
 

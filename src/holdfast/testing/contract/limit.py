@@ -9,7 +9,7 @@ from holdfast.core.checkpoint import (
     Suspend,
 )
 from holdfast.core.clock import SECOND
-from holdfast.core.limits import PARKED_AT_ONCE
+from holdfast.core.limits import PARKED_AT_ONCE, level_of
 from holdfast.core.model import Lease, TypeChange, Wait, WaitKind
 from holdfast.core.ports import SlotUse, Store
 from holdfast.core.states import RunState
@@ -99,7 +99,8 @@ class LimitContract(Contract):
         details = await store.get(an_id(2))
         assert details is not None
         assert (details.run.state, details.run.ready_at, details.run.token) == (RunState.PENDING, None, 0)
-        assert details.waits == (Wait(location="~limit", kind=WaitKind.SLOT, since=START, names=(SLOT,), after=100),)
+        level = level_of(details.run)
+        assert details.waits == (Wait(location="~limit", kind=WaitKind.SLOT, since=START, names=(SLOT,), after=level),)
         assert await facts_of(store, 2) == ["parked"]
         assert (len(claimed.leases), claimed.next_ready_at, claimed.has_more) == (1, None, False)
         assert await store.orphans(10) == []

@@ -12,7 +12,7 @@ import pytest_asyncio
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.testing.postgres import PostgresProxy
 from tests.unit.stores.postgres.database import Place, empty_place
@@ -50,14 +50,14 @@ def far(proxy: PostgresProxy) -> Address:
 
 
 @pytest.fixture
-def outage(far: Address) -> Outage:
-    return Outage(far)
+def connector(far: Address) -> Connector:
+    return Connector(far)
 
 
 @pytest.fixture
-def sessions(far: Address, outage: Outage) -> Iterator[Sessions]:
+def sessions(far: Address, connector: Connector) -> Iterator[Sessions]:
     """Two sessions, through the proxy."""
-    sessions = Sessions(far, "test", 2, outage=outage)
+    sessions = Sessions(far, "test", 2, connector=connector)
     sessions.start()
     yield sessions
     sessions.stop(1)

@@ -214,11 +214,12 @@ async def test_what_fails_for_a_while_is_tried_again_by_a_busy_worker(
         await shop.begin(shop.busy)
         place.execute("alter table {schema}.events rename to elsewhere")
         ask(place, "emit('t', '1', 'e')")
-        await until(lambda: any("requests of SQL producers are left for later" in text for text in complaints(caplog)))
+        await until(lambda: any("cannot carry out requests of SQL producers" in text for text in complaints(caplog)))
 
         place.execute("alter table {schema}.elsewhere rename to events")
 
         await until(lambda: place.all("select id from {schema}.event") == ["e"])
+        await until(lambda: "carrying out requests of SQL producers works again" in caplog.text)
         shop.gate.set()
 
 

@@ -14,7 +14,7 @@ from holdfast.core.errors import HoldfastError, SchemaOutOfDate, StoreUnavailabl
 from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Limits, Unanswered, connect
-from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.trouble import is_conflict, is_lost, is_timeout, unavailable
 from holdfast.testing.postgres import PostgresProxy
 
@@ -102,7 +102,7 @@ def test_a_session_that_cannot_write_is_refused(postgres_url: str) -> None:
     url = _with(postgres_url, options="-c%20default_transaction_read_only%3Don")
 
     with pytest.raises(StoreUnavailable, match="cannot be written: it is a standby, or was set read-only"):
-        Outage(Address.of(url)).connect()
+        Connector(Address.of(url)).connect()
 
 
 def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> None:
@@ -133,7 +133,7 @@ def test_a_connection_that_fails_says_why_and_what_to_do(
     wrong = Address(conninfo=psycopg.conninfo.make_conninfo("", **change(parts)), shown="postgresql://the-database")
 
     with pytest.raises(StoreUnavailable, match=told) as refused:
-        Outage(wrong).connect()
+        Connector(wrong).connect()
 
     assert str(refused.value).startswith("postgresql://the-database ")
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.checkpoint import Cancel
 from holdfast.core.model import Message
 from holdfast.core.ports import Sent
-from holdfast.stores.memory import arrivals, controls
+from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, decided
@@ -58,7 +58,7 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
     wishes = Wishes()
     wishes.send(messages)
-    talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working, messages, now), None)
+    talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working.unit, messages, now), None)
     hold_row(outsider, 1)
     begin, load = chained(next(talk)).trips
     sender.execute(*begin)
@@ -108,7 +108,7 @@ async def test_who_ends_looks_only_at_children_of_his_own(
     hold(
         sender,
         decided(
-            Calls("holdfast"), wishes, lambda working, now: controls.control(working, an_id(1), request, now), None
+            Calls("holdfast"), wishes, lambda working, now: controls.control(working.unit, an_id(1), request, now), None
         ),
     )
 

@@ -273,6 +273,63 @@ def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(fu
     assert rows < 200
 
 
+def test_a_claim_of_a_thousand_types_seeks_only_those_there_are(full: Place) -> None:
+    offered = [f"offered.{number}" for number in range(500)] + [f"type.0.{number}" for number in range(500)]
+
+    def seeks(types: Sequence[str]) -> int:
+        request = a_claim(types=types)
+        return seeks_of(full, lambda: hold(full.connection, claims.claim(Calls(full.schema), request, None)))
+
+    nothing, few = seeks(["offered.0"]), seeks(["type.1"])
+
+    assert seeks(offered) < nothing + 5
+    assert seeks([*offered, "type.1"]) < few + 10
+
+
+SEEKS = """
+    select coalesce(sum(idx_scan), 0)::bigint
+    from pg_stat_xact_user_tables
+    where schemaname = %s
+"""
+
+
+def seeks_of(place: Place, work: Callable[[], object]) -> int:
+    """How often some work looks something up in an index."""
+    with place.connection.transaction(force_rollback=True):
+        (before,) = place.all(SEEKS, place.schema)
+        work()
+        (after,) = place.all(SEEKS, place.schema)
+    return int(after - before)
+
+
+HEADS = "select id from heads_v1(array['type.1', 'type.3'], now(), 10, 1)"
+
+
+def test_the_text_of_the_lanes_is_put_in_the_place_of_its_call_and_reads_them_in_order(full: Place) -> None:
+    """Else they would be planned anew at each claim."""
+    with full.connection.transaction(force_rollback=True):
+        settings = full.all("select unnest(proconfig) from pg_proc where proname = 'claim_v1'")
+        for name, _, value in (setting.partition("=") for setting in settings):
+            full.execute("select set_config(%s, %s, true)", name, value)
+        found = plan(full, HEADS, None)
+
+    assert indexes(found) == {"runs_queue", "runs_held", "runs_crashed"}, found
+    assert scans(found) == [], found
+    assert not re.search(r"Filter: .*CASE", found), found
+    assert found.count("Sort Key:") == 2, found  # of the heads of lanes, and of suspects
+
+
+def test_the_text_of_instants_is_put_in_the_place_of_a_call(full: Place) -> None:
+    """Else each of them would be planned anew at each claim."""
+    lines = full.all(
+        "explain verbose select {schema}.micros(ready_at), {schema}.instant(created_at) from {schema}.runs"
+    )
+
+    (output,) = [line for line in lines if "Output:" in line]
+    assert "micros(" not in output
+    assert "instant(" not in output
+
+
 def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> None:
     def look() -> None:
         assert sum(one.count for one in backlogs.backlog(full.connection, full.schema, None)) == 10
@@ -303,7 +360,7 @@ PARKED = """
         returning id
     )
     insert into {schema}.waits (run_id, place, location, kind, since, names, after, count, topic)
-    select id, 1, '~limit', 'slot', 1, '["type:type.1"]', 100, 0, 'type:type.1'
+    select id, 1, '~limit', 'slot', 1, '["type:type.1"]', 300, 0, 'type:type.1'
     from parked
 """
 HELD = """
@@ -352,11 +409,28 @@ def test_a_claim_of_a_limited_type_reads_only_what_is_due_however_many_wait_for_
     assert nothing_due[1] < 100
 
 
-def test_whoever_gives_a_slot_back_reads_only_the_first_of_those_who_wait(full: Place) -> None:
+LATER = """
+    with later as (
+        update {schema}.runs
+        set token = 0
+        where id in (select run_id from {schema}.waits where topic = 'type:type.1' order by run_id desc limit 100)
+        returning id
+    )
+    update {schema}.waits
+    set after = 302
+    from later
+    where run_id = later.id and topic is not null
+"""
+
+
+@pytest.mark.parametrize("others", ["", LATER], ids=["one rank", "several ranks"])
+def test_whoever_gives_a_slot_back_reads_only_the_first_of_those_who_wait(full: Place, others: str) -> None:
     writing = Writing(Calls(full.schema), Held(), at=None, now=1)
 
     with full.connection.transaction(force_rollback=True):
         run_id = limit(full)
+        if others:
+            full.execute(others)
         end = Checkpoint(run_id=run_id, token=7, seen=0, next=Finish(state=RunState.SUCCEEDED))
 
         def give_back() -> None:

@@ -11,10 +11,12 @@ import pytest
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.model import Event, Run, Topic
 from holdfast.core.ports import LetterQuery, Pruned
+from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.topics import EventState
-from holdfast.stores.memory import pruning as memory_pruning
 from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import pruning as operations
 from holdfast.stores.postgres import pruning, reads, topics
 from tests.unit.stores.postgres.database import Place
 
@@ -87,7 +89,7 @@ def test_it_removes_what_the_memory_store_removes(place: Place, limit: int) -> N
     insert(place, state)
 
     for _ in range(3):
-        told, expected = prune(place, limit), memory_pruning.prune(state, limit, NOW, is_dry_run=False)
+        told, expected = prune(place, limit), operations.prune(StateUnit(state), limit, RUN_RETENTION, NOW)
 
         assert told == expected
         assert numbers(place) == sorted(one.number for kept in state.events.values() for one in kept)
@@ -101,7 +103,7 @@ def test_it_removes_what_the_memory_store_removes(place: Place, limit: int) -> N
 def test_a_dry_run_tells_what_would_go_and_leaves_it(place: Place) -> None:
     state = a_state(Random(5))
     insert(place, state)
-    expected = memory_pruning.prune(deepcopy(state), 50, NOW, is_dry_run=False)
+    expected = operations.prune(StateUnit(deepcopy(state)), 50, RUN_RETENTION, NOW)
 
     assert prune(place, 50, is_dry_run=True) == expected
     assert len(numbers(place)) == 120

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
+import msgspec
 import psycopg
 import pytest
 
+from holdfast.core import limits, rules
 from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.core.model import Run
 from holdfast.core.ports import SchemaStatus
 from holdfast.stores.migration import Migration
 from holdfast.stores.postgres import schema
@@ -84,6 +87,40 @@ def test_an_older_schema_is_migrated_and_keeps_its_runs(place: Place, monkeypatc
     assert (before.current, before.pending) == (WANTED, ("9999_more",))
     assert (after.current, after.pending) == (WANTED + 1, ())
     assert place.all("select type from {schema}.runs") == ["shop"]
+
+
+PARKED = """
+    insert into {schema}.waits (run_id, place, location, kind, since, names, after, count, topic)
+    values (%s, 0, %s, 'slot', 1, '["type:shop"]', %s, 0, 'type:shop')
+"""
+
+
+def test_runs_that_waited_for_a_slot_before_ranks_have_their_places_behind_each_other(
+    empty: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sorted by priority alone. A group of children knows no priorities."""
+    known = schema.migrations()
+    with monkeypatch.context() as older:
+        older.setattr(schema, "migrations", lambda: [one for one in known if one.name < "0011_claim_order"])
+        prepare(empty)
+    empty.execute("create index runs_queue on {schema}.runs (type, priority, ready_at, id)")
+    for run_id, token, parent_id, priority in (("a", 0, None, 50), ("b", 0, "p", 100), ("c", 2, "p", 100)):
+        insert = "insert into {schema}.runs (id, type, token, parent_id, priority) values (%s, 'shop', %s, %s, %s)"
+        empty.execute(insert, run_id, token, parent_id, priority)
+        empty.execute(PARKED, run_id, rules.LIMIT_LOCATION, priority)
+    empty.execute(PARKED, "d", rules.SLOT_LOCATION, 0)
+
+    prepare(empty)
+
+    runs = [msgspec.json.decode(text, type=Run) for text in empty.all(RUNS)]
+    levels = {run.id: limits.level_of(run) for run in runs}
+    assert dict(empty.all("select run_id, after from {schema}.waits")) == {**levels, "d": 0}
+    assert levels == {"a": 152, "b": 301, "c": 300}
+    (index,) = empty.all("select pg_get_indexdef('{schema}.runs_queue'::regclass)")
+    assert "CASE" in index
+
+
+RUNS = "select row_to_json(r)::text from {schema}.runs_read as r order by id"
 
 
 def test_an_older_schema_is_refused_when_migrating_is_not_allowed(

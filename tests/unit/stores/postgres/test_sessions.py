@@ -17,10 +17,10 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import KeyConflict, StoreUnavailable
-from holdfast.stores.postgres import outage as outages
+from holdfast.stores.postgres import connector as connectors
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Limits, connect
-from holdfast.stores.postgres.outage import Outage
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import CONFLICT_LIMIT, Sessions
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_for
 from holdfast.testing.postgres import PostgresProxy, PostgresServer
@@ -292,7 +292,7 @@ async def test_while_the_server_is_away_callers_fail_at_once_and_it_is_not_hamme
         attempts.append(address)
         return connect(address, limits)
 
-    monkeypatch.setattr(outages, "connect", attempt)
+    monkeypatch.setattr(connectors, "connect", attempt)
     proxy.refuse()
     proxy.cut()
 
@@ -302,7 +302,7 @@ async def test_while_the_server_is_away_callers_fail_at_once_and_it_is_not_hamme
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}
     assert "nobody listens there" in str(answers[-1])
-    assert len(attempts) <= 4 + seconds / outages.FIRST_PAUSE_SECONDS
+    assert len(attempts) <= 4 + seconds / connectors.FIRST_PAUSE_SECONDS
     assert [record.message.partition(":")[0] for record in caplog.records] == ["lost the database, connecting again"]
 
 
@@ -375,7 +375,7 @@ def test_an_outage_before_the_first_connection_is_the_openers_to_tell(
     nowhere = Address.of("postgresql://127.0.0.1:1/nowhere")
 
     with pytest.raises(StoreUnavailable, match="nobody listens there"):
-        Outage(nowhere).connect()
+        Connector(nowhere).connect()
 
     assert caplog.records == []
 

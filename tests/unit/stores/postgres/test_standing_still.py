@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import TypeChange
-from holdfast.stores.memory import types
+from holdfast.stores.operations import types
 from holdfast.stores.postgres import deciding
 from holdfast.stores.postgres import store as store_module
 from holdfast.stores.postgres.connections import OWN, Limits
@@ -60,7 +60,7 @@ class Sleeper:
         if self.times == 1:
             self.stands.set()
             wait_for("the sleeper may go on", self.goes_on)
-        types.change(working, [replace(CHANGE, concurrency=3)], now)
+        types.change(working.unit, [replace(CHANGE, concurrency=3)], now)
 
 
 @pytest.mark.parametrize("is_small", [True, False], ids=["on the loop", "in a thread"])

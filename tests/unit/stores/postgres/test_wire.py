@@ -14,8 +14,8 @@ import pytest_asyncio
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.connections import Connection, Limits
+from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.deciding import TRANSACTION
-from holdfast.stores.postgres.outage import Outage
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Talk, chained
 from holdfast.stores.postgres.wire import ARGUMENTS_LIMIT_CHARACTERS, Wire
@@ -34,9 +34,9 @@ def said(statement: str, *arguments: object) -> Callable[[], Talk[Any]]:
 
 
 @pytest_asyncio.fixture
-async def wire(outage: Outage, sessions: Sessions) -> AsyncIterator[Wire]:
+async def wire(connector: Connector, sessions: Sessions) -> AsyncIterator[Wire]:
     """A wire that is open."""
-    wire = Wire(outage, sessions)
+    wire = Wire(connector, sessions)
     await connected(wire)
     yield wire
     await wire.stop()
@@ -253,9 +253,9 @@ async def test_a_backend_that_ends_while_nobody_talks_is_noticed_at_once(wire: W
 
 
 async def test_a_black_hole_is_left_within_the_limits(
-    outage: Outage, sessions: Sessions, proxy: PostgresProxy, observer: Connection
+    connector: Connector, sessions: Sessions, proxy: PostgresProxy, observer: Connection
 ) -> None:
-    wire = Wire(outage, sessions)
+    wire = Wire(connector, sessions)
     await connected(wire)
     assert wire._link is not None
     wire._link.connection.answer_seconds = 0.3
@@ -270,9 +270,9 @@ async def test_a_black_hole_is_left_within_the_limits(
 
 
 async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
-    outage: Outage, sessions: Sessions
+    connector: Connector, sessions: Sessions
 ) -> None:
-    wire = Wire(outage, sessions, limits=Limits(statement_seconds=1))
+    wire = Wire(connector, sessions, limits=Limits(statement_seconds=1))
     await connected(wire)
 
     with pytest.raises(StoreUnavailable, match="statement_timeout"):
@@ -301,10 +301,10 @@ async def test_while_the_server_is_away_callers_fail_at_once(wire: Wire, proxy: 
 async def test_without_prepared_statements_talks_work_as_well(postgres_url: str) -> None:
     joint = "&" if "?" in postgres_url else "?"
     address = Address.of(f"{postgres_url}{joint}prepare=off")
-    outage = Outage(address)
-    sessions = Sessions(address, "test", 1, outage=outage)
+    connector = Connector(address)
+    sessions = Sessions(address, "test", 1, connector=connector)
     sessions.start()
-    wire = Wire(outage, sessions)
+    wire = Wire(connector, sessions)
     await connected(wire)
 
     for _ in range(3):
@@ -314,8 +314,8 @@ async def test_without_prepared_statements_talks_work_as_well(postgres_url: str)
     sessions.stop()
 
 
-async def test_what_is_under_way_is_answered_before_the_end(outage: Outage, sessions: Sessions) -> None:
-    wire = Wire(outage, sessions)
+async def test_what_is_under_way_is_answered_before_the_end(connector: Connector, sessions: Sessions) -> None:
+    wire = Wire(connector, sessions)
     await connected(wire)
     answer = wire.hold(said("select pg_sleep(0.3)::text || 'done'"))
 
@@ -324,8 +324,10 @@ async def test_what_is_under_way_is_answered_before_the_end(outage: Outage, sess
     assert await answer == "done"
 
 
-async def test_the_end_does_not_wait_for_a_black_hole(outage: Outage, sessions: Sessions, proxy: PostgresProxy) -> None:
-    wire = Wire(outage, sessions)
+async def test_the_end_does_not_wait_for_a_black_hole(
+    connector: Connector, sessions: Sessions, proxy: PostgresProxy
+) -> None:
+    wire = Wire(connector, sessions)
     await connected(wire)
     proxy.black_hole()
     answer = wire.hold(said("select 'done'"))
@@ -336,8 +338,8 @@ async def test_the_end_does_not_wait_for_a_black_hole(outage: Outage, sessions: 
         await answer
 
 
-def test_it_may_be_used_on_one_loop_after_the_other(outage: Outage, sessions: Sessions) -> None:
-    wire = Wire(outage, sessions)
+def test_it_may_be_used_on_one_loop_after_the_other(connector: Connector, sessions: Sessions) -> None:
+    wire = Wire(connector, sessions)
 
     async def use() -> str:
         await connected_here()

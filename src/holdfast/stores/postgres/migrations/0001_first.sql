@@ -3,17 +3,20 @@
 -- Ids are text; times are whole microseconds since 1970, but for `ready_at`, which producers in SQL may set; values
 -- of users are JSON in `text` columns: `jsonb` refuses what JSON allows.
 
--- Stable like what they are made of, or Postgres would not put their text in place of a call; for the same reason the
--- argument stands there once. An infinite instant, which only a hand can have written, is the last or the first there is.
+-- Postgres puts the text of these two in the place of a call, which saves most of the time of a call. It does so only if
+-- they are stable like what they are made of, have their argument once, and consist of strict functions: `least` and
+-- `greatest` are not strict. An infinite instant, which only a hand can have written, is the last or the first there is.
 create function micros(moment timestamptz) returns bigint
     language sql stable strict parallel safe
     as $$
-        select (least(greatest(extract(epoch from moment), -9223372036854), 9223372036854) * 1000000)::bigint
+        select (
+            numeric_smaller(numeric_larger(extract(epoch from moment), -9223372036854), 9223372036854) * 1000000
+        )::bigint
     $$;
 
 create function instant(micros bigint) returns timestamptz
     language sql stable strict parallel safe
-    as $$ select timestamptz 'epoch' + greatest(micros, -210866716800000000) * interval '1 microsecond' $$;
+    as $$ select timestamptz 'epoch' + int8larger(micros, -210866716800000000) * interval '1 microsecond' $$;
 
 -- A column of JSON as JSON. A text that is none, which only a hand can have written, becomes a string: whoever decodes
 -- the row sees that something else stands there, and of all other rows nothing is lost.
@@ -84,14 +87,6 @@ create table runs (
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
-
--- The queue: one lane per type and priority, over runs nobody holds. Runs that wait or have ended are not in it.
-create index runs_queue on runs (type, priority, ready_at, id)
-    where worker is null and ready_at is not null;
-
--- Held runs: expired leases.
-create index runs_held on runs (type, ready_at, id)
-    where worker is not null;
 
 -- Runs whose workers died: of those that did so twice only one is given out at a time.
 create index runs_crashed on runs (type, priority, ready_at, id)

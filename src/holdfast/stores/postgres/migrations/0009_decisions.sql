@@ -8,25 +8,6 @@ create or replace function named_v1(name text, value json) returns text
 
 drop function if exists parked_v1(json);
 
--- The first ones that wait for slots, in the order in which they get them.
-create function parked_v2(groups json) returns table (name text, after bigint, since bigint, run_id text)
-    language plpgsql stable
-    set search_path from current
-    as $$
-begin
-    return query
-    select g.name, p.after, p.since, p.run_id collate "C"
-    from json_to_recordset(groups) as g (name text, count bigint)
-    cross join lateral (
-        select w.after, w.since, w.run_id
-        from waits as w
-        where w.topic = g.name and w.kind = 'slot'
-        order by w.after, w.since, w.run_id
-        limit g.count
-    ) as p;
-end
-$$;
-
 -- Who has slots of limits of types: their own, of their rates, and of their keys, whose names begin with the type's.
 create function slots_v1(of_types text[]) returns table (name text, run_id text)
     language plpgsql stable

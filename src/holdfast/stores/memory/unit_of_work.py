@@ -1,0 +1,443 @@
+"""The state as a unit of work: dictionaries, looked up and changed in place."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import audit, rules
+from holdfast.core.clock import Micros
+from holdfast.core.hint import News
+from holdfast.core.limits import Window
+from holdfast.core.model import (
+    Arrival,
+    AuditFact,
+    DeadLetter,
+    Entry,
+    Fence,
+    Run,
+    RunOptions,
+    Schedule,
+    TypeRule,
+    Wait,
+    WaitKind,
+    WorkerInfo,
+)
+from holdfast.core.transfer import Origin
+from holdfast.stores.memory.events import StateEvents
+from holdfast.stores.memory.housekeeping import StateHousekeeping
+from holdfast.stores.memory.state import Place, Record, State
+from holdfast.stores.operations.unit_of_work import Taken
+
+
+class StateUnit:
+    """All parts of a state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.closing: list[str] = []
+        self.runs = StateRuns(state)
+        self.families = StateFamilies(state)
+        self.histories = StateHistories(state)
+        self.waits = StateWaits(state)
+        self.inboxes = StateInboxes(state)
+        self.events = StateEvents(state)
+        self.dead_letters = StateDeadLetters(state)
+        self.types = StateTypes(state)
+        self.limits = StateLimits(state)
+        self.schedules = StateSchedules(state)
+        self.workers = StateWorkers(state)
+        self.origins = StateOrigins(state)
+        self.audit = StateAudit(state)
+        self.housekeeping = StateHousekeeping(state)
+
+    @property
+    def news(self) -> News:
+        return self.state.news
+
+    @news.setter
+    def news(self, news: News) -> None:
+        self.state.news = news
+
+
+class StateRuns:
+    """Runs, by id and by key."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def get(self, run_id: str) -> Run | None:
+        record = self._state.records.get(run_id)
+        return None if record is None else record.run
+
+    whole = get
+
+    def options(self, run: Run) -> RunOptions:
+        return self._state.records[run.id].run.options
+
+    def put(self, run: Run) -> None:
+        self._state.records[run.id].run = run
+
+    def add(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._state.records[run.id] = Record(run)
+            if run.key is not None:
+                self._state.keys[run.key] = run.id
+            if run.parent_id is not None:
+                self._state.children[run.parent_id].append(run.id)
+
+    def existing(self, run_ids: Sequence[str]) -> set[str]:
+        return {run_id for run_id in run_ids if run_id in self._state.records}
+
+    def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
+        self._state.expect(run_ids, with_histories=with_histories)
+
+    def with_key(self, key: str) -> str | None:
+        return self._state.keys.get(key)
+
+    def holding(self, keys: Sequence[str]) -> dict[str, Run]:
+        holders = ((key, self._state.keys.get(key)) for key in keys)
+        return {key: self._state.records[run_id].run for key, run_id in holders if run_id is not None}
+
+    def set_key(self, run: Run, key: str | None) -> None:
+        record = self._state.records[run.id]
+        if key is not None:
+            self._state.keys[key] = run.id
+        elif record.run.key is not None:
+            self._state.keys.pop(record.run.key, None)
+        record.run = replace(record.run, key=key)
+
+    def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
+        found = ((run_id, self._state.records.get(run_id)) for run_id in run_ids)
+        return {run_id: record.run for run_id, record in found if record is not None}
+
+    def prolong(self, run_ids: Sequence[str], until: Micros) -> None:
+        for run_id in run_ids:
+            record = self._state.records[run_id]
+            record.run = replace(record.run, ready_at=until)
+
+    def publish(self, run_id: str, values: Mapping[str, str]) -> None:
+        self._state.records[run_id].values |= values
+
+
+class StateFamilies:
+    """Children, by their parent."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def _children(self, parent_id: str) -> Iterator[Record]:
+        return (self._state.records[child_id] for child_id in self._state.children.get(parent_id, ()))
+
+    def to_cancel(self, parent_id: str) -> Sequence[str]:
+        return [child.run.id for child in self._children(parent_id) if child.run.on_close == "cancel"]
+
+    def detach(self, parent_id: str) -> None:
+        for child in self._children(parent_id):
+            if not child.run.state.is_end:
+                child.run = replace(child.run, parent_location=None)
+
+    def parked(self, parent_id: str) -> Sequence[str]:
+        return [child.run.id for child in self._children(parent_id) if rules.is_parked(child.waits)]
+
+    def seated(self, parent_id: str | None, group: str | None) -> int:
+        siblings = map(self._state.records.__getitem__, self._state.siblings(parent_id or ""))
+        alive = (record for record in siblings if record.run.group == group and not record.run.state.is_end)
+        return sum(not rules.is_parked(record.waits) for record in alive)
+
+
+class StateHistories:
+    """The entries of runs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def entry(self, run_id: str, location: str) -> Entry | None:
+        record = self._state.records.get(run_id)
+        return None if record is None else record.recorded(location)
+
+    def all(self, run_id: str) -> Sequence[Entry]:
+        return self._state.records[run_id].history()
+
+    def record(self, run_id: str, token: int, entry: Entry) -> None:
+        self.try_record(run_id, token, entry)
+
+    def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
+        record = self._state.records[run_id]
+        recorded = record.recorded(entry.location)
+        is_written = recorded is None or rules.supersedes(entry, recorded)
+        if is_written:
+            record.entries[entry.location] = entry
+        return is_written
+
+    def put(self, run_id: str, token: int, entries: Iterable[Entry]) -> None:
+        self._state.records[run_id].entries |= {entry.location: entry for entry in entries}
+
+    def drop(self, run_id: str, locations: Iterable[str]) -> None:
+        for location in locations:
+            self._state.records[run_id].entries.pop(location, None)
+
+    def clear(self, run_id: str) -> None:
+        self._state.records[run_id].forget_history()
+
+    def prune(self, run_id: str, scope: str) -> None:
+        record = self._state.records[run_id]
+        for entry in record.recorded_within(scope):
+            if not entry.has_undo:
+                del record.entries[entry.location]
+
+    def has_undo(self, run_id: str) -> bool:
+        return self._state.records[run_id].has_undo
+
+    def last_position(self, run_id: str) -> int:
+        return self._state.records[run_id].last_position
+
+
+class StateWaits:
+    """What runs wait for. Those who wait for a slot stand in heaps, which they leave without a word."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def of(self, run_id: str) -> Sequence[Wait]:
+        return self._state.records[run_id].waits
+
+    def put(self, run_id: str, waits: Sequence[Wait]) -> None:
+        self._state.records[run_id].waits = tuple(waits)
+        for wait in waits:
+            if wait.kind is WaitKind.SLOT:
+                heapq.heappush(self._state.parked[wait.names[0]], (wait.after, wait.since, run_id))
+
+    def first(self, queue: str, location: str) -> str | None:
+        waiting = self._state.parked.get(queue)
+        while waiting:
+            if self._is_there(queue, location, waiting[0]):
+                return waiting[0][2]
+            heapq.heappop(waiting)
+        return None
+
+    def first_at(self, queue: str, level: int) -> str | None:
+        for place in sorted(self._state.parked.get(queue, ())):
+            if place[0] > level:
+                break
+            # Only those of this level are looked up: a store that has loaded some of each level knows no others.
+            if place[0] == level and self._is_there(queue, rules.LIMIT_LOCATION, place):
+                return place[2]
+        return None
+
+    def _is_there(self, queue: str, location: str, place: Place) -> bool:
+        """Whether the run in a place of a queue still waits there."""
+        after, since, run_id = place
+        record = self._state.records.get(run_id)
+        waits = record.waits if record is not None else ()
+        return any(
+            (wait.location, wait.names, wait.after, wait.since) == (location, (queue,), after, since) for wait in waits
+        )
+
+    def for_event(self, topic: str) -> Iterable[tuple[str, Sequence[Wait]]]:
+        for run_id, record in self._state.records.items():
+            waits = [wait for wait in record.waits if wait.kind is WaitKind.EVENT and wait.names == (topic,)]
+            if waits:
+                yield run_id, waits
+
+    def in_line(self, topic: str) -> Iterable[tuple[str, Wait]]:
+        waiting = ((run_id, wait) for run_id, waits in self.for_event(topic) for wait in waits)
+        yield from sorted(waiting, key=lambda one: (one[1].since, one[0]))
+        self._state.know_all_waiting(topic)
+
+
+class StateInboxes:
+    """What has reached runs and is not received yet, the ids of messages that were, and replies."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def add(self, run_id: str, arrival: Arrival) -> None:
+        self._state.records[run_id].inbox[arrival.number] = arrival
+
+    def put(self, run_id: str, arrivals: Sequence[Arrival]) -> None:
+        self._state.records[run_id].inbox |= {arrival.number: arrival for arrival in arrivals}
+
+    def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
+        return self._state.records[run.id].newer(seen)
+
+    def take(self, run_id: str, number: int) -> Taken | None:
+        arrival = self._state.records[run_id].inbox.pop(number, None)
+        return None if arrival is None else (arrival.kind, arrival.name, arrival.ref, arrival.is_exclusive)
+
+    def clear(self, run: Run) -> None:
+        self._state.records[run.id].empty_inbox()
+
+    def keep_messages(self, run: Run) -> None:
+        messages = self.messages(run)
+        self.clear(run)
+        self.put(run.id, messages)
+
+    def messages(self, run: Run) -> Sequence[Arrival]:
+        return self._state.records[run.id].unread_messages()
+
+    def events(self, run: Run, topic: str) -> Sequence[Arrival]:
+        inbox = self._state.records[run.id].inbox.values()
+        return [arrival for arrival in inbox if arrival.kind is WaitKind.EVENT and arrival.name == topic]
+
+    def exclusive(self, run: Run) -> Sequence[Arrival]:
+        return [arrival for arrival in self._state.records[run.id].inbox.values() if arrival.is_exclusive]
+
+    def has_end_of(self, run: Run, child_id: str) -> bool:
+        return self._state.records[run.id].has_end_of(child_id)
+
+    def knows_message(self, run: Run, message_id: str, now: Micros) -> bool:
+        return self._state.records[run.id].knows_message(message_id, now)
+
+    def keep_receipts(self, run_id: str, received: Mapping[str, Micros]) -> None:
+        self._state.records[run_id].receipts |= received
+
+    def keep_replies(self, run_id: str, replies: Mapping[str, tuple[str, Micros]]) -> None:
+        record = self._state.records[run_id]
+        record.replies = {**replies, **record.replies}
+
+
+class StateDeadLetters:
+    """What could not be delivered, by number."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def add(self, letter: DeadLetter) -> None:
+        number = self._state.next_letter()
+        self._state.letters[number] = replace(letter, number=number)
+
+    def get(self, number: int) -> DeadLetter | None:
+        return self._state.letters.get(number)
+
+    def remove(self, number: int) -> bool:
+        return self._state.letters.pop(number, None) is not None
+
+
+class StateTypes:
+    """What is known and was said of types."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def get(self, type: str) -> TypeRule | None:
+        return self._state.types.get(type)
+
+    def put(self, rule: TypeRule) -> None:
+        self._state.types[rule.name] = rule
+
+    def is_ruled(self, type: str) -> bool:
+        rule = self._state.types.get(type)
+        return rule is not None and (rule.is_limited or not rule.is_enabled)
+
+
+class StateLimits:
+    """Slots of limits, by their names."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.let_go = 0
+
+    def rule(self, type: str) -> TypeRule | None:
+        rule = self._state.types.get(type)
+        return rule if rule is not None and rule.is_limited else None
+
+    def window(self, type: str) -> Window:
+        return self._state.windows.get(type, Window())
+
+    def keep_window(self, type: str, window: Window) -> None:
+        self._state.windows[type] = window
+
+    def taken(self, slot: str) -> int:
+        return len(self._state.slots[slot])
+
+    def counted(self, type: str) -> Sequence[Run]:
+        return [record.run for record in self._state.counted(type)]
+
+    def key_queues(self, type: str) -> Sequence[str]:
+        return self._state.key_queues(type)
+
+    def let_all_go(self, type: str, now: Micros) -> None:
+        self._state.let_all_go(type, now)
+
+    def tagged(self, run_id: str) -> Run:
+        return self._state.records[run_id].run
+
+    def put(self, run: Run) -> None:
+        record = self._state.records[run.id]
+        for slot in record.run.slots:
+            self._state.slots[slot].discard(run.id)
+        for slot in run.slots:
+            self._state.slots[slot].add(run.id)
+        record.run = run
+
+
+class StateSchedules:
+    """Schedules, by name."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def get(self, name: str) -> Schedule | None:
+        return self._state.schedules.get(name)
+
+    def put(self, schedule: Schedule) -> None:
+        self._state.schedules[schedule.name] = schedule
+
+    def remove(self, name: str) -> bool:
+        return self._state.schedules.pop(name, None) is not None
+
+
+class StateWorkers:
+    """The workers that live."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def beat(self, worker: WorkerInfo, now: Micros) -> None:
+        known = self._state.workers.get(worker.id)
+        started_at = known.started_at if known else now
+        self._state.workers[worker.id] = replace(worker, started_at=started_at, heartbeat_at=now)
+
+    def remove(self, worker_id: str) -> None:
+        self._state.workers.pop(worker_id, None)
+
+
+class StateOrigins:
+    """How far exports of other stores were taken in."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def get(self, export_id: str) -> Origin | None:
+        return self._state.origins.get(export_id)
+
+    def put(self, export_id: str, origin: Origin) -> None:
+        self._state.origins[export_id] = origin
+
+
+class StateAudit:
+    """What is told of runs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def note(self, fact: AuditFact | None) -> None:
+        if fact is not None:
+            self._state.note(self._state.records[fact.run_id], fact)
+
+    def note_often(self, fact: AuditFact, count: int) -> None:
+        self.note(fact)
+
+    def note_once(self, fact: AuditFact, count: int = 1) -> None:
+        self._state.note_once(self._state.records[fact.run_id], fact)
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        return any(fact.data.get(audit.REQUEST) == request_id for fact in self._state.records[run_id].audit)
+
+    def requests(self, run_id: str) -> Sequence[AuditFact]:
+        return self._state.records[run_id].audit
+
+    all = requests

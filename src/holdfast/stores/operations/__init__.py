@@ -1,0 +1,1 @@
+"""Operations: every decision procedure of a store, written once and used by all stores."""

@@ -1,0 +1,87 @@
+"""Claims: which of the due runs a worker gets. A store finds the candidates in its own way; the choice is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from holdfast.core import audit, rules
+from holdfast.core.checkpoint import ClaimRequest, LeaseRequest
+from holdfast.core.claim_order import Place, counted, next_rank, place_of
+from holdfast.core.clock import Micros
+from holdfast.core.limits import PARKED_AT_ONCE
+from holdfast.core.model import Lease, Run
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+Queue = Iterable[Mapping[int, Iterator[Run]]]
+"""The due runs: for each priority, the lowest first, those of each rank by ready time and id."""
+
+
+def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | None]) -> tuple[list[Run], bool]:
+    """As many runs as were asked for, in claim order, and of the suspects at most one.
+
+    `admit` gives a run the slots it needs; it parks a run that gets none, and answers None. The second part of the
+    answer says whether the claim stopped early because it had parked enough runs for one transaction.
+    """
+    chosen: list[Run] = []
+    parked = 0
+    may_suspect = request.may_suspect
+    for ranks in queue:
+        heads: dict[int, Run] = {}
+        to_read: Iterable[int] = ranks
+        shares = request.shares
+        while len(chosen) < request.limit and parked < PARKED_AT_ONCE:
+            for rank in to_read:
+                if (head := next(ranks[rank], None)) is not None:
+                    heads[rank] = head
+            if not heads:
+                break
+            rank = next_rank(shares, heads) if len(heads) > 1 else next(iter(heads))
+            run = heads.pop(rank)
+            to_read = (rank,)
+            is_suspect = rules.is_suspect(run)
+            if is_suspect and not may_suspect:
+                continue
+            admitted = admit(run)
+            if admitted is None:
+                parked += 1
+                continue
+            may_suspect = may_suspect and not is_suspect
+            chosen.append(admitted)
+            if len(ranks) > 1:
+                shares = counted(shares, rank)
+    return chosen, parked == PARKED_AT_ONCE
+
+
+def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
+    """Give a run to a worker, with all it needs to continue it."""
+    held = hold(unit, run, by, now)
+    if run.token == 0:  # nobody has had it, so it has no history
+        return Lease(run=held, arrivals=unit.inboxes.newer(held, 0) if held.arrivals else ())
+    return lease_of(unit, held)
+
+
+def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
+    """Have a worker hold a run."""
+    held = rules.claimed(run, by, now)
+    unit.runs.put(held)
+    unit.audit.note_often(audit.of_claim(run, held, now), held.token)
+    return held
+
+
+def lease_of(unit: UnitOfWork, run: Run) -> Lease:
+    """What a worker needs that holds a run."""
+    arrivals = unit.inboxes.newer(run, 0) if run.arrivals else ()
+    return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=arrivals)
+
+
+def queue_of(due: Iterable[Run]) -> Queue:
+    """Due runs that are all at hand, in any order, as the queue they form."""
+    lanes: dict[int, dict[int, list[Run]]] = {}
+    for place, run in sorted(((place_of(run), run) for run in due), key=_by_place):
+        priority, rank, _, _ = place
+        lanes.setdefault(priority, {}).setdefault(rank, []).append(run)
+    return [{rank: iter(runs) for rank, runs in ranks.items()} for ranks in lanes.values()]
+
+
+def _by_place(placed: tuple[Place, Run]) -> Place:
+    return placed[0]

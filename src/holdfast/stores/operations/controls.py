@@ -1,0 +1,85 @@
+"""Controls: what a person has done to a run. The audit keeps the request, so that a repeat of it changes nothing."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from holdfast.core import audit, retention, revision, rules
+from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.clock import Micros
+from holdfast.core.errors import RunNotFound
+from holdfast.core.model import Run
+from holdfast.stores.operations import revisions, transitions
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+
+def control(unit: UnitOfWork, run_id: str, request: Control, now: Micros) -> bool | None:
+    """Apply a control request. Raises before it writes."""
+    run = unit.runs.get(run_id)
+    if run is None:
+        raise RunNotFound(f"there is no run {run_id}")
+    if unit.audit.has_request(run_id, request.id):
+        return True
+    if run.deleted_at is not None:
+        raise RunNotFound(f"there is no run {run_id}")
+    return _carry_out(unit, run, request, now)
+
+
+def _carry_out(unit: UnitOfWork, run: Run, request: Control, now: Micros) -> bool | None:
+    match request:
+        case Cancel():
+            return transitions.cancel(unit, run.id, request, now)
+        case Pause():
+            return _change(unit, run, rules.paused(run, now), request, now)
+        case Resume():
+            return _change(unit, run, rules.resumed(run, unit.waits.of(run.id), now), request, now)
+        case Wake():
+            return _change(unit, run, rules.roused(run, unit.waits.of(run.id), now), request, now)
+        case Rewind() | Recover():
+            return revisions.revise(unit, _whole(unit, run), request, now)
+        case Fork():
+            return _fork(unit, _whole(unit, run), request, now)
+        case Delete():
+            return _delete(unit, run, request, now)
+        case _:
+            assert_never(request)
+
+
+def _whole(unit: UnitOfWork, run: Run) -> Run:
+    whole = unit.runs.whole(run.id)
+    assert whole is not None, "it was looked up a moment ago"
+    return whole
+
+
+def _change(unit: UnitOfWork, run: Run, after: Run | None, request: Pause | Resume | Wake, now: Micros) -> bool:
+    if after is None:
+        return False
+    transitions.move(unit, run, after, now, audit.of_change(after, request, now))
+    if after.is_held:
+        unit.news.arrived.add(after.id)  # so that its holder looks
+    return True
+
+
+def _fork(unit: UnitOfWork, run: Run, request: Fork, now: Micros) -> bool:
+    revision.check_free(run, is_forced=request.force)
+    forked, entries = revision.fork(run, unit.histories.all(run.id), request, now)
+    if unit.runs.get(forked.id) is not None:
+        return False
+    unit.runs.add([forked])
+    unit.histories.put(forked.id, forked.token, entries)
+    for fact in audit.of_fork(run, request, now):
+        unit.audit.note(fact)
+    unit.news.ready.add(forked.type)
+    return True
+
+
+def _delete(unit: UnitOfWork, run: Run, request: Delete, now: Micros) -> bool:
+    """Take a run out of sight. One that lives ends first, as by any cancel."""
+    revision.check_free(run, is_forced=request.force)
+    transitions.cancel(unit, run.id, rules.deletion(request), now)
+    run = unit.runs.get(run.id) or run
+    if run.key is not None:
+        unit.runs.set_key(run, None)
+    unit.runs.put(retention.deleted(run, now))
+    unit.audit.note(audit.of_control(run.id, "deleted", request, now))
+    return True

@@ -1,0 +1,40 @@
+"""Leases: the heartbeat prolongs them, and a holder asks whether they are still its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.checkpoint import Verdict, Verdicts
+from holdfast.core.clock import Micros
+from holdfast.core.model import Fence, Holding, Run, WorkerInfo
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+
+def renew(unit: UnitOfWork, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros, now: Micros) -> Verdicts:
+    """Note that a worker lives, and prolong the leases that are still its own."""
+    unit.workers.beat(worker, now)
+    verdicts = look(unit, holdings, now)
+    kept = [verdict.run_id for verdict in verdicts.verdicts if not verdict.is_lost]
+    if kept:
+        unit.runs.prolong(kept, now + lease)
+    return verdicts
+
+
+def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts:
+    """What a holder would be told of each of its runs."""
+    fences = unit.runs.fences([holding.run_id for holding in holdings])
+    return Verdicts(
+        verdicts=tuple(_look_at(unit, holding, fences.get(holding.run_id)) for holding in holdings), now=now
+    )
+
+
+def verdict(unit: UnitOfWork, run: Run | Fence, seen: int) -> Verdict:
+    """What a holder is told of a run that is its own."""
+    newer = unit.inboxes.newer(run, seen) if run.arrivals > seen else ()
+    return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
+
+
+def _look_at(unit: UnitOfWork, holding: Holding, run: Run | Fence | None) -> Verdict:
+    if run is None or run.token != holding.token or not run.is_held:
+        return Verdict(run_id=holding.run_id, is_lost=True, is_held=False)
+    return verdict(unit, run, holding.seen)

@@ -1,0 +1,70 @@
+"""Pruning: what nobody needs any more goes away, a little at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import retention
+from holdfast.core.clock import Micros
+from holdfast.core.model import RECEIPT_RETENTION, DeadReason
+from holdfast.core.ports import Pruned
+from holdfast.core.topics import REPLY_RETENTION
+from holdfast.stores.operations.housekeeping import OldEvent, OldRun
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+
+def prune(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> Pruned:
+    """Remove at most `limit` of each kind. `usual` is how long runs are kept whose type does not say."""
+    pruned = prune_events(unit, limit, now)
+    runs, has_more = purge(unit, limit, usual, now)
+    return replace(pruned, runs=runs, has_more=pruned.has_more or has_more)
+
+
+def prune_events(unit: UnitOfWork, limit: int, now: Micros) -> Pruned:
+    """Remove old events, receipts and replies, at most `limit` of each. Pending events become dead letters."""
+    expired, has_more = unit.housekeeping.expired_events(limit, now)
+    _remove(unit, expired, "expired", now)
+    surplus = unit.housekeeping.surplus_events(limit - len(expired))
+    _remove(unit, surplus, "overflow", now)
+    gone = Counter(event.state for event in (*expired, *surplus))
+    receipts = unit.housekeeping.forget_receipts(now - RECEIPT_RETENTION, limit)
+    replies = unit.housekeeping.forget_replies(now - REPLY_RETENTION, limit)
+    return Pruned(
+        events=gone["open"],
+        dead_letters=gone["pending"],
+        taken=gone["taken"],
+        receipts=receipts,
+        replies=replies,
+        has_more=has_more or limit in (gone.total(), receipts, replies),
+    )
+
+
+def _remove(unit: UnitOfWork, events: Sequence[OldEvent], reason: DeadReason, now: Micros) -> None:
+    for event in sorted(events):  # dead letters are numbered in the order of their events
+        if event.state == "pending":
+            unit.housekeeping.give_up(event, reason, now)
+        unit.events.drop(event.topic, event.number)
+
+
+def purge(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
+    """Remove the first runs that are due; how many went, by type, and whether there are more."""
+    room = limit * retention.ROWS_PER_RUN
+    due = unit.housekeeping.ended_runs(limit, usual, room, now)
+    gone: list[OldRun] = []
+    # All are judged before the first one goes: a child is never removed together with the parent it was kept for.
+    for one in due:
+        found = retention.verdict(one.run, retention=one.retention, is_kept_for_parent=one.is_kept_for_parent, now=now)
+        if found == "purge":
+            gone.append(one)
+        else:
+            unit.housekeeping.defer(retention.deferred(one.run, found, now))
+    count = retention.fitting((one.size for one in gone), room)
+    if gone and count == 0:
+        unit.housekeeping.remove_part(gone[0].run, room, now)
+    else:
+        unit.housekeeping.remove([one.run for one in gone[:count]])
+    by_type = Counter(one.run.type for one in gone[:count])
+    return dict(sorted(by_type.items())), len(due) == limit or count < len(gone)

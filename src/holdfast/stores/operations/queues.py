@@ -1,0 +1,56 @@
+"""Queues: an event of a queue goes to one run that waits, and back if that run does not take it after all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.core import rules
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, Run, Wait
+from holdfast.core.topics import may_be_handed
+from holdfast.stores.operations import inboxes
+from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
+
+_log = logging.getLogger("holdfast.store")
+
+
+def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros) -> bool:
+    """Give a pending event to the run that has waited longest for one; without any it stays pending."""
+    run = _next_in_line(unit, arrival)
+    if run is not None:
+        hand(unit, run, arrival, now)
+    return run is not None
+
+
+def _next_in_line(unit: UnitOfWork, arrival: Arrival) -> Run | None:
+    """The run that has waited longest for an event."""
+    for run_id, wait in unit.waits.in_line(arrival.name):
+        try:
+            run = unit.runs.get(run_id)
+        except OddRow as error:
+            _log.warning("event of topic %s passes over run %s: %s", arrival.name, run_id, error)
+            continue
+        if run is None or not may_be_handed(run) or not rules.accepts(wait, arrival):
+            continue
+        if not inboxes.is_satisfied(unit, run, wait):
+            return run
+    return None
+
+
+def hand(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros) -> None:
+    """Give an event to a run, and to no other as long as that wants it."""
+    unit.events.hand(arrival, run.id)
+    inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now)
+
+
+def give_back(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micros) -> None:
+    """Hand on each event of a queue that a run has in its inbox and does not wait for any more."""
+    for arrival in unit.inboxes.exclusive(run):
+        if any(rules.accepts(wait, arrival) for wait in waits):
+            continue
+        unit.inboxes.take(run.id, arrival.number)
+        unit.events.give_back(arrival)
+        hand_on(unit, arrival, now)

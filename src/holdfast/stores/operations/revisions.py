@@ -1,0 +1,206 @@
+"""Revisions: how a rewind or a recovery is carried out.
+
+Everything is decided, and refused, before the first write. A recovery goes from the leaves of the tree to its root:
+no parent runs while one of its children is still to be reopened, and where a transaction reopens as many as it may,
+the next one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.core import kinship, recovery, revision, rules
+from holdfast.core.audit import REQUEST
+from holdfast.core.checkpoint import Recover, Rewind
+from holdfast.core.clock import Micros
+from holdfast.core.model import Arrival, Run, Wait, WaitKind
+from holdfast.core.recovery import Recovery
+from holdfast.core.revision import Revised, Revision
+from holdfast.core.states import RunState
+from holdfast.stores.operations import transitions
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+
+def revise(unit: UnitOfWork, run: Run, request: Rewind | Recover, now: Micros) -> bool | None:
+    """Carry out a request. False if nothing changed, None if it has to be repeated to be completed."""
+    writer = _Writer(unit, request, now)
+    if isinstance(request, Rewind):
+        revision.check_free(run, is_forced=request.force)
+        entries, inbox = unit.histories.all(run.id), _inbox(unit, run)
+        children = _present(unit, revision.open_children(entries))
+        change = revision.rewind(run, entries, request.location, children, now, told=_ends_in(inbox))
+        writer.write(_place(unit, run, _location_of(unit, run)), inbox, change)
+        return True
+    if run.state not in recovery.RECOVERABLE:
+        return False
+    planned, is_complete = _planned(unit, run, request)
+    for place, one in planned:
+        inbox = _inbox(unit, place.run)
+        writer.write(place, inbox, one.revision(_present(unit, one.concerned), _ends_in(inbox), now))
+    return True if is_complete else None
+
+
+class _Place(NamedTuple):
+    """A run that is to be reopened, where its parent knows it, and the key that it takes again."""
+
+    run: Run
+    location: str | None
+    key: str | None
+
+
+# Planning
+
+
+_Branch = tuple[_Place, Recovery, Iterator[tuple[str, str]]]
+"""A run on a path down the tree, and what of its children is left to be looked at."""
+
+
+def _planned(unit: UnitOfWork, root: Run, request: Recover) -> tuple[list[tuple[_Place, Recovery]], bool]:
+    """The runs to reopen, children before their parents, and whether that is all; writes nothing."""
+    # No recursion: a chain of runs may be longer than calls may be deep.
+    path = [_branch(unit, _place(unit, root, _location_of(unit, root)), request)]
+    seen = {root.id}
+    planned: list[tuple[_Place, Recovery]] = []
+    while path:
+        place, one, below = path[-1]
+        found = next((child for child in below if child[0] not in seen), None)
+        if len(planned) == request.limit and (found is not None or len(path) > 1):
+            return planned, False
+        if found is None:
+            planned.append((place, one))
+            path.pop()
+            continue
+        child_id, location = found
+        seen.add(child_id)
+        child = unit.runs.whole(child_id)
+        assert child is not None, "it was looked at a moment ago"
+        path.append(_branch(unit, _place(unit, child, location), request))
+    return planned, True
+
+
+def _branch(unit: UnitOfWork, place: _Place, request: Recover) -> _Branch:
+    one = Recovery(place.run, unit.histories.all(place.run.id))
+    return place, one, _lost(unit, one, request)
+
+
+def _lost(unit: UnitOfWork, parent: Recovery, request: Recover) -> Iterator[tuple[str, str]]:
+    """The children of a run that are to be reopened, and where it knows them."""
+    children = _present(unit, parent.concerned)
+    parent.check_undone(children)
+    ended = [child for child in children.values() if child.state in (RunState.FAILED, RunState.CANCELLED)]
+    ours = [child for child in ended if child.parent_id == parent.run.id]
+    for begin in range(0, len(ours), request.limit):
+        some = {child.id: child for child in ours[begin : begin + request.limit]}
+        unit.runs.expect(some, with_histories=True)
+        facts = {child_id: unit.audit.requests(child_id) for child_id in some}
+        willed = {child_id for child_id in some if recovery.is_willed(facts[child_id])}
+        # One that this request has reopened before, and which failed again, has had its chance.
+        again = {child_id for child_id in some if any(f.data.get(REQUEST) == request.id for f in facts[child_id])}
+        yield from parent.lost(some, willed | again)
+
+
+def _place(unit: UnitOfWork, run: Run, location: str | None) -> _Place:
+    """A run that is to be reopened; refused if its key belongs to another one by now."""
+    key = recovery.lost_key(run, unit.audit.requests(run.id)) if run.state.is_end else None
+    if key is not None and (holder := unit.runs.with_key(key)) is not None:
+        raise recovery.key_conflict(run, key, holder)
+    return _Place(run, location, key)
+
+
+def _present(unit: UnitOfWork, run_ids: Sequence[str]) -> dict[str, Run]:
+    """Those of the runs that are there, and not deleted."""
+    unit.runs.expect(run_ids)
+    found = ((run_id, unit.runs.whole(run_id)) for run_id in run_ids)
+    return {run_id: run for run_id, run in found if run is not None and run.deleted_at is None}
+
+
+def _location_of(unit: UnitOfWork, run: Run) -> str | None:
+    """Where the parent of a run knows it, if it does."""
+    if run.parent_id is None or run.parent_location is None or not run.state.is_end:
+        return run.parent_location
+    recorded = unit.histories.entry(run.parent_id, run.parent_location)
+    return run.parent_location if kinship.knows(recorded, run) else None
+
+
+def _inbox(unit: UnitOfWork, run: Run) -> Sequence[Arrival]:
+    """What waits in the inbox of a run. That of an ended one is empty, so nobody has to look."""
+    return () if run.state.is_end else unit.inboxes.newer(run, 0)
+
+
+def _ends_in(inbox: Iterable[Arrival]) -> set[str]:
+    """The children whose ends wait in an inbox."""
+    return {arrival.name for arrival in inbox if arrival.kind is WaitKind.CHILD}
+
+
+# Writing
+
+
+class _Writer:
+    """Writes down what was decided. It knows how many slots it has given, by group."""
+
+    def __init__(self, unit: UnitOfWork, request: Rewind | Recover, now: Micros) -> None:
+        self._unit = unit
+        self._request = request
+        self._now = now
+        self._seats: dict[str, int] = {}
+
+    def write(self, place: _Place, inbox: Sequence[Arrival], change: Revision) -> None:
+        """Reopen a run."""
+        before = place.run
+        revised = revision.revised(before, inbox, change, self._request, self._now, parent_location=place.location)
+        run = revised.run if place.key is None else replace(revised.run, key=place.key)
+        waits: tuple[Wait, ...] = ()
+        if before.state.is_end:
+            run, waits = self._seated(run)
+        self._put(replace(revised, run=run), waits)
+        for child_id in revised.cancelled:
+            self._part_with(child_id)
+        for child_id, location in revised.attached.items():
+            self._attach(child_id, location)
+
+    def _put(self, revised: Revised, waits: Sequence[Wait]) -> None:
+        """Give a run its revised history, inbox, waits and row, with the key that stands there."""
+        unit, run = self._unit, revised.run
+        before = unit.runs.get(run.id)
+        assert before is not None, "it was looked up to be revised"
+        unit.histories.drop(run.id, (*revised.dropped, *(entry.location for entry in revised.reset)))
+        unit.histories.put(run.id, run.token, revised.reset)
+        unit.inboxes.clear(before)
+        unit.inboxes.put(run.id, revised.inbox)
+        if before.is_held:
+            unit.news.taken.add(run.id)
+        transitions.move(unit, before, run, self._now, revised.fact)
+        unit.waits.put(run.id, waits)
+        if run.key != before.key:
+            unit.runs.set_key(run, run.key)
+
+    def _attach(self, child_id: str, location: str) -> None:
+        """Have a child tell of its end at this location of its parent."""
+        child = self._unit.runs.get(child_id)
+        if child is not None:
+            self._unit.runs.put(replace(child, parent_location=location))
+
+    def _part_with(self, child_id: str) -> None:
+        """Cancel a child of which its parent knows no more, and wants to hear no more."""
+        unit = self._unit
+        child = unit.runs.get(child_id)
+        if child is None:
+            return
+        has_slot = child.group is not None and not child.state.is_end and not rules.is_parked(unit.waits.of(child_id))
+        if has_slot:
+            transitions.hand_on_slot(unit, child, self._now)
+        unit.runs.put(replace(child, parent_location=None))
+        transitions.cancel(unit, child_id, rules.FORGOTTEN, self._now)
+
+    def _seated(self, run: Run) -> tuple[Run, tuple[Wait, ...]]:
+        """A child of a `map` takes a slot again, or waits for one."""
+        if run.options.map_limit is None or run.group is None:
+            return run, ()
+        if run.group not in self._seats:
+            self._seats[run.group] = self._unit.families.seated(run.parent_id, run.group)
+        seated, waits = kinship.seated(run, self._seats[run.group])
+        self._seats[run.group] += not waits
+        return seated, waits

@@ -1,0 +1,47 @@
+"""The parts of a JSON text, found by brackets and commas alone: one that cannot be decoded does not hide the others.
+
+A decoder looks into every part, also into those that it hands out undecoded. So it refuses a whole text for half a
+surrogate pair, or for too many brackets, in one row of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_MEMBER = re.compile(r'\s*("(?:[^"\\]|\\.)*")\s*:(.*)', re.DOTALL)
+
+
+def items(text: str) -> list[str]:
+    """The texts of the items of a list; none if it is `null`."""
+    return list(_parts(text))
+
+
+def members(text: str) -> dict[str, str]:
+    """The texts of the values of an object, by their names."""
+    found = (_MEMBER.fullmatch(part) for part in _parts(text))
+    return {msgspec.json.decode(member[1], type=str): member[2].strip() for member in found if member is not None}
+
+
+def _parts(text: str) -> Iterator[str]:
+    depth = start = 0
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case "[" | "{":
+                depth += 1
+                if depth == 1:
+                    start = token.end()
+            case "]" | "}":
+                depth -= 1
+                if depth == 0:
+                    if last := text[start : token.start()].strip():
+                        yield last
+                    return
+            case "," if depth == 1:
+                yield text[start : token.start()].strip()
+                start = token.end()
+            case _:
+                pass

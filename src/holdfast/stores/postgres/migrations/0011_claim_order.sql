@@ -1,0 +1,540 @@
+-- Claim order: priority, rank, ready time and id, with a share for each rank. `holdfast.core.claim_order` defines it, and
+-- `holdfast.stores.operations.claims` is the rule that `claim_v1` repeats. `0002_leases.sql` says what all functions have
+-- in common.
+
+-- A database that was made before has these in their older form.
+drop index if exists runs_queue;
+drop index if exists runs_held;
+drop function if exists due_v1(text[], timestamptz, integer, integer);
+drop function if exists next_ready_v1(text[], text);
+drop function if exists claim_v1(text, text, text[], integer, bigint, text, boolean, boolean, bigint);
+drop function if exists leased_v1(text[], text[], text);
+drop function if exists due_ids_v1(text, integer, bigint);
+drop function if exists parked_v2(json);
+
+-- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not in
+-- it. The rank is a number: Postgres turns a boolean into a filter, and then has to sort.
+create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
+    where worker is null and ready_at is not null;
+
+-- Held runs, for expired leases: one lane per type and priority. All of them have begun.
+create index runs_held on runs (type, priority, ready_at, id)
+    where worker is not null;
+
+-- Runs that wait for a slot of a limit are sorted by priority and rank; before, they were sorted by priority alone.
+update waits
+set after = after * {{ranks}} + {{rank}}
+from runs
+where runs.id = waits.run_id
+    and waits.kind = 'slot'
+    and waits.location = '{{limit_location}}';
+
+-- The offered types of which a run is queued or held. `offered` is sorted by code point.
+--
+-- Each step seeks the first run whose type is not before the one that is sought, and seeks the next offered type behind
+-- that run's type afterwards. So a worker that offers a thousand types pays for those there are, not for those it offers.
+-- `runs_queue`, `runs_held`
+create function present_v1(offered text[]) returns text[]
+    language plpgsql stable
+    as $$
+begin
+    return array(
+        with recursive queued (type, is_offered, sought, place) as (
+            select null collate "C", false, offered[1], 1
+            union all
+            select first.type, first.type = q.sought or first.type = offered[next.place - 1], offered[next.place], next.place
+            from queued as q
+            cross join lateral (
+                select r.type
+                from runs as r
+                where r.type >= q.sought and r.worker is null and r.ready_at is not null
+                order by r.type
+                limit 1
+            ) as first
+            cross join lateral (
+                select case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
+                offset 0
+            ) as next
+        ),
+        held (type, is_offered, sought, place) as (
+            select null collate "C", false, offered[1], 1
+            union all
+            select first.type, first.type = q.sought or first.type = offered[next.place - 1], offered[next.place], next.place
+            from held as q
+            cross join lateral (
+                select r.type
+                from runs as r
+                where r.type >= q.sought and r.worker is not null
+                order by r.type
+                limit 1
+            ) as first
+            cross join lateral (
+                select case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
+                offset 0
+            ) as next
+        )
+        select q.type
+        from queued as q
+        where q.is_offered
+        union
+        select q.type
+        from held as q
+        where q.is_offered
+    );
+end
+$$;
+
+-- The first due runs of each lane, in no order: at least the first `wanted` of each priority and rank, and besides the
+-- first `suspects` of the suspects.
+--
+-- It reads lanes from their heads and locks nothing. A lane whose head is in place n among those of its priority and rank
+-- adds at most `wanted + 1 - n` runs to the first `wanted`, because each head before it is one of them.
+-- In SQL, so that Postgres puts its text in the place of a call. `runs_queue`, `runs_held`, `runs_crashed`
+create function heads_v1(wanted_types text[], due timestamptz, wanted integer, suspects integer)
+    returns table (id text, priority smallint, rank integer, ready_at timestamptz, is_suspect boolean)
+    language sql stable
+    as $$
+        with recursive queued (type, priority, rank, ready_at, id) as (
+            select t.type, head.priority, head.rank, head.ready_at, head.id
+            from unnest(wanted_types) as t (type)
+            cross join lateral (
+                select r.priority, {{rank}} as rank, r.ready_at, r.id
+                from runs as r
+                where r.type = t.type
+                    and r.worker is null and r.ready_at is not null
+                    and r.crashes < {{suspect_crashes}}
+                order by r.priority, {{rank}}, r.ready_at, r.id
+                limit 1
+            ) as head
+            union all
+            select q.type, head.priority, head.rank, head.ready_at, head.id
+            from queued as q
+            cross join lateral (
+                select r.priority, {{rank}} as rank, r.ready_at, r.id
+                from runs as r
+                where r.type = q.type and (r.priority, {{rank}}) > (q.priority, q.rank)
+                    and r.worker is null and r.ready_at is not null
+                    and r.crashes < {{suspect_crashes}}
+                order by r.priority, {{rank}}, r.ready_at, r.id
+                limit 1
+            ) as head
+        ),
+        lanes (type, priority, rank, place) as (
+            select q.type, q.priority, q.rank,
+                row_number() over (partition by q.priority, q.rank order by q.ready_at, q.id)
+            from queued as q
+            where q.ready_at <= due
+        ),
+        held (type, priority, ready_at) as (
+            select t.type, head.priority, head.ready_at
+            from unnest(wanted_types) as t (type)
+            cross join lateral (
+                select r.priority, r.ready_at
+                from runs as r
+                where r.type = t.type and r.worker is not null
+                order by r.priority, r.ready_at
+                limit 1
+            ) as head
+            union all
+            select h.type, head.priority, head.ready_at
+            from held as h
+            cross join lateral (
+                select r.priority, r.ready_at
+                from runs as r
+                where r.type = h.type and r.priority > h.priority and r.worker is not null
+                order by r.priority, r.ready_at
+                limit 1
+            ) as head
+        )
+        select run.id, l.priority, l.rank, run.ready_at, false
+        from lanes as l
+        cross join lateral (
+            select r.id, r.ready_at
+            from runs as r
+            where r.type = l.type and r.priority = l.priority and {{rank}} = l.rank
+                and r.worker is null and r.ready_at <= due
+                and r.crashes < {{suspect_crashes}}
+            order by r.ready_at, r.id
+            limit wanted + 1 - l.place
+        ) as run
+        where l.place <= wanted
+        union all
+        select run.id, h.priority, {{begun}}, run.ready_at, false
+        from held as h
+        cross join lateral (
+            select r.id, r.ready_at
+            from runs as r
+            where r.type = h.type and r.priority = h.priority
+                and r.worker is not null and r.ready_at <= due
+                and r.crashes + 1 < {{suspect_crashes}}
+            order by r.ready_at, r.id
+            limit wanted
+        ) as run
+        where h.ready_at <= due
+        union all (
+            select run.id, run.priority, {{begun}}, run.ready_at, true
+            from unnest(wanted_types) as t (type)
+            cross join lateral (
+                select r.id, r.priority, r.ready_at
+                from runs as r
+                where suspects > 0
+                    and r.type = t.type and r.crashes > 0 and r.ready_at is not null and r.ready_at <= due
+                    and r.crashes + (r.worker is not null)::integer >= {{suspect_crashes}}
+                order by r.priority, r.ready_at, r.id
+                limit suspects
+            ) as run
+            order by run.priority, run.ready_at, run.id
+            limit suspects
+        )
+    $$;
+
+-- The due runs that a claim by the rules of limits may come to: of each rank the first `wanted` by priority, ready time
+-- and id, and the first `suspects` of the suspects. Shares are left out, as they count only the runs that get a slot.
+create function due_v1(wanted_types text[], due timestamptz, wanted integer, suspects integer) returns table (id text)
+    language plpgsql stable
+    as $$
+begin
+    return query
+    select n.id
+    from (
+        select h.id, h.is_suspect,
+            row_number() over (
+                partition by h.rank, h.is_suspect order by h.priority, h.ready_at, h.id collate "C"
+            ) as number
+        from heads_v1(wanted_types, due, wanted, suspects) as h
+    ) as n
+    where n.is_suspect or n.number <= wanted;
+end
+$$;
+
+-- When the next run of some types may be claimed. A run that the worker holds itself is nothing to come back for.
+-- The head of a lane is the first of its runs to be ready. `runs_queue`, `runs_held`
+create function next_ready_v1(types text[], by_worker text) returns bigint
+    language plpgsql stable
+    as $$
+begin
+    return micros(least(
+        (
+            with recursive queued (type, priority, rank, ready_at) as (
+                select t.type, head.priority, head.rank, head.ready_at
+                from unnest(types) as t (type)
+                cross join lateral (
+                    select r.priority, {{rank}} as rank, r.ready_at
+                    from runs as r
+                    where r.type = t.type and r.worker is null and r.ready_at is not null
+                    order by r.priority, {{rank}}, r.ready_at
+                    limit 1
+                ) as head
+                union all
+                select q.type, head.priority, head.rank, head.ready_at
+                from queued as q
+                cross join lateral (
+                    select r.priority, {{rank}} as rank, r.ready_at
+                    from runs as r
+                    where r.type = q.type and (r.priority, {{rank}}) > (q.priority, q.rank)
+                        and r.worker is null and r.ready_at is not null
+                    order by r.priority, {{rank}}, r.ready_at
+                    limit 1
+                ) as head
+            )
+            select min(q.ready_at)
+            from queued as q
+        ),
+        (
+            with recursive held (type, priority) as (
+                select t.type, head.priority
+                from unnest(types) as t (type)
+                cross join lateral (
+                    select r.priority
+                    from runs as r
+                    where r.type = t.type and r.worker is not null
+                    order by r.priority
+                    limit 1
+                ) as head
+                union all
+                select h.type, head.priority
+                from held as h
+                cross join lateral (
+                    select r.priority
+                    from runs as r
+                    where r.type = h.type and r.priority > h.priority and r.worker is not null
+                    order by r.priority
+                    limit 1
+                ) as head
+            )
+            select min(first.ready_at)
+            from held as h
+            cross join lateral (
+                select r.ready_at
+                from runs as r
+                where r.type = h.type and r.priority = h.priority
+                    and r.worker is not null and r.worker <> by_worker
+                order by r.ready_at
+                limit 1
+            ) as first
+        )
+    ));
+end
+$$;
+
+-- Lease the first due runs of some types, in claim order, with their histories and inboxes. `offered` is sorted by code
+-- point; `since_new` and `since_child` are the counts of `holdfast.core.claim_order.Shares`.
+--
+-- Each priority begins with these counts. Within it, run n of those that have begun has the turn 2 * (n - 1 + since_child)
+-- and child n the turn 2 * (share - 1) * n - 1, which puts a child behind every share - 1 of the others. In the same way
+-- those two are one sequence, which is merged with the new starts by `since_new`.
+--
+-- More candidates are read than are wanted, as other claimers may have locked some. Where they have locked too many, it
+-- reads on with four times as many. A later statement reads what the leased runs look like: only a statement that begins
+-- when the lock is held sees all that the last holder has written.
+--
+-- Types that are switched off are passed over. If runs of limited types are due nothing is leased, and the answer tells
+-- which types are limited, and which others are to be claimed: who gets a slot takes more than one trip. Whoever changes
+-- the rules of types waits until those who claim by the old ones are through, so no run is leased past a limit that does
+-- not know of it.
+create function claim_v1(
+    claim_id text, by_worker text, offered text[], wanted integer, lease bigint, by_python text,
+    may_suspect boolean, is_repeat boolean, since_new integer, since_child integer, at bigint
+) returns text
+    language plpgsql
+    set search_path from current
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
+    set lock_timeout = '10s'
+    set enable_bitmapscan = off
+    as $$
+declare
+    now constant bigint := time_v1(at);
+    due constant timestamptz := instant(now);
+    spare integer := wanted + wanted / 4 + 4;
+    queued text[];
+    wanted_types text[];
+    disabled text[];
+    limited text[];
+    candidates text[];
+    suspect text;
+    claimed text[] := '{}';
+    won text[];
+    worn text[] := '{}';
+    next_ready bigint;
+begin
+    if is_repeat then
+        claimed := array(
+            select r.id
+            from runs as r
+            where r.worker = by_worker and r.worker is not null
+                and r.type = any(present_v1(offered))
+                and r.claim_id = claim_v1.claim_id
+        );
+        next_ready := now;
+    end if;
+    if cardinality(claimed) = 0 then
+        lock table types in row share mode;
+        -- A few types are looked for one by one: that costs no more than to find out which there are.
+        queued := case when cardinality(offered) > 4 then present_v1(offered) else offered end;
+        select array_agg(t.name) filter (where not t.is_enabled), array_agg(t.name) filter (where t.is_enabled)
+        into disabled, limited
+        from types as t
+        where t.name = any(queued) and (t.is_limited or not t.is_enabled);
+        if disabled is not null then
+            queued := array(select t.type from unnest(queued) as t (type) where t.type <> all(disabled));
+        end if;
+        wanted_types := queued;
+        if limited is not null then
+            wanted_types := array(select t.type from unnest(queued) as t (type) where t.type <> all(limited));
+            if exists (select from heads_v1(limited, due, 1, may_suspect::integer)) then
+                return json_build_object(
+                    'now', now,
+                    'limited', limited,
+                    'others', wanted_types,
+                    'rated', array(select t.name from types as t where t.name = any(limited) and t.rate is not null),
+                    'has_requests', exists (select from requests)
+                )::text;
+            end if;
+        end if;
+        for attempt in 1 .. 3 loop
+            select array_agg(c.id order by c.priority, c.turn), min(c.id) filter (where c.is_suspect)
+            into candidates, suspect
+            from (
+                select n.id, n.priority, n.is_suspect,
+                    case
+                        when n.rank = {{new}} then 2 * ({{share}} - 1) * n.number - 1
+                        else 2 * (n.number - 1 + since_new)
+                    end as turn
+                from (
+                    select b.id, b.priority, b.rank, b.is_suspect,
+                        row_number() over (partition by b.priority, b.rank = {{new}} order by b.turn) as number
+                    from (
+                        select f.id, f.priority, f.rank, f.is_suspect,
+                            case
+                                when f.rank = {{child}} then 2 * ({{share}} - 1) * f.number - 1
+                                else 2 * (f.number - 1 + since_child)
+                            end as turn
+                        from (
+                            select h.id, h.priority, h.rank, h.is_suspect,
+                                row_number() over (
+                                    partition by h.priority, h.rank order by h.ready_at, h.id collate "C"
+                                ) as number
+                            from heads_v1(wanted_types, due, spare, may_suspect::integer) as h
+                        ) as f
+                    ) as b
+                ) as n
+                order by n.priority, turn
+                limit spare
+            ) as c;
+            exit when candidates is null;
+            with chosen as (
+                select r.id, c.place, r.worker as lost
+                from unnest(candidates) with ordinality as c (id, place)
+                join runs as r on r.id = c.id
+                where c.id <> all(claimed)  -- a lease may end at once
+                    and r.ready_at <= due
+                    and (c.id = suspect or r.crashes + (r.worker is not null)::integer < {{suspect_crashes}})
+                order by c.place
+                limit wanted - cardinality(claimed)
+                for no key update of r skip locked
+            ),
+            leased as (
+                update runs as r
+                set state = case when r.rollback is null then 'running' else 'rolling_back' end,
+                    worker = by_worker,
+                    claim_id = claim_v1.claim_id,
+                    token = r.token + 1,
+                    start_at = coalesce(r.start_at, micros(r.ready_at)),
+                    ready_at = instant(now + lease),
+                    crashes = r.crashes + (c.lost is not null)::integer,
+                    attempt = r.attempt + (c.lost is not null or r.state = 'blocked')::integer,
+                    first_claimed_at = coalesce(r.first_claimed_at, now),
+                    python = coalesce(r.python, by_python),
+                    updated_at = now
+                from chosen as c
+                where r.id = c.id
+                returning r.id, r.token, r.crashes, c.lost, c.place
+            ),
+            noted as (
+                insert into audits (run_id, event, at, data)
+                select l.id, 'claimed', now,
+                    case
+                        when l.lost is null then json_build_object('worker', by_worker, 'token', l.token)
+                        else json_build_object('worker', by_worker, 'token', l.token, 'crashes', l.crashes, 'lost', l.lost)
+                    end::text
+                from leased as l
+            )
+            select
+                coalesce(array_agg(l.id order by l.place), '{}'),
+                worn || array_agg(l.id) filter (where l.token % {{trim_every}} = 0)
+            into won, worn
+            from leased as l;
+            claimed := claimed || won;
+            if suspect = any(won) then
+                may_suspect := false;
+            end if;
+            exit when cardinality(claimed) = wanted;
+            exit when cardinality(claimed) > 0 and cardinality(candidates) < spare;
+            spare := spare * 4;
+        end loop;
+        if cardinality(worn) > 0 then
+            perform trim_v1(worn);
+        end if;
+        if cardinality(claimed) = wanted then
+            next_ready := now;  -- there may be more
+        else
+            next_ready := next_ready_v1(queued, by_worker);
+        end if;
+    end if;
+    return json_build_object(
+        'now', now,
+        'next_ready_at', next_ready,
+        'has_requests', exists (select from requests),
+        'leases', leases_v1(claimed, is_repeat)
+    )::text;
+end
+$$;
+
+-- The runs that a claim has leased by the rules of limits, and when there may be more of the types that are not switched
+-- off. `offered` is sorted by code point.
+create function leased_v1(claimed text[], offered text[], by_worker text) returns text
+    language plpgsql
+    set search_path from current
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set cpu_tuple_cost = 1
+    set cpu_index_tuple_cost = 1
+    set jit = off
+    set lock_timeout = '10s'
+    set enable_bitmapscan = off
+    as $$
+declare
+    worn constant text[] := array(select r.id from runs as r where r.id = any(claimed) and r.token % {{trim_every}} = 0);
+    present constant text[] := present_v1(offered);
+    disabled constant text[] := array(select t.name from types as t where t.name = any(present) and not t.is_enabled);
+    queued constant text[] := array(select t.type from unnest(present) as t (type) where t.type <> all(disabled));
+begin
+    if cardinality(worn) > 0 then
+        perform trim_v1(worn);
+    end if;
+    return json_build_object('next_ready_at', next_ready_v1(queued, by_worker), 'leases', leases_v1(claimed, false))::text;
+end
+$$;
+
+-- The due runs that a claim by the rules of limits may come to, for whoever looks which of them cannot be read.
+create function due_ids_v1(types text, wanted integer, at bigint) returns text
+    language plpgsql stable
+    set search_path from current
+    as $$
+declare
+    wanted_types constant text[] := array(select json_array_elements_text(types::json));
+begin
+    return (
+        select coalesce(json_agg(due.id), '[]')::text
+        from due_v1(wanted_types, instant(time_v1(at)), wanted, 1) as due
+    );
+end
+$$;
+
+-- The first runs that wait for slots. Of each queue, these are the first `count` in the order in which they get one; and
+-- of each rank behind that of the last of these, within its priority, the first `count`: a slot may be the turn of any
+-- rank. `waits_slot`
+create function parked_v2(groups json) returns table (name text, after bigint, since bigint, run_id text)
+    language plpgsql stable
+    set search_path from current
+    as $$
+begin
+    return query
+    select g.name, p.after, p.since, p.run_id collate "C"
+    from json_to_recordset(groups) as g (name text, count bigint)
+    cross join lateral (
+        select w.after, w.since, w.run_id
+        from waits as w
+        where w.topic = g.name and w.kind = 'slot'
+        order by w.after, w.since, w.run_id
+        limit g.count
+    ) as p
+    union all
+    select g.name, p.after, p.since, p.run_id collate "C"
+    from json_to_recordset(groups) as g (name text, count bigint)
+    cross join lateral (
+        select w.after
+        from waits as w
+        where w.topic = g.name and w.kind = 'slot'
+        order by w.after, w.since, w.run_id
+        offset g.count - 1
+        limit 1
+    ) as last
+    cross join lateral generate_series(last.after + 1, last.after - last.after % {{ranks}} + {{ranks}} - 1) as beside (after)
+    cross join lateral (
+        select w.after, w.since, w.run_id
+        from waits as w
+        where w.topic = g.name and w.kind = 'slot' and w.after = beside.after
+        order by w.since, w.run_id
+        limit g.count
+    ) as p;
+end
+$$;

@@ -1,0 +1,98 @@
+"""Dead letters as rows."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import apsw
+
+from holdfast.core.model import DeadLetter
+from holdfast.core.ports import LetterQuery
+from holdfast.core.topics import FAMILY
+from holdfast.stores.sqlite import rows
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+_COLUMNS = "number, id, payload, at, reason, topic, run_id, name"
+
+_ADD = """
+    insert into letter (id, payload, at, reason, topic, run_id, name)
+    values (?, ?, ?, ?, ?, ?, ?)
+"""
+
+_ALL = f"""
+    select {_COLUMNS}
+    from letter
+    where number > ?
+    order by number
+    limit ?
+"""  # by the primary key
+
+_OF_TOPIC = f"""
+    select {_COLUMNS}
+    from letter indexed by letter_topic
+    where topic = ?
+      and number > ?
+    order by number
+    limit ?
+"""
+
+_OF_FAMILY = f"""
+    select {_COLUMNS}
+    from letter
+    where number > ?2
+      and substr(topic, 1, length(?1)) = ?1
+    order by number
+    limit ?3
+"""  # by the primary key
+
+_ONE = f"""
+    select {_COLUMNS}
+    from letter
+    where number = ?
+"""  # by the primary key
+
+_REMOVE = """
+    delete from letter
+    where number = ?
+"""  # by the primary key
+
+
+class DeadLetters:
+    """What could not be delivered."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+
+    def add(self, letter: DeadLetter) -> None:
+        row = (letter.id, letter.payload, letter.at, letter.reason, letter.topic, letter.run_id, letter.name)
+        self._connection.execute(_ADD, row)
+
+    def get(self, number: int) -> DeadLetter | None:
+        found = self._connection.execute(_ONE, (number,)).fetchall()
+        return _letter_of(found[0]) if found else None
+
+    def remove(self, number: int) -> bool:
+        self._connection.execute(_REMOVE, (number,))
+        return self._connection.changes() > 0
+
+
+def list_letters(connection: apsw.Connection, query: LetterQuery) -> list[DeadLetter]:
+    after, limit = query.after, query.limit
+    if query.topic is None:
+        found = connection.execute(_ALL, (after, limit))
+    elif query.topic.endswith(FAMILY):
+        found = connection.execute(_OF_FAMILY, (query.topic.removesuffix(FAMILY), after, limit))
+    else:
+        found = connection.execute(_OF_TOPIC, (query.topic, after, limit))
+    return list(map(_letter_of, found))
+
+
+def _letter_of(row: rows.Row) -> DeadLetter:
+    number, id, payload, at, reason, topic, run_id, name = row
+    return DeadLetter(
+        number=number, id=id, payload=payload, at=at, reason=reason, topic=topic, run_id=run_id, name=name
+    )

@@ -1,0 +1,295 @@
+"""Runs as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import Fence, Run, RunOptions
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+_LOAD = f"""
+    select {rows.RUN_COLUMNS}
+    from run
+    where id = ?
+"""  # by the primary key
+
+BY_ID = f"""
+    select {rows.WHOLE_RUN}
+    from run
+    join intent on intent.run_id = run.id
+    where run.id = ?
+"""  # by the primary keys
+
+_OPTIONS = """
+    select options
+    from intent
+    where run_id = ?
+"""  # by the primary key
+
+# Of many runs in one statement with one row as its answer: a thread lets go of the interpreter with each row it asks
+# for, and beside a busy event loop waits up to milliseconds until it has it back.
+_FENCES = """
+    select json_group_array(json_array(run.id, run.token, run.worker, run.arrivals, run.is_pausing))
+    from json_each(?) as wanted
+    cross join run on run.id = wanted.value
+"""  # by the primary key
+
+_EXISTING = """
+    select id
+    from run
+    where id in (select value from json_each(?))
+"""  # by the primary key
+
+_HOLDERS = f"""
+    select {rows.WHOLE_RUN}
+    from run
+    join intent on intent.run_id = run.id
+    where run.key in (select value from json_each(?))
+"""  # run_key
+
+BY_KEY = """
+    select id
+    from run
+    where key = ?
+"""  # run_key
+
+_SET_KEY = """
+    update run
+    set key = ?
+    where id = ?
+"""  # by the primary key
+
+_INSERT_RUN = f"""
+    insert into run ({rows.RUN_COLUMNS})
+    values ({rows.placed(rows.RUN_COLUMNS)})
+"""
+
+_INSERT_INTENT = """
+    insert into intent (run_id, payload, tags, options, continued)
+    values (?, ?, ?, ?, ?)
+"""
+
+_INSERT_TAG = """
+    insert into tag (name, value, created_at, run_id)
+    values (?, ?, ?, ?)
+"""
+
+_UPDATE_RUN = """
+    update run
+    set state = ?, ready_at = ?, worker = ?, token = ?, claim_id = ?, crashes = ?, arrivals = ?, attempt = ?,
+        generation = ?, updated_at = ?, first_claimed_at = ?, finished_at = ?, python = ?, result = ?, error = ?,
+        rollback = ?, is_pausing = ?, suspended_at = ?, parent_location = ?, start_at = ?, slots = ?, deleted_at = ?,
+        purge_at = ?
+    where id = ?
+"""  # by the primary key
+
+_UPDATE_COUNTS = """
+    update run
+    set crashes = ?, arrivals = ?
+    where id = ?
+"""  # by the primary key; touches no index
+
+_CONTINUE = """
+    update intent
+    set continued = ?
+    where run_id = ?
+"""  # by the primary key
+
+_PROLONG = """
+    update run
+    set ready_at = ?
+    where id = ?
+"""  # by the primary key
+
+_SET_VALUE = """
+    insert into value (run_id, name, value)
+    values (?, ?, ?)
+    on conflict (run_id, name) do update
+    set value = excluded.value
+"""
+
+_decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
+
+
+class Runs:
+    """The runs that a transaction has loaded, and what became of them."""
+
+    __slots__ = ("_connection", "_stored", "_transaction", "known")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._connection = transaction.connection
+        self.known: dict[str, Run] = {}
+        """The runs that were loaded, as they are by now."""
+        self._stored: dict[str, Run] = {}
+
+    # Looking up
+
+    def get(self, run_id: str) -> Run | None:
+        known = self.known.get(run_id)
+        if known is not None:
+            return known
+        row = self._connection.execute(_LOAD, (run_id,)).get
+        return self.loaded(rows.run_of(row)) if row is not None else None
+
+    def whole(self, run_id: str) -> Run | None:
+        row = self._transaction.one(BY_ID, run_id)
+        return None if row is None else self.completed(rows.whole_run_of(row))
+
+    def options(self, run: Run) -> RunOptions:
+        return rows.options_of(self._connection.execute(_OPTIONS, (run.id,)).get)
+
+    def loaded(self, run: Run) -> Run:
+        """Keep a run that another statement has read."""
+        self.known[run.id] = self._stored[run.id] = run
+        return run
+
+    def completed(self, run: Run) -> Run:
+        """A run that another statement has read whole, as this transaction has it."""
+        known = self.known.get(run.id)
+        if known is None:
+            return self.loaded(run)
+        whole = replace(known, payload=run.payload, tags=run.tags, options=run.options, continued=run.continued)
+        if known is self._stored[run.id]:
+            return self.loaded(whole)
+        self.put(whole)
+        return whole
+
+    def existing(self, run_ids: Sequence[str]) -> set[str]:
+        found: list[Row] = self._transaction.all(_EXISTING, rows.json_of(run_ids))
+        return {id for (id,) in found}
+
+    def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
+        """Nothing to do: here, it costs as much to read them one by one."""
+
+    def with_key(self, key: str) -> str | None:
+        found = self._transaction.one(BY_KEY, key)
+        return found[0] if found else None
+
+    def holding(self, keys: Sequence[str]) -> dict[str, Run]:
+        self.flush()
+        holders = map(rows.whole_run_of, self._transaction.all(_HOLDERS, rows.json_of(keys)))
+        return {run.key: run for run in holders if run.key is not None}
+
+    def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
+        """What of each run is enough for a plain checkpoint, by id. Only true until something else is written."""
+        if not run_ids:
+            return {}
+        found = _decode_fences(self._connection.execute(_FENCES, (rows.json_of(run_ids),)).get)
+        fences = {fence.id: fence for fence in found}
+        for run_id in self.known.keys() & fences.keys():
+            fences[run_id] = self.known[run_id].fence
+        return fences
+
+    # Writing
+
+    def put(self, run: Run) -> None:
+        self.known[run.id] = run
+
+    def add(self, runs: Sequence[Run]) -> None:
+        insert = self._connection.executemany
+        insert(_INSERT_RUN, map(rows.run_row, runs))
+        insert(_INSERT_INTENT, map(rows.intent_row, runs))
+        if tags := [(name, value, run.created_at, run.id) for run in runs for name, value in run.tags.items()]:
+            insert(_INSERT_TAG, tags)
+
+    def set_key(self, run: Run, key: str | None) -> None:
+        self._connection.execute(_SET_KEY, (key, run.id))
+        for known in (self.known, self._stored):
+            if run.id in known:
+                known[run.id] = replace(known[run.id], key=key)
+
+    def prolong(self, run_ids: Sequence[str], until: Micros) -> None:
+        self.flush()
+        self._connection.executemany(_PROLONG, [(until, run_id) for run_id in run_ids])
+        self.forget(run_ids)
+
+    def publish(self, run_id: str, values: Mapping[str, str]) -> None:
+        self._connection.executemany(_SET_VALUE, [(run_id, name, value) for name, value in values.items()])
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Drop runs that another statement has changed; they are loaded anew."""
+        for run_id in run_ids:
+            self.known.pop(run_id, None)
+            self._stored.pop(run_id, None)
+
+    def forget_all(self) -> None:
+        """Drop every run, after a statement that may have changed any of them. To be called when all is flushed."""
+        self.known.clear()
+        self._stored.clear()
+
+    def flush(self) -> None:
+        """Write the runs that have changed. To be called before a statement that reads them by other ways."""
+        moved: list[Row] = []
+        counted: list[Row] = []
+        for run_id, run in self.known.items():
+            stored = self._stored[run_id]
+            if run is stored:
+                continue
+            self._stored[run_id] = run
+            if _is_only_counted(stored, run):
+                counted.append((run.crashes, run.arrivals, run_id))
+            else:
+                moved.append(_moved_row(run))
+                if run.generation > stored.generation:
+                    self._connection.execute(_CONTINUE, (run.continued, run_id))
+        if moved:
+            self._connection.executemany(_UPDATE_RUN, moved)
+        if counted:
+            self._connection.executemany(_UPDATE_COUNTS, counted)
+
+
+def _is_only_counted(before: Run, after: Run) -> bool:
+    """Whether nothing but the counts of arrivals and crashes differs, as when something reaches a held run."""
+    return (
+        before.state is after.state
+        and before.token == after.token
+        and before.worker == after.worker
+        and before.ready_at == after.ready_at
+        and before.updated_at == after.updated_at
+        and before.is_pausing == after.is_pausing
+        and before.parent_location == after.parent_location
+        and before.slots == after.slots
+        and before.deleted_at == after.deleted_at
+        and before.purge_at == after.purge_at
+    )
+
+
+def _moved_row(run: Run) -> Row:
+    return (
+        run.state,
+        run.ready_at,
+        run.worker,
+        run.token,
+        run.claim_id,
+        run.crashes,
+        run.arrivals,
+        run.attempt,
+        run.generation,
+        run.updated_at,
+        run.first_claimed_at,
+        run.finished_at,
+        run.python,
+        run.result,
+        rows.error_text(run.error),
+        run.rollback,
+        run.is_pausing,
+        run.suspended_at,
+        run.parent_location,
+        run.start_at,
+        rows.slots_text(run.slots),
+        run.deleted_at,
+        run.purge_at,
+        run.id,
+    )

@@ -1,0 +1,42 @@
+"""Workers as rows: who lives, and since when."""
+
+# ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.clock import Micros
+from holdfast.core.model import WorkerInfo
+from holdfast.stores.sqlite import rows
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+_BEAT = f"""
+    insert into worker ({rows.WORKER_COLUMNS})
+    values ({rows.placed(rows.WORKER_COLUMNS)})
+    on conflict (id) do update
+    set name = excluded.name, host = excluded.host, pid = excluded.pid, types = excluded.types,
+        concurrency = excluded.concurrency, heartbeat_at = excluded.heartbeat_at
+"""
+
+_REMOVE = """
+    delete from worker
+    where id = ?
+"""  # by the primary key
+
+
+class Workers:
+    """The workers that live."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._connection = transaction.connection
+
+    def beat(self, worker: WorkerInfo, now: Micros) -> None:
+        types = rows.json_of(worker.types)
+        beat = (worker.id, worker.name, worker.host, worker.pid, types, worker.concurrency, now, now)
+        self._connection.execute(_BEAT, beat)
+
+    def remove(self, worker_id: str) -> None:
+        self._connection.execute(_REMOVE, (worker_id,))

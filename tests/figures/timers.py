@@ -1,0 +1,48 @@
+"""How late a run goes on that has slept so long that its worker let go of it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import Context, Holdfast, Registry
+from tests.figures.series import MILLISECOND, tell
+
+TIMERS = 100
+FIRST = timedelta(seconds=2)
+"""Longer than a worker keeps a sleeping run in memory."""
+APART = timedelta(milliseconds=20)
+LIMITS_SECONDS = {"sqlite": 5 * MILLISECOND, "postgres": 8 * MILLISECOND}
+
+timers = Registry()
+
+
+@timers.step
+async def clock() -> float:
+    return time.time()
+
+
+@timers.workflow
+async def sleeper(ctx: Context, until: datetime) -> float:
+    """How late its first step after the sleep begins, in seconds."""
+    await ctx.sleep_until(until)
+    return await clock() - until.timestamp()
+
+
+@pytest.mark.parametrize("store", LIMITS_SECONDS)
+async def test_a_sleeping_run_goes_on_in_time(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
+    hf = Holdfast(url)
+    hf.include(timers)
+    async with hf, hf.worker(concurrency=2 * TIMERS):
+        first = datetime.now(UTC) + FIRST
+        runs = await hf.start_many(sleeper, [(first + APART * number,) for number in range(TIMERS)])
+        late = await asyncio.gather(*(run.result() for run in runs))
+
+    tell(f"{TIMERS} timers: late by", late, unit="ms")
+    assert statistics.median(late) <= LIMITS_SECONDS[store]

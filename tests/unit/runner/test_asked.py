@@ -1,0 +1,111 @@
+"""What a run asks for: the waits of a parent with thousands of children are built once, not at each of its wake-ups."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.core.checkpoint import Suspend
+from holdfast.core.codec import Codec
+from holdfast.core.model import WaitKind
+from holdfast.runner.asked import Asked
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.operation import ChildEnd, Pause, Reception
+from holdfast.runner.registration import Registration
+
+ANYTHING: Codec[Any] = Codec(Any)
+
+
+def child(number: int) -> ChildEnd:
+    operation = ChildEnd(f"child#{number}", f"id-{number}", ANYTHING)
+    operation.serial = number
+    return operation
+
+
+def reception(serial: int) -> Reception:
+    operation = Reception("news", WaitKind.EVENT, ("news",), ANYTHING, deadline=None)
+    operation.serial = serial
+    return operation
+
+
+def asked_for(count: int) -> Asked:
+    asked = Asked(Inbox((), 0))
+    for number in range(count):
+        asked.add(child(number), is_recorded=False)
+    return asked
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How many functions of Python are called."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    gc.collect()
+    gc.disable()  # what others have asked the collector to call does not count
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+def wake_up(count: int) -> int:
+    asked = asked_for(count)
+    registration = Registration(asked, is_first_lease=True)
+    registration.write(Suspend())
+    registration.committed()
+    removed = child(3)
+    asked._open[removed.location] = removed
+
+    def go_on() -> None:
+        asked.remove(removed)
+        registration.has_new()
+        registration.write(Suspend())
+        registration.committed()
+
+    return calls_of(go_on)
+
+
+def test_a_wake_up_of_a_parent_costs_the_same_however_many_children_it_waits_for() -> None:
+    assert wake_up(5) == wake_up(2_000)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_asked_for(is_first: bool) -> None:
+    asked = Asked(Inbox((), 0))
+    if is_first:
+        asked.add(reception(10), is_recorded=False)
+    asked.add(child(1), is_recorded=False)
+    gone = child(2)
+    asked.add(gone, is_recorded=False)
+    pause = Pause("sleep", deadline=5)
+    pause.serial = 11
+    asked.add(pause, is_recorded=False)
+    asked.add(child(3), is_recorded=False)
+    asked.remove(gone)
+    if not is_first:
+        asked.add(reception(12), is_recorded=False)
+
+    places = ["child#1", "sleep", "child#3"]
+    expected = ["news", *places] if is_first else [*places, "news"]
+    assert [wait.location for wait in asked.waits()] == expected
+    assert [wait.location for wait in asked.named_waits()] == [place for place in expected if place != "sleep"]
+    assert not asked.has_only_children
+
+
+def test_the_waits_of_children_that_are_asked_for_anew_are_new() -> None:
+    asked = asked_for(1)
+    again = child(0)
+    again.asked_at = 7
+    asked.add(again, is_recorded=False)
+
+    assert [wait.since for wait in asked.waits()] == [7]
