@@ -128,7 +128,7 @@ def test_what_keeps_its_fence_is_not_found() -> None:
 def test_the_command_tells_of_what_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    forget_the_fence(monkeypatch)
+    monkeypatch.setattr(rules, "woken", lambda run, now: run)  # what arrives wakes nobody, which most seeds notice
     seed = next(seed for seed in range(400) if played(plan_of(seed)).rule)
 
     options = ["--jobs", "1", "--json", "--tries", "10", "--keep", str(tmp_path)]
