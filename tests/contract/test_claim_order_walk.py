@@ -25,7 +25,7 @@ from holdfast.testing.contract.arrange import LEASE, PYTHON, an_id, an_intent, b
 from tests.duration import lasting
 from tests.plugin.tiers import amount
 
-WALKS = amount(short=6, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
+WALKS = amount(short=2, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
 STEPS = 150
 TYPES = ("a", "b", "c", "d", "e", "f")
 LIMITS: tuple[dict[str, Any], ...] = (
