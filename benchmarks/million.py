@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -50,19 +49,7 @@ FILL = """
     from generate_series(1, 2 * %(rows)s, 2) as n
 """
 
-# The variables of the claiming function: their types, and values for a plan.
-ARGUMENTS = {
-    "claim_v1.claim_id": ("text", "'c'"),
-    "wanted_types": ("text[]", "array['five_async']"),
-    "may_suspect": ("boolean", "true"),
-    "by_worker": ("text", "'w'"),
-    "by_python": ("text", "'3.11'"),
-    "spare": ("integer", "416"),
-    "wanted": ("integer", "100"),
-    "lease": ("bigint", "30000000"),
-    "due": ("timestamptz", "now()"),
-    "now": ("bigint", "1"),
-}
+HEADS = "select id, priority, rank, ready_at from heads_v1(array['five_async'], now(), 100, 416, 1)"
 
 
 class Costs:
@@ -158,28 +145,13 @@ async def filled(store: Postgres, rows: int) -> None:
 def print_plan(url: str) -> None:
     """How the heart of a claim is planned: as a statement by itself, because a function does not tell."""
     with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute("select prosrc, proconfig from pg_proc where proname = 'claim_v1'").fetchone()
+        row = connection.execute("select proconfig from pg_proc where proname = 'claim_v1'").fetchone()
         assert row is not None
-        source, settings = row
-        for setting in settings:
+        for setting in row[0]:
             name, _, value = setting.partition("=")
             connection.execute("select set_config(%s, %s, false)", (name, value))
-        types = ", ".join(kind for kind, _ in ARGUMENTS.values())
-        values = ", ".join(value for _, value in ARGUMENTS.values())
-        connection.execute(f"prepare claiming ({types}) as {_claiming(source)}")
-        for (line,) in connection.execute(f"explain execute claiming ({values})"):
+        for (line,) in connection.execute(f"explain {HEADS}"):
             print(f"    {line}")
-
-
-def _claiming(source: str) -> str:
-    """The statement that claims, out of the function around it, with parameters for variables."""
-    begin = source.index("with recursive lanes (type, priority)")
-    text = source[begin : source.index(";", begin)]
-    into = text.index("into claimed")
-    text = text[:into] + text[text.index("from leased", into) :]
-    for number, name in enumerate(ARGUMENTS, start=1):
-        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w(])", f"${number}", text)
-    return text
 
 
 async def throughput(hf: Holdfast, runs: int = 500) -> float:

@@ -127,7 +127,7 @@ def test_the_first_runs_of_each_rank_are_found_in_their_lanes(place: Place, want
         plain = [run for run in due if not rules.is_suspect(run)]
         suspects = firsts([run for run in due if rules.is_suspect(run)], 2, lambda _: None)
 
-        heads = {*place.all("select id from heads_v1(%s, instant(%s), %s, 2)", [*TYPES], NOW, wanted)}
+        heads = {*place.all("select id from heads_v1(%s, instant(%s), %s, 0, 2)", [*TYPES], NOW, wanted)}
         found = {*place.all("select id from due_v1(%s, instant(%s), %s, 2)", [*TYPES], NOW, wanted)}
 
         assert firsts(plain, wanted, lambda run: (run.priority, rank_of(run))) | suspects <= heads

@@ -302,7 +302,7 @@ def seeks_of(place: Place, work: Callable[[], object]) -> int:
     return int(after - before)
 
 
-HEADS = "select id from heads_v1(array['type.1', 'type.3'], now(), 10, 1)"
+HEADS = "select id from heads_v1(array['type.1', 'type.3'], now(), 10, 56, 1)"
 
 
 def test_the_text_of_the_lanes_is_put_in_the_place_of_its_call_and_reads_them_in_order(full: Place) -> None:

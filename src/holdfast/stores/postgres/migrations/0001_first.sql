@@ -3,9 +3,10 @@
 -- Ids are text; times are whole microseconds since 1970, but for `ready_at`, which producers in SQL may set; values
 -- of users are JSON in `text` columns: `jsonb` refuses what JSON allows.
 
--- Postgres puts the text of these two in the place of a call, which saves most of the time of a call. It does so only if
--- they are stable like what they are made of, have their argument once, and consist of strict functions: `least` and
--- `greatest` are not strict. An infinite instant, which only a hand can have written, is the last or the first there is.
+-- Postgres puts the text of these two in the place of a call, which saves most of the time of a call. It does so only
+-- if they are stable like what they are made of, have their argument once, and consist of strict functions: `least`
+-- and `greatest` are not strict. An infinite instant, which only a hand can have written, is the last or the first
+-- there is.
 create function micros(moment timestamptz) returns bigint
     language sql stable strict parallel safe
     as $$

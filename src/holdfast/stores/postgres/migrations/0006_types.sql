@@ -41,7 +41,8 @@ create table slots (
     primary key (name, run_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
--- Who waits for a slot, in the order in which they get one: by priority, which `after` has, and how long they wait.
+-- Who waits for a slot, in the order in which they get one: by priority and rank, which `after` has, and how long they
+-- wait.
 create index waits_slot on waits (topic, after, since, run_id)
     where kind = 'slot';
 

@@ -1,8 +1,8 @@
--- Claim order: priority, rank, ready time and id, with a share for each rank. `holdfast.core.claim_order` defines it, and
--- `holdfast.stores.operations.claims` is the rule that `claim_v1` repeats. `0002_leases.sql` says what all functions have
--- in common.
+-- Claim order: priority, rank, ready time and id, with a share for each rank. `holdfast.core.claim_order` defines it,
+-- and `holdfast.stores.operations.claims` is the rule that `claim_v1` repeats. `0002_leases.sql` says what all
+-- functions have in common.
 
--- A database that was made before has these in their older form.
+-- Databases of earlier versions have these in another form.
 drop index if exists runs_queue;
 drop index if exists runs_held;
 drop function if exists due_v1(text[], timestamptz, integer, integer);
@@ -12,8 +12,8 @@ drop function if exists leased_v1(text[], text[], text);
 drop function if exists due_ids_v1(text, integer, bigint);
 drop function if exists parked_v2(json);
 
--- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not in
--- it. The rank is a number: Postgres turns a boolean into a filter, and then has to sort.
+-- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not
+-- in it. The rank is a number: Postgres turns a boolean into a filter, and then has to sort.
 create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
     where worker is null and ready_at is not null;
 
@@ -21,7 +21,8 @@ create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
 create index runs_held on runs (type, priority, ready_at, id)
     where worker is not null;
 
--- Runs that wait for a slot of a limit are sorted by priority and rank; before, they were sorted by priority alone.
+-- Waits for a slot of a limit are sorted by priority and rank (`limits.level_of`). Earlier versions sorted them by
+-- priority alone.
 update waits
 set after = after * {{ranks}} + {{rank}}
 from runs
@@ -29,11 +30,11 @@ where runs.id = waits.run_id
     and waits.kind = 'slot'
     and waits.location = '{{limit_location}}';
 
--- The offered types of which a run is queued or held. `offered` is sorted by code point.
+-- The offered types that have a queued or a held run. `offered` is sorted by code point.
 --
--- Each step seeks the first run whose type is not before the one that is sought, and seeks the next offered type behind
--- that run's type afterwards. So a worker that offers a thousand types pays for those there are, not for those it offers.
--- `runs_queue`, `runs_held`
+-- Each step seeks the first run whose type is the sought one or comes after it. The next step seeks the first offered
+-- type after the type of that run. So the number of steps is bound by the types that are there as well as by those
+-- that are offered, and an idle worker that offers a thousand types pays for one. `runs_queue`, `runs_held`
 create function present_v1(offered text[]) returns text[]
     language plpgsql stable
     as $$
@@ -42,7 +43,11 @@ begin
         with recursive queued (type, is_offered, sought, place) as (
             select null collate "C", false, offered[1], 1
             union all
-            select first.type, first.type = q.sought or first.type = offered[next.place - 1], offered[next.place], next.place
+            select
+                first.type,
+                first.type = q.sought or first.type = offered[next.place - 1],
+                offered[next.place],
+                next.place
             from queued as q
             cross join lateral (
                 select r.type
@@ -52,14 +57,19 @@ begin
                 limit 1
             ) as first
             cross join lateral (
-                select case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
+                select
+                    case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
                 offset 0
             ) as next
         ),
         held (type, is_offered, sought, place) as (
             select null collate "C", false, offered[1], 1
             union all
-            select first.type, first.type = q.sought or first.type = offered[next.place - 1], offered[next.place], next.place
+            select
+                first.type,
+                first.type = q.sought or first.type = offered[next.place - 1],
+                offered[next.place],
+                next.place
             from held as q
             cross join lateral (
                 select r.type
@@ -69,7 +79,8 @@ begin
                 limit 1
             ) as first
             cross join lateral (
-                select case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
+                select
+                    case when first.type = q.sought then q.place else width_bucket(first.type, offered) end + 1 as place
                 offset 0
             ) as next
         )
@@ -84,13 +95,15 @@ begin
 end
 $$;
 
--- The first due runs of each lane, in no order: at least the first `wanted` of each priority and rank, and besides the
--- first `suspects` of the suspects.
+-- The first due runs of the lanes of some types, in no order, without a lock: of each priority and rank at least the
+-- first `wanted` that are no suspects, about `spare` in total, and the first `suspects` of the suspects.
 --
--- It reads lanes from their heads and locks nothing. A lane whose head is in place n among those of its priority and rank
--- adds at most `wanted + 1 - n` runs to the first `wanted`, because each head before it is one of them.
--- In SQL, so that Postgres puts its text in the place of a call. `runs_queue`, `runs_held`, `runs_crashed`
-create function heads_v1(wanted_types text[], due timestamptz, wanted integer, suspects integer)
+-- The heads of lanes with the same priority and rank are numbered. Lane n adds at most `size + 1 - n` runs to the
+-- first `size` of them, because the n - 1 heads before it come first.
+--
+-- The function is written in SQL, so that Postgres puts its text in the place of a call and plans both together once
+-- per session. `runs_queue`, `runs_held`, `runs_crashed`
+create function heads_v1(wanted_types text[], due timestamptz, wanted integer, spare integer, suspects integer)
     returns table (id text, priority smallint, rank integer, ready_at timestamptz, is_suspect boolean)
     language sql stable
     as $$
@@ -125,6 +138,11 @@ create function heads_v1(wanted_types text[], due timestamptz, wanted integer, s
             from queued as q
             where q.ready_at <= due
         ),
+        room (size) as (
+            select greatest(wanted, spare / greatest(1, count(*)))
+            from lanes as l
+            where l.place = 1
+        ),
         held (type, priority, ready_at) as (
             select t.type, head.priority, head.ready_at
             from unnest(wanted_types) as t (type)
@@ -155,9 +173,9 @@ create function heads_v1(wanted_types text[], due timestamptz, wanted integer, s
                 and r.worker is null and r.ready_at <= due
                 and r.crashes < {{suspect_crashes}}
             order by r.ready_at, r.id
-            limit wanted + 1 - l.place
+            limit (select room.size from room) + 1 - l.place
         ) as run
-        where l.place <= wanted
+        where l.place <= (select room.size from room)
         union all
         select run.id, h.priority, {{begun}}, run.ready_at, false
         from held as h
@@ -168,7 +186,7 @@ create function heads_v1(wanted_types text[], due timestamptz, wanted integer, s
                 and r.worker is not null and r.ready_at <= due
                 and r.crashes + 1 < {{suspect_crashes}}
             order by r.ready_at, r.id
-            limit wanted
+            limit (select room.size from room)
         ) as run
         where h.ready_at <= due
         union all (
@@ -188,8 +206,9 @@ create function heads_v1(wanted_types text[], due timestamptz, wanted integer, s
         )
     $$;
 
--- The due runs that a claim by the rules of limits may come to: of each rank the first `wanted` by priority, ready time
--- and id, and the first `suspects` of the suspects. Shares are left out, as they count only the runs that get a slot.
+-- The due runs that a claim has to know when limits decide: of each rank the first `wanted` by priority, ready time
+-- and id, and the first `suspects` of the suspects. Shares play no part here: they count only runs that get a slot,
+-- and which do is not known yet.
 create function due_v1(wanted_types text[], due timestamptz, wanted integer, suspects integer) returns table (id text)
     language plpgsql stable
     as $$
@@ -201,14 +220,14 @@ begin
             row_number() over (
                 partition by h.rank, h.is_suspect order by h.priority, h.ready_at, h.id collate "C"
             ) as number
-        from heads_v1(wanted_types, due, wanted, suspects) as h
+        from heads_v1(wanted_types, due, wanted, 0, suspects) as h
     ) as n
     where n.is_suspect or n.number <= wanted;
 end
 $$;
 
--- When the next run of some types may be claimed. A run that the worker holds itself is nothing to come back for.
--- The head of a lane is the first of its runs to be ready. `runs_queue`, `runs_held`
+-- When the next run of some types may be claimed, apart from those that the worker holds itself. The head of a lane is
+-- the first of its runs to be ready. `runs_queue`, `runs_held`
 create function next_ready_v1(types text[], by_worker text) returns bigint
     language plpgsql stable
     as $$
@@ -277,21 +296,21 @@ begin
 end
 $$;
 
--- Lease the first due runs of some types, in claim order, with their histories and inboxes. `offered` is sorted by code
--- point; `since_new` and `since_child` are the counts of `holdfast.core.claim_order.Shares`.
+-- Lease the first due runs of some types, in claim order, with their histories and inboxes. `offered` is sorted by
+-- code point; `since_new` and `since_child` are the counts of `holdfast.core.claim_order.Shares`.
 --
--- Each priority begins with these counts. Within it, run n of those that have begun has the turn 2 * (n - 1 + since_child)
--- and child n the turn 2 * (share - 1) * n - 1, which puts a child behind every share - 1 of the others. In the same way
--- those two are one sequence, which is merged with the new starts by `since_new`.
+-- Each priority begins with these counts. Begun run n has the turn 2 * (n - 1 + since_child) and child n has the turn
+-- 2 * (share - 1) * n - 1, so one child follows every share - 1 begun runs. The runs of both ranks form one sequence,
+-- which is merged with the new starts in the same way, by `since_new`.
 --
--- More candidates are read than are wanted, as other claimers may have locked some. Where they have locked too many, it
--- reads on with four times as many. A later statement reads what the leased runs look like: only a statement that begins
--- when the lock is held sees all that the last holder has written.
+-- Other claimers may have locked some candidates, so it reads more of them than it wants. If they have locked all, it
+-- reads four times as many. A later statement reads what the leased runs look like: only a statement that begins when
+-- the lock is held sees all that the last holder has written.
 --
--- Types that are switched off are passed over. If runs of limited types are due nothing is leased, and the answer tells
--- which types are limited, and which others are to be claimed: who gets a slot takes more than one trip. Whoever changes
--- the rules of types waits until those who claim by the old ones are through, so no run is leased past a limit that does
--- not know of it.
+-- Disabled types are passed over. If runs of limited types are due, nothing is leased. The answer tells which types
+-- are limited and which others are to be claimed, because handing out slots takes more than one trip. A change of the
+-- rules of types waits until all claims by the old rules have ended, so no run is leased past a limit that does not
+-- count it.
 create function claim_v1(
     claim_id text, by_worker text, offered text[], wanted integer, lease bigint, by_python text,
     may_suspect boolean, is_repeat boolean, since_new integer, since_child integer, at bigint
@@ -311,16 +330,15 @@ create function claim_v1(
 declare
     now constant bigint := time_v1(at);
     due constant timestamptz := instant(now);
-    spare integer := wanted + wanted / 4 + 4;
+    spare integer := wanted * 4 + 16;
     queued text[];
     wanted_types text[];
     disabled text[];
     limited text[];
     candidates text[];
     suspect text;
-    claimed text[] := '{}';
-    won text[];
-    worn text[] := '{}';
+    claimed text[];
+    worn text[];
     next_ready bigint;
 begin
     if is_repeat then
@@ -333,9 +351,9 @@ begin
         );
         next_ready := now;
     end if;
-    if cardinality(claimed) = 0 then
+    if coalesce(cardinality(claimed), 0) = 0 then
         lock table types in row share mode;
-        -- A few types are looked for one by one: that costs no more than to find out which there are.
+        -- To look at four types one by one costs as much as to find out which of them are there.
         queued := case when cardinality(offered) > 4 then present_v1(offered) else offered end;
         select array_agg(t.name) filter (where not t.is_enabled), array_agg(t.name) filter (where t.is_enabled)
         into disabled, limited
@@ -347,7 +365,7 @@ begin
         wanted_types := queued;
         if limited is not null then
             wanted_types := array(select t.type from unnest(queued) as t (type) where t.type <> all(limited));
-            if exists (select from heads_v1(limited, due, 1, may_suspect::integer)) then
+            if exists (select from heads_v1(limited, due, 1, 0, may_suspect::integer)) then
                 return json_build_object(
                     'now', now,
                     'limited', limited,
@@ -380,7 +398,7 @@ begin
                                 row_number() over (
                                     partition by h.priority, h.rank order by h.ready_at, h.id collate "C"
                                 ) as number
-                            from heads_v1(wanted_types, due, spare, may_suspect::integer) as h
+                            from heads_v1(wanted_types, due, wanted, spare, may_suspect::integer) as h
                         ) as f
                     ) as b
                 ) as n
@@ -392,11 +410,10 @@ begin
                 select r.id, c.place, r.worker as lost
                 from unnest(candidates) with ordinality as c (id, place)
                 join runs as r on r.id = c.id
-                where c.id <> all(claimed)  -- a lease may end at once
-                    and r.ready_at <= due
+                where r.ready_at <= due
                     and (c.id = suspect or r.crashes + (r.worker is not null)::integer < {{suspect_crashes}})
                 order by c.place
-                limit wanted - cardinality(claimed)
+                limit wanted
                 for no key update of r skip locked
             ),
             leased as (
@@ -421,27 +438,24 @@ begin
                 select l.id, 'claimed', now,
                     case
                         when l.lost is null then json_build_object('worker', by_worker, 'token', l.token)
-                        else json_build_object('worker', by_worker, 'token', l.token, 'crashes', l.crashes, 'lost', l.lost)
+                        else json_build_object(
+                            'worker', by_worker, 'token', l.token, 'crashes', l.crashes, 'lost', l.lost
+                        )
                     end::text
                 from leased as l
             )
             select
                 coalesce(array_agg(l.id order by l.place), '{}'),
-                worn || array_agg(l.id) filter (where l.token % {{trim_every}} = 0)
-            into won, worn
+                array_agg(l.id) filter (where l.token % {{trim_every}} = 0)
+            into claimed, worn
             from leased as l;
-            claimed := claimed || won;
-            if suspect = any(won) then
-                may_suspect := false;
-            end if;
-            exit when cardinality(claimed) = wanted;
-            exit when cardinality(claimed) > 0 and cardinality(candidates) < spare;
+            exit when cardinality(claimed) > 0;
             spare := spare * 4;
         end loop;
-        if cardinality(worn) > 0 then
+        if worn is not null then
             perform trim_v1(worn);
         end if;
-        if cardinality(claimed) = wanted then
+        if cardinality(claimed) >= wanted then
             next_ready := now;  -- there may be more
         else
             next_ready := next_ready_v1(queued, by_worker);
@@ -456,8 +470,8 @@ begin
 end
 $$;
 
--- The runs that a claim has leased by the rules of limits, and when there may be more of the types that are not switched
--- off. `offered` is sorted by code point.
+-- The runs that a claim has leased by the rules of limits, and when the next run of the enabled types may be claimed.
+-- `offered` is sorted by code point.
 create function leased_v1(claimed text[], offered text[], by_worker text) returns text
     language plpgsql
     set search_path from current
@@ -472,7 +486,11 @@ create function leased_v1(claimed text[], offered text[], by_worker text) return
     set enable_bitmapscan = off
     as $$
 declare
-    worn constant text[] := array(select r.id from runs as r where r.id = any(claimed) and r.token % {{trim_every}} = 0);
+    worn constant text[] := array(
+        select r.id
+        from runs as r
+        where r.id = any(claimed) and r.token % {{trim_every}} = 0
+    );
     present constant text[] := present_v1(offered);
     disabled constant text[] := array(select t.name from types as t where t.name = any(present) and not t.is_enabled);
     queued constant text[] := array(select t.type from unnest(present) as t (type) where t.type <> all(disabled));
@@ -480,11 +498,14 @@ begin
     if cardinality(worn) > 0 then
         perform trim_v1(worn);
     end if;
-    return json_build_object('next_ready_at', next_ready_v1(queued, by_worker), 'leases', leases_v1(claimed, false))::text;
+    return json_build_object(
+        'next_ready_at', next_ready_v1(queued, by_worker),
+        'leases', leases_v1(claimed, false)
+    )::text;
 end
 $$;
 
--- The due runs that a claim by the rules of limits may come to, for whoever looks which of them cannot be read.
+-- The due runs that a claim has to know when limits decide, to find those that cannot be read.
 create function due_ids_v1(types text, wanted integer, at bigint) returns text
     language plpgsql stable
     set search_path from current
@@ -499,9 +520,9 @@ begin
 end
 $$;
 
--- The first runs that wait for slots. Of each queue, these are the first `count` in the order in which they get one; and
--- of each rank behind that of the last of these, within its priority, the first `count`: a slot may be the turn of any
--- rank. `waits_slot`
+-- The first runs that wait for slots: of each queue the first `count` by priority, rank and time; and of each later
+-- rank in the priority of the last of these the first `count`, because the next slot may be the turn of any rank.
+-- `waits_slot`
 create function parked_v2(groups json) returns table (name text, after bigint, since bigint, run_id text)
     language plpgsql stable
     set search_path from current
@@ -528,7 +549,9 @@ begin
         offset g.count - 1
         limit 1
     ) as last
-    cross join lateral generate_series(last.after + 1, last.after - last.after % {{ranks}} + {{ranks}} - 1) as beside (after)
+    cross join lateral generate_series(
+        last.after + 1, last.after - last.after % {{ranks}} + {{ranks}} - 1
+    ) as beside (after)
     cross join lateral (
         select w.after, w.since, w.run_id
         from waits as w
