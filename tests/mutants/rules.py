@@ -347,9 +347,9 @@ STARTS = (
         breaks="runs are claimed by priority, then by when they were ready",
         edits=(
             Edit(
-                _CLAIM_ORDER,
-                "    return run.priority, rank_of(run), run.ready_at or 0, run.id",
-                "    return 0, rank_of(run), run.ready_at or 0, run.id",
+                _CLAIMS,
+                "lanes.setdefault(run.priority, {})",
+                "lanes.setdefault(0, {})",
             ),
         ),
         caught_by=(Catch("contract", "test_order_does_not_depend_on_the_order_of_types"),),

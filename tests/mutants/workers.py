@@ -1,7 +1,5 @@
 """Bugs in workers: who claims, executes, writes and lets go."""
 
-# ruff: noqa: E501 - what is replaced stands here as it stands in the code
-
 from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
@@ -27,6 +25,12 @@ MUTANTS = (
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
+    ),
+    Mutant(
+        name="parent-claimed-for-each-child",
+        breaks="what a parent of many children costs grows with their number, and not with its square",
+        edits=(Edit(_HELD, "(has_near or self._gathering.until(self._turn) > now)", "has_near"),),
+        caught_by=(Catch("unit tests of workers", "test_a_parent_of_many_children_is_not_claimed_for_each_of_them"),),
     ),
     Mutant(
         name="idle-by-hint",
@@ -211,7 +215,7 @@ MUTANTS = (
         edits=(
             Edit(
                 _HELD,
-                "            self._turn.inbox.add(verdict.arrivals, verdict.seen)\n            if self._holder.always_replay:",
+                "            self._receive(verdict)\n            if self._holder.always_replay:",
                 "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
             ),
         ),

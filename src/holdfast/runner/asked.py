@@ -115,6 +115,11 @@ class Asked:
         return deadline
 
     @property
+    def child_count(self) -> int:
+        """How many single children are waited for."""
+        return len(self._child_waits)
+
+    @property
     def has_only_children(self) -> bool:
         """Whether nothing but single children is waited for by name."""
         return len(self._child_waits) == len(self._named)

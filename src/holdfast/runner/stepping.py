@@ -237,6 +237,11 @@ class Stepping:
         self._asked.started(call)
         call.started_at = call.started_at or now
 
+    @property
+    def child_count(self) -> int:
+        """How many single children the run waits for."""
+        return self._asked.child_count
+
     def next_deadline(self) -> Micros | None:
         """When something of this run is due by itself: a timer, a time-out, a retry, its own end."""
         deadline, end_by = self._asked.next_deadline(), self._end_by

@@ -146,6 +146,10 @@ class _OnlyCall(Asked):
         return None if self._call is None or self._is_executing else self._call.retry_at
 
     @property
+    def child_count(self) -> int:
+        return 0
+
+    @property
     def has_only_children(self) -> bool:
         return True  # as it waits for nothing by name
 

@@ -24,7 +24,7 @@ from holdfast.core.checkpoint import (
     TurnAround,
     Verdict,
 )
-from holdfast.core.clock import SECOND, Micros, Timer
+from holdfast.core.clock import Micros, Timer
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, Holding, Lease
 from holdfast.core.ports import Transacted
@@ -39,10 +39,8 @@ from holdfast.runner.turn import Turn
 from holdfast.worker.executor import Body
 from holdfast.worker.holder import Holder
 from holdfast.worker.journal import Journal
+from holdfast.worker.lingering import Gathering, is_due_soon
 from holdfast.worker.reports import Reports
-
-LINGER: Micros = SECOND
-"""A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
 
 SLOW_SECONDS = 0.1
 
@@ -75,6 +73,7 @@ class HeldRun:
         self._timer_at: Micros | None = None
         self._is_gone = False
         self._is_lingering = False
+        self._gathering = Gathering(holder.clock.now() if lease.arrivals else 0)
         self._is_pausing = lease.run.is_pausing
         self._signals = holder.herald.signals
         self._journal = Journal(lease.run, holder.name)
@@ -167,8 +166,13 @@ class HeldRun:
                 self.lose()
             return
         self._is_pausing = verdict.is_pausing
-        self._turn.inbox.add(verdict.arrivals, verdict.seen)
+        self._receive(verdict)
         self.advance()
+
+    def _receive(self, verdict: Verdict) -> None:
+        if verdict.arrivals:
+            self._gathering.arrived_at = self._holder.clock.now()
+        self._turn.inbox.add(verdict.arrivals, verdict.seen)
 
     def stop(self) -> None:
         """Give the run back now: whatever executes is abandoned, and recorded as nothing."""
@@ -312,9 +316,8 @@ class HeldRun:
         return _HOLD if turn.needs_checkpoint() else None
 
     def _lingers(self, now: Micros) -> bool:
-        deadline = self._turn.next_deadline()
-        is_near = deadline is not None and deadline - now <= LINGER
-        return is_near and not self._is_giving_back() and not self._holder.is_crowded()
+        has_near = is_due_soon(self._turn, now) and not self._holder.is_crowded()
+        return not self._is_giving_back() and (has_near or self._gathering.until(self._turn) > now)
 
     def _is_giving_back(self) -> bool:
         """Whether nothing new is started and the run is let go once nothing of it executes: it pauses, or we stop."""
@@ -357,7 +360,7 @@ class HeldRun:
                 self.crashes = 0  # it has got on since, so it is no suspect any more
             self._is_pausing = verdict.is_pausing
             self._turn.committed(fed)
-            self._turn.inbox.add(verdict.arrivals, verdict.seen)
+            self._receive(verdict)
             if self._holder.always_replay:
                 self._forget(checkpoint)
             if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
@@ -401,6 +404,8 @@ class HeldRun:
     def _arm(self, now: Micros) -> None:
         """Be called back when something of this run is due by itself."""
         deadline = self._turn.next_deadline()
+        if self._gathering.arrived_at and (until := self._gathering.until(self._turn)) > now and not self._bodies:
+            deadline = until if deadline is None else min(deadline, until)
         if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
             deadline = None
         is_writing = self._sent is not None or self._wanted is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunState
+from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunHandle, RunState
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
@@ -175,6 +175,63 @@ async def test_run_until_idle_works_on_what_its_runs_have_woken_though_every_hin
         run = await h.start(parent)
         await hire(h).run_until_idle()
         assert (await run.info()).state is RunState.SUCCEEDED
+
+
+def family(children: int) -> Registry:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context, number: int) -> int:
+        return await ctx.step("count", lambda: number)
+
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        return sum(await asyncio.gather(*(ctx.call(child, number) for number in range(children))))
+
+    return app
+
+
+async def claims_of(run: RunHandle[Any]) -> int:
+    return sum(fact.event == "claimed" for fact in await run.audit())
+
+
+async def test_a_parent_of_many_children_is_not_claimed_for_each_of_them(h: Harness) -> None:
+    h.include(family(200))
+    run = await h.start("parent")
+
+    await hire(h, concurrency=4).run_until_idle()
+
+    assert await run.result() == sum(range(200))
+    assert await claims_of(run) <= 3
+
+
+async def test_a_parent_of_few_children_leaves_memory_while_it_waits(h: Harness) -> None:
+    h.include(family(6))
+    run = await h.start("parent")
+
+    await hire(h, concurrency=2).run_until_idle()
+
+    assert await run.result() == sum(range(6))
+    assert await claims_of(run) > 3
+
+
+async def test_a_parent_whose_many_children_take_long_leaves_memory_soon_after_the_last_end() -> None:
+    app = Registry()
+
+    @app.workflow
+    async def child(ctx: Context, number: int) -> None:
+        await ctx.sleep(0 if number < 10 else 3600)
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await asyncio.gather(*(ctx.call(child, number) for number in range(60)))
+
+    async with Harness(app) as h:
+        run = await h.start(parent)
+        await h.advance(5)
+
+        assert (await run.info()).state is RunState.SUSPENDED
+        assert await claims_of(run) > 1
 
 
 async def test_a_run_that_waits_for_something_near_gives_way_to_one_that_is_ready(h: Harness) -> None:

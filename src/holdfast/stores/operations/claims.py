@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heapify, heappop
 
 from holdfast.core import audit, rules
 from holdfast.core.checkpoint import ClaimRequest, LeaseRequest
-from holdfast.core.claim_order import Place, counted, next_rank, place_of
+from holdfast.core.claim_order import counted, next_rank, rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Lease, Run
@@ -76,12 +77,15 @@ def lease_of(unit: UnitOfWork, run: Run) -> Lease:
 
 def queue_of(due: Iterable[Run]) -> Queue:
     """Due runs that are all at hand, in any order, as the queue they form."""
-    lanes: dict[int, dict[int, list[Run]]] = {}
-    for place, run in sorted(((place_of(run), run) for run in due), key=_by_place):
-        priority, rank, _, _ = place
-        lanes.setdefault(priority, {}).setdefault(rank, []).append(run)
-    return [{rank: iter(runs) for rank, runs in ranks.items()} for ranks in lanes.values()]
+    lanes: dict[int, dict[int, list[tuple[Micros, str, Run]]]] = {}
+    for run in due:
+        lane = lanes.setdefault(run.priority, {}).setdefault(rank_of(run), [])
+        lane.append((run.ready_at or 0, run.id, run))
+    return [{rank: _in_order(lane) for rank, lane in lanes[priority].items()} for priority in sorted(lanes)]
 
 
-def _by_place(placed: tuple[Place, Run]) -> Place:
-    return placed[0]
+def _in_order(lane: list[tuple[Micros, str, Run]]) -> Iterator[Run]:
+    """The runs of a lane by ready time and id, sorted no further than they are asked for: a lane may be long."""
+    heapify(lane)
+    while lane:
+        yield heappop(lane)[2]
