@@ -41,8 +41,9 @@ types: $(READY) ## check types
 	$(BIN)/mypy $(CODE)
 
 PYTEST = $(BIN)/pytest -n auto --dist worksteal
-# One worker more than there are processors: tests wait half of their time, for servers and for processes they start.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Tests wait most of their time, for disks, for servers and for processes they start: so there are more workers than
+# twice the processors.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN) + 1)))
 
 test: $(READY) ## run the short tier of the tests; ARGS="-k name" chooses
 	$(PYTEST) --tier short $(ARGS)
