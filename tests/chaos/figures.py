@@ -146,6 +146,11 @@ TESTS = (
         "many_types",
     ),
     Tests(
+        "asyncio.gather over 5,000 children: at most 3 x the processor time of 2,000",
+        "tests/figures/gather.py",
+        "linear",
+    ),
+    Tests(
         "two processes write all the time: none waits for 2 s",
         "tests/figures/turns.py",
         "turns",

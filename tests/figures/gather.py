@@ -1,0 +1,48 @@
+"""What `asyncio.gather` over thousands of children costs: it grows with their number, not with its square."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import Context, Holdfast, Registry
+
+FEW, MANY = 2_000, 5_000
+MOST_TIMES_DEARER = 3.0
+
+families = Registry()
+
+
+@families.workflow
+async def child(ctx: Context, number: int) -> int:
+    return number
+
+
+@families.workflow
+async def parent(ctx: Context, count: int) -> int:
+    return sum(await asyncio.gather(*(ctx.call(child, number) for number in range(count))))
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_gather_over_children_is_linear(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path / 'runs.db'}" if store == "sqlite" else request.getfixturevalue("postgres_url")
+    hf = Holdfast(url)
+    hf.include(families)
+    async with hf, hf.worker():
+        await seconds_of(hf, 100)  # what happens only once does not count
+        few, many = [min([await seconds_of(hf, count) for _ in range(2)]) for count in (FEW, MANY)]
+
+    ratio = many / few
+    sys.stdout.write(f"figure: {MANY:,} children {many:.2f} s of the processor, {ratio:.1f} x {FEW:,}\n")
+    assert ratio <= MOST_TIMES_DEARER
+
+
+async def seconds_of(hf: Holdfast, count: int) -> float:
+    """The processor time of this process for so many children."""
+    begun = time.process_time()
+    assert await (await hf.start(parent, count)).result() == sum(range(count))
+    return time.process_time() - begun
