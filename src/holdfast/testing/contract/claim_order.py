@@ -132,7 +132,7 @@ class ClaimOrderContract(Contract):
 
         assert await claimed_ids(store) == ids(1, 3, 2)
 
-    async def test_a_run_that_waits_for_nobody_keeps_its_rank_through_a_pause_of_its_start(
+    async def test_a_delayed_start_is_a_new_start_when_its_time_has_come(
         self, store: Store, clock: SettableClock
     ) -> None:
         """S4: a start in the future is a new start when its time has come."""
