@@ -219,6 +219,15 @@ async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bo
         working.cancel()
         with suppress(asyncio.CancelledError):
             await working
+        _ignore_signals()
+
+
+def _ignore_signals() -> None:
+    """Let nothing interrupt the exit of this process: a second order that comes late would end in a traceback."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _run_until_idle(worker: Worker) -> None:
