@@ -400,25 +400,7 @@ EVICTION = (
     Mutant(
         name="survivors-left-to-the-collector",
         breaks="code that swallows everything never runs outside of its run",
-        edits=(Edit("runner/eviction.py", "interrupt = _destroy(task, code) or interrupt", "pass"),),
-        caught_by=(Catch("unit tests of runs", "swallows_everything"),),
-    ),
-    Mutant(
-        name="surviving-generators-left-to-the-collector",
-        breaks="code that swallows everything never runs outside of its run",
-        edits=(
-            Edit(
-                "runner/eviction.py",
-                "    survivors += [(root, made) for made in generators if frame_of(made) is not None]\n",
-                "",
-            ),
-        ),
-        caught_by=(Catch("swallowing", "run_that_swallows_everything"),),
-    ),
-    Mutant(
-        name="what-a-survivor-awaits-left-to-the-collector",
-        breaks="code that swallows everything never runs outside of its run",
-        edits=(Edit("runner/eviction.py", "        code = links[0]\n", "        return\n"),),
+        edits=(Edit("runner/loop.py", "self.survivors += destroy_survivors(closed)", "pass"),),
         caught_by=(Catch("unit tests of runs", "swallows_everything"),),
     ),
     Mutant(
@@ -426,9 +408,9 @@ EVICTION = (
         breaks="after eviction an await never returns and never raises",
         edits=(
             Edit(
-                "runner/eviction.py",
-                "    lines, stop = _destroy_survivors(tasks",
-                "    [release(task) for task in tasks]\n    lines, stop = _destroy_survivors(tasks",
+                "runner/loop.py",
+                "self.survivors += destroy_survivors(closed)",
+                "[release(task) for task in closed]; self.survivors += destroy_survivors(closed)",
             ),
         ),
         caught_by=(Catch("swallowing", "again_and_again"),),

@@ -8,7 +8,7 @@ import gc
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,30 +152,6 @@ def blocking_in_a_join(witness: Witness) -> Any:
             except BaseException:
                 if not witness.swallow():
                     raise
-
-
-def in_a_generator(witness: Witness) -> Any:
-    """The generator is part of a circle, so that only the collector would free it."""
-
-    @witness.app.step
-    async def clean() -> None:
-        witness.bodies += 1
-
-    @witness.app.workflow("stubborn")
-    async def stubborn(ctx: Context) -> str:
-        async def feed() -> AsyncIterator[Any]:
-            while True:
-                try:
-                    yield feeding
-                except BaseException:
-                    if not witness.swallow():
-                        raise
-                with contextlib.suppress(BaseException):
-                    await clean()
-
-        feeding = feed()
-        await anext(feeding)
-        return str(await ctx.receive("go"))
 
 
 def awaiting(make: Callable[[Context], Callable[[], Awaitable[Any]]]) -> Callable[[Witness], Any]:
@@ -339,7 +315,6 @@ FORMS = [
     plain_asyncio,
     blocking,
     blocking_in_a_join,
-    in_a_generator,
 ]
 
 

@@ -44,14 +44,12 @@ def awaited_futures(awaitable: Any) -> list[Any]:
 
 
 def frame_of(link: Any) -> FrameType | None:
-    """The frame of a link, or of an async generator; None once it has ended."""
+    """The frame of a link; None once it has ended."""
     kind = type(link)
     if kind is CoroutineType:
         return link.cr_frame  # type: ignore[no-any-return]
     if kind is GeneratorType:
         return link.gi_frame  # type: ignore[no-any-return]
-    if kind is AsyncGeneratorType:
-        return link.ag_frame  # type: ignore[no-any-return]
     return getattr(_inside(link), "ag_frame", None)
 
 

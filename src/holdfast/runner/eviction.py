@@ -9,10 +9,9 @@ nothing is logged and nothing is asked for.
 survives a cancellation must not do so because a worker had nothing more to do.
 
 Code may swallow `GeneratorExit` for ever (`while True: try: await … except: pass`). Python runs such code once more
-when the coroutine or generator is freed, perhaps much later by the collector. Anywhere else that would be a disaster:
-`asyncio.sleep` finds no running loop and raises at once, so the code spins, and a decorated step is a plain call, so
-its body is executed. `_destroy_survivors` therefore lets Python run it on the run's own loop, where every operation
-only waits. Python does so only once for each object, whoever refers to it, and frees it later without a word.
+when the coroutine is freed. Anywhere else that would be a disaster: `asyncio.sleep` finds no running loop and raises at
+once, so the code spins, and a decorated step is a plain call, so its body is executed. `destroy_survivors` therefore
+frees the coroutine on the run's own loop, where every operation only waits.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from inspect import CORO_CREATED, getcoroutinestate
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from threading import get_ident
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runner.asyncio_private import (
@@ -33,7 +32,7 @@ from holdfast.runner.asyncio_private import (
     enter_task,
     leave_task,
 )
-from holdfast.runner.await_chain import await_chain, frame_of
+from holdfast.runner.await_chain import await_chain
 from holdfast.runner.takeover import driving
 from holdfast.runner.violation import place_of_coroutine, place_of_frame
 
@@ -48,29 +47,9 @@ _ITERATORS = frozenset({type(iter([0])), type(iter((0,))), type(iter({0: 0}.valu
 _CONTAINERS = frozenset[type]({list, tuple, dict, set}) | _ITERATORS
 _CONTAINER_LIMIT = 1_000
 
-# What runs code when it is freed, and how many links of an await chain are looked at then.
-_CODE = (CoroutineType, GeneratorType, AsyncGeneratorType)
-_LINK_LIMIT = 1_000
 
-
-def close_round(
-    tasks: Sequence[RunTask], generators: Sequence[AsyncGenerator[Any, Any]], root: RunTask
-) -> tuple[list[str], KeyboardInterrupt | None]:
-    """Close tasks and generators, newest first. Returns the lines at which code stood that swallowed every attempt.
-
-    It also returns the Ctrl-C that came meanwhile, to be raised later. What cleanup has made is for the next round.
-    """
-    interrupt: KeyboardInterrupt | None = None
-    for task in reversed(tasks):
-        interrupt = _close_task(task) or interrupt
-    for generator in reversed(generators):
-        interrupt = _close_generator(generator, root) or interrupt
-    lines, stop = _destroy_survivors(tasks, generators, root)
-    return lines, stop or interrupt
-
-
-def _close_task(task: RunTask) -> KeyboardInterrupt | None:
-    """Close the coroutine of an unfinished task."""
+def close_task(task: RunTask) -> KeyboardInterrupt | None:
+    """Close the coroutine of an unfinished task; return the Ctrl-C that came meanwhile, to be raised later."""
     coroutine = task.get_coro()
     links = await_chain(coroutine) or [coroutine]  # one of C code has no links
     unstarted = list(_unstarted(links))
@@ -81,87 +60,66 @@ def _close_task(task: RunTask) -> KeyboardInterrupt | None:
     return interrupt
 
 
-def _destroy_survivors(
-    tasks: Iterable[RunTask], generators: Iterable[AsyncGenerator[Any, Any]], root: RunTask
-) -> tuple[list[str], KeyboardInterrupt | None]:
-    """End the coroutines and generators that swallowed every attempt to close them.
+def destroy_survivors(closed: Iterable[RunTask]) -> list[str]:
+    """Free the coroutines that swallowed every attempt to close them; return the lines at which they stood."""
+    survivors = [task for task in closed if _survives(task)]
+    lines = [place_of_coroutine(task.get_coro()) for task in survivors]
+    for task in survivors:
+        _destroy(task)
+    return lines
 
-    Generators end as code of `root`.
+
+def _survives(task: RunTask) -> bool:
+    coroutine = task.get_coro()
+    return type(coroutine) is CoroutineType and getcoroutinestate(coroutine) != CORO_CLOSED
+
+
+def _destroy(task: RunTask) -> None:
+    """Free a coroutine that survived its closing, as code of its task.
+
+    Its code runs once more, up to its next await, and so does that of the coroutines it awaits. Python reports that
+    each of them ignored `GeneratorExit`; these reports say nothing new and are dropped.
     """
-    surviving_tasks = [task for task in tasks if frame_of(task.get_coro()) is not None]
-    survivors: list[tuple[RunTask, object]] = [(task, task.get_coro()) for task in surviving_tasks]
-    survivors += [(root, made) for made in generators if frame_of(made) is not None]
-    lines = [place_of_coroutine(code) for _, code in survivors]
-    interrupt: KeyboardInterrupt | None = None
-    for task, code in survivors:
-        interrupt = _destroy(task, code) or interrupt
-    survivors.clear()
-    for task in surviving_tasks:
-        _detach(task)
-    return lines, interrupt
-
-
-def _destroy(task: RunTask, code: object) -> KeyboardInterrupt | None:
-    """Call the finalizer of a survivor, as code of `task`, and those of the links that it awaits.
-
-    Each of them runs once more, up to its next await. Python reports what came of it: that one of them ignored
-    `GeneratorExit`, or an error. These reports say nothing new and are dropped.
-    """
+    doomed: list[object] = [task.get_coro()]
+    _detach(task)
+    if sys.getrefcount(doomed[0]) > 2:  # the list's and the call's
+        _keep_for_ever(doomed[0])
+        return
     loop, hook, thread = task.get_loop(), sys.unraisablehook, get_ident()
-    interrupts: list[KeyboardInterrupt] = []
 
     def report(unraisable: sys.UnraisableHookArgs) -> None:
-        if get_ident() != thread or not isinstance(unraisable.object, _CODE):
+        if get_ident() != thread or not isinstance(unraisable.exc_value, RuntimeError):
             hook(unraisable)
-        elif isinstance(unraisable.exc_value, KeyboardInterrupt):
-            interrupts.append(unraisable.exc_value)
 
     sys.unraisablehook = report
     enter_task(loop, task)
     try:
-        task.run_context.run(_finalize, code)
+        task.run_context.run(doomed.clear)
     finally:
         leave_task(loop, task)
         sys.unraisablehook = hook
-    return interrupts[-1] if interrupts else None
-
-
-def _finalize(code: object) -> None:
-    """Call the finalizers of a survivor and of its links, outermost first: each may await something new afterwards."""
-    import ctypes  # here, because hardly any process needs it
-
-    call_finalizer = ctypes.pythonapi.PyObject_CallFinalizer
-    call_finalizer.argtypes, call_finalizer.restype = [ctypes.py_object], None
-    for _ in range(_LINK_LIMIT):
-        if isinstance(code, _CODE):
-            call_finalizer(code)
-        links = [link for link in await_chain(code) if link is not code]
-        if not links:
-            return
-        code = links[0]
 
 
 def keep_survivor(fiber: object, frame: FrameType | None) -> None:
     """Keep a fiber of blocking code that swallowed every attempt to close it; note where it stands."""
-    keep_for_ever([fiber])
+    _keep_for_ever(fiber)
     loop = driving.loop
     if loop is not None:
         loop.survivors.append(place_of_frame(frame))
 
 
-def keep_for_ever(survivors: Iterable[object]) -> None:
-    """Never free survivors that cannot be destroyed, such as a fiber.
+def _keep_for_ever(survivor: object) -> None:
+    """Never free a survivor that cannot be destroyed here, a fiber or a coroutine that user code still refers to.
 
-    Not even at the end of the process, which frees everything that modules refer to: their code would run once more.
+    Not even at the end of the process, which frees everything that modules refer to: its code would run once more.
     """
-    for survivor in survivors:
-        import ctypes  # here, because hardly any process needs it
+    import ctypes  # here, because hardly any process needs it
 
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(survivor))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(survivor))
 
 
 def _detach(task: RunTask) -> None:
-    """Let a closed task refer to another coroutine, one that has ended, so that its own is not part of a circle.
+    """Let a closed task refer to another coroutine, one that has ended, instead of its own.
 
     It stays unfinished: other survivors may await it.
     """
@@ -174,7 +132,7 @@ async def _nothing() -> None:
     """Take the place of a coroutine."""
 
 
-def _close_generator(generator: AsyncGenerator[Any, Any], task: RunTask) -> KeyboardInterrupt | None:
+def close_generator(generator: AsyncGenerator[Any, Any], task: RunTask) -> KeyboardInterrupt | None:
     """Close an async generator that its user left half-way, as if `task` did it."""
     closing = generator.aclose()
     return _unwind(task, [closing], begin=lambda: closing.send(None))

@@ -42,7 +42,7 @@ from holdfast.runner.asyncio_private import (
     get_running_loop_or_none,
 )
 from holdfast.runner.await_chain import awaited_futures
-from holdfast.runner.eviction import ROUND_LIMIT, close_round, keep_for_ever, release
+from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, destroy_survivors, release
 from holdfast.runner.takeover import Outside, driving, free_thread, give_back, take_over
 from holdfast.runner.task import RunFuture, RunGather, RunTask, as_coroutine, asker_of, first_serial
 from holdfast.runner.timer import LoopHandle, LoopTimer, nothing
@@ -480,15 +480,18 @@ class RunLoop(RefusingLoop):  # type: ignore[misc]  # Any on purpose, see Refusi
             if self._root is None or not (unfinished or generators):
                 break
             self._tasks, self._generators = [], []
-            lines, stop = close_round(unfinished, generators, self._root)
-            self.survivors += lines
-            interrupt = stop or interrupt
+            for task in reversed(unfinished):
+                interrupt = close_task(task) or interrupt
+            for generator in reversed(generators):
+                interrupt = close_generator(generator, self._root) or interrupt
             closed += unfinished
-        # Only now: while code still runs, what it sees of other tasks should be as it was. What they await would be
-        # settled, too, and code that swallows every exception would never stop to await it.
+        self._root = None
+        # Before anything is released: that settles what survivors await, so that an await of it would not wait.
+        self.survivors += destroy_survivors(closed)
+        for task in reversed(self.unfinished):  # what survivors have made while they were destroyed
+            interrupt = close_task(task) or interrupt
+        # Only now: while code still runs, what it sees of other tasks should be as it was.
         for task in closed + self.unfinished:
             release(task)
-        keep_for_ever(self._generators)
-        self._root = None
         self._tasks, self._generators = [], []
         return interrupt

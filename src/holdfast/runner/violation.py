@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from sys import _getframe
-from types import AsyncGeneratorType, FrameType
+from types import FrameType
 from typing import Any, NoReturn
 
 from holdfast.core.errors import WorkflowViolation
@@ -83,7 +83,7 @@ def holdfast_call() -> str:
 
 
 def place_of_coroutine(coroutine: object) -> str:
-    """The line at which a suspended coroutine or async generator waits: its innermost frame of the user's own code."""
+    """The line at which a suspended coroutine waits: its innermost frame of the user's own code."""
     frames = _frames_of(coroutine)
     return place_of((_users_frames(frames) or frames)[-1]) if frames else "an unknown line"
 
@@ -98,9 +98,7 @@ def place_of_frame(frame: FrameType | None) -> str:
 
 
 def _frames_of(coroutine: object) -> list[FrameType]:
-    # A generator is no link of its own chain, as nothing can be thrown into it.
-    links = [coroutine] if isinstance(coroutine, AsyncGeneratorType) else []
-    return [frame for link in links + await_chain(coroutine) if (frame := frame_of(link)) is not None]
+    return [frame for link in await_chain(coroutine) if (frame := frame_of(link)) is not None]
 
 
 def _users_frames(frames: list[FrameType]) -> list[FrameType]:
