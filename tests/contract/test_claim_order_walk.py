@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast.core.model import Lease, Rate, TypeChange
 from holdfast.core.ports import Query, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
 from holdfast.testing.contract.arrange import LEASE, PYTHON, an_id, an_intent, block, checkpoint_for, succeed
 from tests.duration import lasting
@@ -117,9 +119,16 @@ class Walker:
 @pytest.mark.both_tiers
 @lasting(WALKS * 4)
 @pytest.mark.parametrize("seed", range(WALKS))
-async def test_many_runs_are_given_out_as_the_model_does(postgres_store_url: str, seed: int) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_many_runs_are_given_out_as_the_model_does(
+    store: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     clock = SettableClock()
-    model, other = MemoryStore(clock=clock), PostgresStore(postgres_store_url, clock=clock)
+    model = MemoryStore(clock=clock)
+    if store == "sqlite":
+        other: Store = SqliteStore(tmp_path / "runs.db", clock=clock)
+    else:
+        other = PostgresStore(request.getfixturevalue("postgres_store_url"), clock=clock)
     await model.open()
     await other.open()
     try:

@@ -48,6 +48,13 @@ def rank_of(run: Run) -> int:
     return NEW if run.parent_id is None else CHILD
 
 
+def rank_before(run: Run) -> int:
+    """The rank that a run had before its last claim."""
+    if run.token > 1:
+        return BEGUN
+    return NEW if run.parent_id is None else CHILD
+
+
 def place_of(run: Run) -> Place:
     """The place of a run in the claim order, before the shares are looked at."""
     return run.priority, rank_of(run), run.ready_at or 0, run.id
@@ -72,13 +79,6 @@ def counted(shares: Shares, rank: int) -> Shares:
 
 def after_claims(shares: Shares, claimed: Iterable[Run]) -> Shares:
     """The counts after a claim has won these runs, in this order. Each of them has been claimed once more since."""
-    # As `counted` says, for all of them: a worker does so after each claim.
-    since_new, since_child = shares.since_new, shares.since_child
     for run in claimed:
-        if run.token > 1:
-            since_new, since_child = since_new + 1, since_child + 1
-        elif run.parent_id is not None:
-            since_new, since_child = since_new + 1, 0
-        else:
-            since_new = 0
-    return Shares(min(SHARE - 1, since_new), min(SHARE - 1, since_child))
+        shares = counted(shares, rank_before(run))
+    return shares

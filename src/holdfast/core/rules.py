@@ -362,12 +362,10 @@ def message_arrival(message: Message, run: Run, now: Micros) -> Arrival:
     )
 
 
-def event_arrival(
-    number: int, topic: str, payload: str, at: Micros, run: Run | None = None, *, is_exclusive: bool = False
-) -> Arrival:
-    """The event of this number as a run gets it; without one, as any waiting run would."""
+def event_arrival(number: int, topic: str, payload: str, at: Micros, *, is_exclusive: bool = False) -> Arrival:
+    """The event of this number as a run gets it, but for the number it has in that run's inbox."""
     return Arrival(
-        number=run.arrivals + 1 if run is not None else 0,
+        number=0,
         kind=WaitKind.EVENT,
         name=topic,
         at=at,

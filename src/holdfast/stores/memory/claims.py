@@ -8,7 +8,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.model import Run, TypeRule
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateUnit
-from holdfast.stores.operations import claims, limits
+from holdfast.stores.operations import claims
 
 
 def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
@@ -23,16 +23,9 @@ def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
 
 
 def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
-    """The runs that a worker gets; those beyond a limit are parked.
-
-    And whether there is more: enough were parked for one time, or others were let go who waited for a rate.
-    """
-    let_go = unit.limits.let_go
+    """The runs that a worker gets, and whether there is more."""
     due = [run for run in _queued(unit.state, request) if rules.is_due(run, now)]
-    # Those ahead of a run may have changed it: they may have handed their slots on.
-    admit = lambda run: limits.admit(unit, unit.state.records[run.id].run, now)  # noqa: E731
-    chosen, is_stopped = claims.choose(claims.queue_of(due), request, admit)
-    return chosen, is_stopped or unit.limits.let_go > let_go
+    return claims.choose_within_limits(unit, claims.queue_of(due), request, now)
 
 
 def _won_before(state: State, request: ClaimRequest) -> list[Run]:

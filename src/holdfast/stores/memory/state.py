@@ -104,9 +104,9 @@ class Published:
     holder: str | None = None
     taken_at: Micros = 0
 
-    def arrival(self, run: Run | None = None) -> Arrival:
+    def arrival(self) -> Arrival:
         event, is_exclusive = self.event, self.state != "open"
-        return rules.event_arrival(self.number, event.topic, event.payload, self.at, run, is_exclusive=is_exclusive)
+        return rules.event_arrival(self.number, event.topic, event.payload, self.at, is_exclusive=is_exclusive)
 
 
 Place = tuple[int, Micros, str]

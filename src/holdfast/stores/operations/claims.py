@@ -11,6 +11,7 @@ from holdfast.core.claim_order import counted, next_rank, rank_of
 from holdfast.core.clock import Micros
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Lease, Run
+from holdfast.stores.operations import limits
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 Queue = Iterable[Mapping[int, Iterator[Run]]]
@@ -51,6 +52,22 @@ def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | Non
             if len(ranks) > 1:
                 shares = counted(shares, rank)
     return chosen, parked == PARKED_AT_ONCE
+
+
+def choose_within_limits(unit: UnitOfWork, queue: Queue, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
+    """Choose runs of types that may have limits; those beyond a limit are parked.
+
+    The second part of the answer says whether there is more to claim at once: the claim stopped early, or it made runs
+    ready that had waited for a rate.
+    """
+    let_go = unit.limits.let_go
+
+    def admit(run: Run) -> Run | None:
+        # A run that was admitted before this one may have changed it, by handing a slot on.
+        return limits.admit(unit, unit.limits.tagged(run.id), now)
+
+    chosen, is_stopped = choose(queue, request, admit)
+    return chosen, is_stopped or unit.limits.let_go > let_go
 
 
 def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:

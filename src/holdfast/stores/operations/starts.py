@@ -16,9 +16,10 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 def create(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> Created:
     """Make runs, and lease at once those that are ready if `lease` asks for it. Raises before it writes."""
-    existing = _existing(unit, intents)
+    holders = _key_holders(unit, intents)
+    existing = _existing(unit, intents, holders)
     fresh = [intent for intent, known in zip(intents, existing, strict=True) if known is None]
-    leases = _add(unit, fresh, lease, now)
+    leases = _add(unit, fresh, holders, lease, now)
     return Created(
         runs=tuple(
             CreatedRun(run_id=known, created=False)
@@ -35,10 +36,19 @@ def create_children(unit: UnitOfWork, intents: Sequence[Intent], now: Micros) ->
     known = unit.runs.existing([intent.id for intent in intents])
     fresh = {intent.id: intent for intent in intents if intent.id not in known}
     seated = rules.seated(fresh.values(), lambda intent: unit.families.seated(intent.parent_id, intent.group))
-    _add(unit, list(seated), None, now)
+    children = list(seated)
+    _add(unit, children, _key_holders(unit, children), None, now)
 
 
-def _add(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> dict[str, Lease]:
+def _key_holders(unit: UnitOfWork, intents: Sequence[Intent]) -> dict[str, Run]:
+    """The runs that have the keys of intents, by key."""
+    keys = [intent.key for intent in intents if intent.key is not None]
+    return unit.runs.holding(keys) if keys else {}
+
+
+def _add(
+    unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Run], lease: LeaseRequest | None, now: Micros
+) -> dict[str, Lease]:
     """Write new runs; the answer holds the leases of those that were leased at once."""
     runs: dict[str, Run] = {}
     keyed: dict[str, str] = {}
@@ -49,8 +59,9 @@ def _add(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | None
         if run.key is not None:
             if (twin := keyed.get(run.key)) is not None:
                 runs[twin] = replace(runs[twin], key=None)
-            else:
-                _free_key(unit, run.key, run.id, now)
+            elif (holder := holders.get(run.key)) is not None:
+                unit.runs.set_key(holder, None)
+                unit.audit.note(audit.of_key_reuse(holder.id, run.key, run.id, now))
             keyed[run.key] = run.id
         if lease is None or run.ready_at is None or run.ready_at > now or unit.types.is_ruled(run.type):
             unit.news.ready.add(run.type)
@@ -69,11 +80,9 @@ def _add(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | None
     return leases
 
 
-def _existing(unit: UnitOfWork, intents: Sequence[Intent]) -> list[str | None]:
+def _existing(unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Run]) -> list[str | None]:
     """For each intent the run that already stands for it, if any. Raises before anything is written."""
     known = unit.runs.existing([intent.id for intent in intents])
-    keys = [intent.key for intent in intents if intent.key is not None]
-    holders = unit.runs.holding(keys) if keys else {}
     first: dict[str, Intent] = {}
     found: list[str | None] = []
     for index, intent in enumerate(intents):
@@ -103,11 +112,3 @@ def _key_verdict(
     if holder is not None:
         return holder.id, rules.key_verdict(holder, intent)
     return "", "free"
-
-
-def _free_key(unit: UnitOfWork, key: str, by: str, now: Micros) -> None:
-    """Take a key from the run that has it."""
-    run_id = unit.runs.with_key(key)
-    if run_id is not None and (holder := unit.runs.get(run_id)) is not None:
-        unit.runs.set_key(holder, None)
-        unit.audit.note(audit.of_key_reuse(run_id, key, by, now))

@@ -16,9 +16,8 @@ from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Intent, Lease, Run
-from holdfast.stores.operations import limits
 from holdfast.stores.operations import starts as model
-from holdfast.stores.operations.claims import Queue, choose, hold, queue_of
+from holdfast.stores.operations.claims import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
@@ -112,18 +111,12 @@ def _claim_limited(
 
     def operation(working: WorkingSet, now: Micros) -> Claimed:
         unit = working.unit
-
-        def admit(run: Run) -> Run | None:
-            # Runs ahead of this one may have changed it: they may have handed their slots on.
-            return limits.admit(unit, working.records[run.id].run, now)
-
         known = [rule for rule in map(working.types.get, types) if rule is not None]
         enabled = {*types} - {rule.name for rule in known if not rule.is_enabled}
         due = [r.run for r in working.records.values() if r.run.type in enabled and rules.is_due(r.run, now)]
         queue = queue_of(due) if more in wishes.due else _queue_in_sight(due, limited, more)
-        chosen, is_stopped = choose(queue, request, admit)
+        chosen, has_more = choose_within_limits(unit, queue, request, now)
         leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
-        has_more = is_stopped or unit.limits.let_go > 0
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
 
     def read(claimed: Claimed) -> Talk[Claimed]:

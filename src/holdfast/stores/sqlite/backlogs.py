@@ -11,7 +11,7 @@ import apsw
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Backlog
-from holdfast.stores.sqlite.claims import NEXT_HOLDER, NEXT_PRIORITY, NEXT_RANK, NEXT_TYPE
+from holdfast.stores.sqlite.claims import NEXT_TYPE, holders, next_lane
 
 _DUE_IN_LANE = """
     select count(*), min(ready_at)
@@ -49,36 +49,22 @@ def backlog(connection: apsw.Connection, now: Micros) -> list[Backlog]:
 
 def held(connection: apsw.Connection) -> dict[str, int]:
     """How many runs each worker holds."""
-    return {holder: connection.execute(_HELD, (holder,)).get for holder in _holders(connection)}
+    return {holder: connection.execute(_HELD, (holder,)).get for holder in holders(connection)}
 
 
 def _ready(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:
-    lane = connection.execute(NEXT_TYPE, ("",)).fetchone()
-    while lane is not None:
-        type, priority, rank, _, _ = lane
-        count, since = connection.execute(_DUE_IN_LANE, (type, priority, rank, now)).get
-        if count:
-            yield type, count, since
-        lane = _after(connection, type, priority, rank)
-
-
-def _after(
-    connection: apsw.Connection, type: str, priority: int, rank: int
-) -> tuple[str, int, int, Micros, str] | None:
-    """The lane that comes next: of the next rank, of the next priority, or of the next type."""
-    for statement, bindings in ((NEXT_RANK, (type, priority, rank)), (NEXT_PRIORITY, (type, priority))):
-        if (found := connection.execute(statement, bindings).fetchone()) is not None:
-            return type, *found
-    return connection.execute(NEXT_TYPE, (type + "\0",)).fetchone()  # the least text after this one
+    type = ""
+    while (first := connection.execute(NEXT_TYPE, (type,)).fetchone()) is not None:
+        type, *lane = first
+        while lane is not None:
+            priority, rank, _, _ = lane
+            count, since = connection.execute(_DUE_IN_LANE, (type, priority, rank, now)).get
+            if count:
+                yield type, count, since
+            lane = next_lane(connection, type, priority, rank)
+        type += "\0"  # the least text after this one
 
 
 def _expired(connection: apsw.Connection, now: Micros) -> Iterator[tuple[str, int, Micros]]:
-    for holder in _holders(connection):
+    for holder in holders(connection):
         yield from connection.execute(_EXPIRED, (holder, now))
-
-
-def _holders(connection: apsw.Connection) -> Iterator[str]:
-    holder = ""
-    while (found := connection.execute(NEXT_HOLDER, (holder,)).get) is not None:
-        holder = found
-        yield holder

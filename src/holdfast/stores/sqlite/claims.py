@@ -15,13 +15,15 @@ from contextlib import closing
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+import apsw
+
 from holdfast.core import rules
 from holdfast.core.checkpoint import Claimed, ClaimRequest
 from holdfast.core.claim_order import BEGUN, NEW
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.limits import PARKED_AT_ONCE
 from holdfast.core.model import Run
-from holdfast.stores.operations import claims, limits
+from holdfast.stores.operations import claims
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks
 from holdfast.stores.sqlite.rows import Row
@@ -199,11 +201,11 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
         return Claimed(leases=leases, next_ready_at=now, now=now)
     ruled = transaction.types.ruled()
     types = sorted({type for type in request.types if type not in ruled or ruled[type].is_enabled})
-    holders = _holders(transaction)
-    for dead in locks.find_dead(lambda: {*holders, *(worker_id for (worker_id,) in transaction.all(REGISTERED))}):
+    holding = list(holders(transaction.connection))
+    for dead in locks.find_dead(lambda: {*holding, *(worker_id for (worker_id,) in transaction.all(REGISTERED))}):
         _free_runs_of(transaction, locks, dead, now)
     lanes = _lanes(transaction, types)
-    expired = _expired(transaction, holders, types, now)
+    expired = _expired(transaction, holding, types, now)
     limited = [lane for lane in lanes if lane.type in ruled]
     for lane in limited:  # read before anybody is parked or let go, which changes what is read
         lane.read_ahead(transaction, request, now)
@@ -218,7 +220,7 @@ def claim(transaction: Transaction, locks: WorkerLocks, request: ClaimRequest) -
     heads = [lane.next_ready_at(transaction) for lane in lanes]
     won_ids = {run.id for run in chosen}
     heads += [one.ready_at for one in expired if one.holder != request.worker and one.id not in won_ids]
-    heads += _expiries(transaction, locks, types, [holder for holder in holders if holder != request.worker], now)
+    heads += _expiries(transaction, locks, types, [holder for holder in holding if holder != request.worker], now)
     next_ready_at = min((head for head in heads if head is not None), default=None)
     return Claimed(leases=leases, next_ready_at=next_ready_at, now=now, has_more=has_more)
 
@@ -245,22 +247,27 @@ def _lanes(transaction: Transaction, types: Sequence[str]) -> list[_Lane]:
         while lane is not None:
             priority, rank, ready_at, run_id = lane
             lanes.append(_Lane(type, priority, rank, ready_at, run_id))
-            lane = None if rank == NEW else transaction.one(NEXT_RANK, type, priority, rank)
-            lane = lane or transaction.one(NEXT_PRIORITY, type, priority)
+            lane = next_lane(transaction.connection, type, priority, rank)
     return lanes
 
 
-def _holders(transaction: Transaction) -> list[str]:
+def next_lane(connection: apsw.Connection, type: str, priority: int, rank: int) -> Row | None:
+    """The lane of a type that comes after one: priority, rank, and when its first run becomes ready, with its id."""
+    found = None if rank == NEW else connection.execute(NEXT_RANK, (type, priority, rank)).fetchone()
+    return found or connection.execute(NEXT_PRIORITY, (type, priority)).fetchone()
+
+
+def holders(connection: apsw.Connection) -> Iterator[str]:
     """The workers that hold runs."""
-    holders: list[str] = []
-    while (found := transaction.one(NEXT_HOLDER, holders[-1] if holders else "")) is not None:
-        holders.append(found[0])
-    return holders
+    holder = ""
+    while (found := connection.execute(NEXT_HOLDER, (holder,)).get) is not None:
+        holder = found
+        yield holder
 
 
-def _expired(transaction: Transaction, holders: Sequence[str], types: Collection[str], now: Micros) -> list[_Expired]:
+def _expired(transaction: Transaction, holding: Sequence[str], types: Collection[str], now: Micros) -> list[_Expired]:
     """Runs whose lease has run out."""
-    found = [(holder, row) for holder in holders for row in transaction.all(EXPIRED, holder, now)]
+    found = [(holder, row) for holder in holding for row in transaction.all(EXPIRED, holder, now)]
     if not found:
         return []
     offered = set(types)
@@ -315,13 +322,10 @@ def _merged(transaction: Transaction, lanes: Sequence[_Lane], lost: Sequence[_Ex
 def _chosen(
     transaction: Transaction, queue: claims.Queue, request: ClaimRequest, now: Micros
 ) -> tuple[list[Run], bool]:
-    """The runs that the worker gets. And whether there is more: others were let go, or enough were parked."""
-    ruled = transaction.types.ruled()
-    if not ruled:
+    """The runs that the worker gets, and whether there is more. Where no type has limits nobody looks for them."""
+    if not transaction.types.ruled():
         return claims.choose(queue, request, _as_it_is)
-    let_go = transaction.limits.let_go
-    chosen, is_stopped = claims.choose(queue, request, lambda run: limits.admit(transaction, run, now))
-    return chosen, is_stopped or transaction.limits.let_go > let_go
+    return claims.choose_within_limits(transaction, queue, request, now)
 
 
 def _as_it_is(run: Run) -> Run:
@@ -332,11 +336,11 @@ def _as_it_is(run: Run) -> Run:
 
 
 def _expiries(
-    transaction: Transaction, locks: WorkerLocks, types: Sequence[str], holders: Sequence[str], now: Micros
+    transaction: Transaction, locks: WorkerLocks, types: Sequence[str], holding: Sequence[str], now: Micros
 ) -> list[Micros]:
     """When the leases of others run out, or when to look again whether those of other processes live."""
     expiries: list[Micros] = []
-    for holder in holders:
+    for holder in holding:
         with closing(transaction.connection.execute(NEXT_EXPIRIES, (holder, now))) as found:
             for looks, (type, ready_at) in enumerate(found, 1):
                 if types[bisect_left(types, type) : bisect_right(types, type)] or looks == _LOOKS:

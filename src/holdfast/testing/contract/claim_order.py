@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.checkpoint import Release
-from holdfast.core.claim_order import BEGUN, CHILD, NEW, SHARE, Shares, after_claims, counted, next_rank
+from holdfast.core.claim_order import BEGUN, CHILD, NEW, SHARE, Shares, after_claims, counted, next_rank, rank_before
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Lease, Rate, TypeChange
 from holdfast.core.ports import Store
@@ -52,13 +52,6 @@ def ids(*numbers: int) -> list[str]:
     return [an_id(number) for number in numbers]
 
 
-def kind_of(lease: Lease) -> int:
-    """The rank that a run had when it was claimed."""
-    if lease.run.token > 1:
-        return BEGUN
-    return NEW if lease.run.parent_id is None else CHILD
-
-
 def sequence(counts: dict[int, int], shares: Shares | None = None) -> list[int]:
     """The ranks of so many ready runs, in the order in which they go."""
     shares, left, order = shares or Shares(), dict(counts), []
@@ -75,7 +68,7 @@ async def claimed_kinds(store: Store, size: int, shares: Shares | None = None) -
     shares, kinds = shares or Shares(), []
     while leases := (await claim(store, limit=size, shares=shares)).leases:
         shares = after_claims(shares, [lease.run for lease in leases])
-        kinds += [kind_of(lease) for lease in leases]
+        kinds += [rank_before(lease.run) for lease in leases]
     return kinds
 
 
@@ -251,7 +244,7 @@ class ClaimOrderContract(Contract):
             if len(kinds) == 13:
                 break
             leases = (await claim(store, limit=40)).leases
-            kinds += [kind_of(lease) for lease in leases]
+            kinds += [rank_before(lease.run) for lease in leases]
             clock.advance(SECOND // 2)
 
         assert kinds == sequence({CHILD: 10, NEW: 3})
