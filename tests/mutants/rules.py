@@ -324,8 +324,8 @@ STARTS = (
         edits=(
             Edit(
                 _STARTS,
-                "    known = unit.runs.existing([intent.id for intent in intents])\n    keys",
-                "    known: set[str] = set()\n    keys",
+                "    known = unit.runs.existing([intent.id for intent in intents])\n    first",
+                "    known: set[str] = set()\n    first",
             ),
         ),
         caught_by=(_SIMULATION, _CONTRACT),
