@@ -22,6 +22,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.ids import new_id
 from holdfast.core.model import Intent
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns
 from holdfast.core.states import RunState
 from holdfast.worker.pruner import bites
 
@@ -139,7 +140,9 @@ async def measure(store: MeasuredStore, url: str, count: int, *, is_elsewhere: b
         if isinstance(done := pruning.result(), tuple):
             tell("bites, with the pauses between them", done[1])
             assert done[0] == count
-        left = sum(sum(states.values()) for type, states in (await hf.store.counts()).items() if type != BUSY_TYPE)
+        left = sum(
+            sum(states.values()) for type, states in (await hf.store.stats(CountRuns())).items() if type != BUSY_TYPE
+        )
         assert left == 0
         print(f"  {count / seconds:,.0f} runs removed a second, {seconds:,.1f} s in all", flush=True)
 

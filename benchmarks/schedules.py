@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 from holdfast import Holdfast
 from holdfast.core.clock import DAY
+from holdfast.core.commands import FireSchedules, PutSchedules
 from holdfast.core.model import Schedule
+from holdfast.core.questions import ListDueSchedules
 from holdfast.core.schedules import firing
 
 BATCH = 1_000
@@ -27,8 +29,12 @@ async def fill(hf: Holdfast, start: int, end: int) -> float:
     began = time.perf_counter()
     for first in range(start, end, BATCH):
         numbers = range(first, min(end, first + BATCH))
-        await hf.store.put_schedules(
-            [Schedule(name=f"s{n}", type="nobody.v1", payload="{}", every=DAY * (1 + n % 90)) for n in numbers]
+        await hf.store.apply(
+            PutSchedules(
+                schedules=[
+                    Schedule(name=f"s{n}", type="nobody.v1", payload="{}", every=DAY * (1 + n % 90)) for n in numbers
+                ]
+            )
         )
     return (end - start) / (time.perf_counter() - began)
 
@@ -38,7 +44,7 @@ async def look_seconds(hf: Holdfast) -> float:
     times = []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        await hf.store.due_schedules(200)
+        await hf.store.catalog(ListDueSchedules(limit=200))
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
@@ -56,9 +62,9 @@ async def fires(hf: Holdfast, count: int) -> float:
     """Runs made in a second, of schedules that are all due."""
     due = [await hf.put_schedule(f"due{n}", "nobody.v1", every=1) for n in range(count)]
     await asyncio.sleep(1.1)
-    found = await hf.store.due_schedules(len(due))
+    found = await hf.store.catalog(ListDueSchedules(limit=len(due)))
     began = time.perf_counter()
-    await hf.store.fire([firing(schedule, found.now) for schedule in found.schedules])
+    await hf.store.apply(FireSchedules(firings=[firing(schedule, found.now) for schedule in found.schedules]))
     return len(found.schedules) / (time.perf_counter() - began)
 
 

@@ -38,10 +38,10 @@ H = TypeVar("H", bound=Callable[[Signal], Any])
 class Holdfast(Engine):
     """A durable workflow engine on one store.
 
-    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database` or
-    `memory://`; by default what is configured: `$HOLDFAST_URL`, else that of the file of settings, else
-    `sqlite:///holdfast.db`. Nothing is opened before the first use. `store` is one that no URL stands for: of your own
-    making, perhaps; the URL is then only what it is called.
+    The URL is `sqlite:///file.db` (relative), `sqlite:////absolute/file.db`, `postgresql://user@host/database`,
+    `memory://`, or that of a store which an installed package offers; by default what is configured: `$HOLDFAST_URL`,
+    else that of the file of settings, else `sqlite:///holdfast.db`. Nothing is opened before the first use. `store` is
+    a store that has no URL; the URL is then only its name.
     """
 
     def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
@@ -284,9 +284,7 @@ def store_for(url: str) -> Store:
         _refuse_options(url, options)
         path = unquote(parts.path[1:])
         return SqliteStore(path if namespace is None else in_namespace(path, namespace), mode=mode)
-    raise InvalidRequest(
-        f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database or memory://"
-    )
+    return _third_party(url, parts.scheme)
 
 
 def _postgres(url: str) -> Store:
@@ -297,6 +295,32 @@ def _postgres(url: str) -> Store:
             raise
         raise InvalidRequest("Postgres needs a driver: pip install 'holdfast[postgres]'") from error
     return PostgresStore(url)
+
+
+ENTRY_POINTS = "holdfast.stores"
+"""The group of entry points in which packages offer stores: the name is the scheme of URLs, the value takes a URL."""
+
+
+def _third_party(url: str, scheme: str) -> Store:
+    """The store that an installed package offers for a scheme."""
+    from importlib.metadata import entry_points  # here, because it takes long and few need it
+
+    offered = entry_points(group=ENTRY_POINTS)
+    found = {point.value: point for point in offered if point.name == scheme}
+    if not found:
+        others = "".join(f", {name}://…" for name in sorted({point.name for point in offered}))
+        raise InvalidRequest(
+            f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database, "
+            f"memory://{others}, or install a package that offers {scheme or 'that kind of'} stores"
+        )
+    if len(found) > 1:
+        raise InvalidRequest(f"several packages offer stores for {scheme}://: {', '.join(sorted(found))}; keep one")
+    ((value, point),) = found.items()
+    try:
+        make: Callable[[str], Store] = point.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidRequest(f"the store for {scheme}://, {value}, cannot be loaded: {error}") from error
+    return make(url)
 
 
 def _refuse_options(url: str, options: dict[str, str]) -> None:

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from holdfast import Holdfast, RunHandle, StoreUnavailable
-from holdfast.core.checkpoint import Cancel
 from holdfast.core.codec import encode_any
+from holdfast.core.commands import Cancel, EmitEvents
 from holdfast.core.model import Event
+from holdfast.core.questions import EndsOf
 from tests.chaos import load
 from tests.chaos.journal import Acceptance, Expectation, Journal, What
 from tests.faults.app import insist
@@ -50,7 +51,7 @@ class Job:
         """Wait until its runs have ended: so there is no more to do than workers can, and they have room for more."""
         while self._open:
             with suppress(StoreUnavailable):
-                self._open -= {run.id for run in await self.hf.store.ends(sorted(self._open))}
+                self._open -= {run.id for run in await self.hf.store.changes(EndsOf(run_ids=sorted(self._open)))}
             await asyncio.sleep(LOOK_SECONDS)
 
     def accept(self, what: What, run_id: str = "", **more: Any) -> None:
@@ -75,12 +76,12 @@ class Job:
 
     async def emit(self, topic: str, payload: object) -> None:
         event = Event(id=f"{topic}-{payload}", topic=topic, payload=encode_any(payload, "payload"))
-        await insist(partial(self.hf.store.emit, [event]))
+        await insist(partial(self.hf.store.apply, EmitEvents(events=[event])))
         self.accept("emit")
 
     async def cancel(self, run: RunHandle[Any]) -> None:
-        request = Cancel(id=f"{self.item}-cancel", reason="no longer wanted")
-        answer = await insist(partial(self.hf.store.control, run.id, request))
+        request = Cancel(run_id=run.id, id=f"{self.item}-cancel", reason="no longer wanted")
+        answer = await insist(partial(self.hf.store.apply, request))
         self.accept("cancel", run.id, answer=answer)
 
 

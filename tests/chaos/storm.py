@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from holdfast import StoreUnavailable
-from holdfast.core.ports import ScheduleQuery
+from holdfast.core.questions import CountLeases, CountRuns, ListSchedules
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.chaos import load
 from tests.chaos.display import Display
@@ -253,8 +253,8 @@ class Storm:
 
     async def _is_quiet(self, waiting: int) -> bool:
         try:
-            counts = (await self.crew.hf.store.counts()).values()
-            held = await self.crew.hf.store.held()
+            counts = (await self.crew.hf.store.stats(CountRuns())).values()
+            held = await self.crew.hf.store.stats(CountLeases())
         except StoreUnavailable:
             return False
         live = sum(number for states in counts for state, number in states.items() if not state.is_end)
@@ -278,7 +278,7 @@ class Storm:
         with self.crew.hf.connection(readonly=True) as connection:
             deposits = [(str(run_id), int(n)) for run_id, n in connection.execute("select * from deposit").fetchall()]
             ((total,),) = connection.execute("select count from total").fetchall()
-        schedules = await store.schedules(ScheduleQuery(name=SCHEDULE))
+        schedules = await store.catalog(ListSchedules(name=SCHEDULE))
         return Evidence(
             seconds=seconds,
             lease_seconds=self.plan.lease_seconds,

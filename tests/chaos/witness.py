@@ -15,7 +15,16 @@ from holdfast import Holdfast, StoreUnavailable
 from holdfast.core.clock import SECOND
 from holdfast.core.limits import type_slot
 from holdfast.core.model import EntryState
-from holdfast.core.ports import PAGE_LIMIT, Details, Query
+from holdfast.core.questions import (
+    PAGE_LIMIT,
+    CountLeases,
+    CountReady,
+    CountRuns,
+    CountSlots,
+    Details,
+    FindOrphans,
+    Query,
+)
 from holdfast.core.states import ENDS, LIVE
 from tests.chaos import load
 from tests.chaos.evidence import Delay, Remark, Sighting, Story
@@ -54,12 +63,16 @@ class Witness:
     async def look(self) -> None:
         store = self._store
         self.known |= {worker.pid: worker.id for worker in await store.workers()}
-        self.ended = sum(n for states in (await store.counts()).values() for s, n in states.items() if s.is_end)
+        self.ended = sum(
+            n for states in (await store.stats(CountRuns())).values() for s, n in states.items() if s.is_end
+        )
         now = time.time()
-        dead = [now - self.killed[worker] for worker in await store.held() if worker in self.killed]
+        dead = [now - self.killed[worker] for worker in await store.stats(CountLeases()) if worker in self.killed]
         self.slowest = max([self.slowest, *dead])
-        self.remarks += [Remark("I8", f"run {run_id} is an orphan") for run_id in await store.orphans(_SOME)]
-        for slot in await store.slots():
+        self.remarks += [
+            Remark("I8", f"run {run_id} is an orphan") for run_id in await store.stats(FindOrphans(limit=_SOME))
+        ]
+        for slot in await store.stats(CountSlots()):
             limit = _LIMITS.get(slot.name)
             if limit is not None and slot.used > limit:
                 self.remarks.append(Remark("I9", f"{slot.used} have the slot {slot.name}, not {limit}"))
@@ -99,10 +112,12 @@ class Witness:
     async def leftovers(self) -> Sequence[Remark]:
         """What is there though all is over."""
         store = self._store
-        found = [f"worker {worker} still holds {count} runs" for worker, count in (await store.held()).items()]
-        found += [f"the slot {slot.name} is still used by {slot.used}" for slot in await store.slots()]
-        found += [f"{late.count} runs of {late.type} are still ready" for late in await store.backlog()]
-        found += [f"run {run_id} is an orphan" for run_id in await store.orphans(_SOME)]
+        found = [
+            f"worker {worker} still holds {count} runs" for worker, count in (await store.stats(CountLeases())).items()
+        ]
+        found += [f"the slot {slot.name} is still used by {slot.used}" for slot in await store.stats(CountSlots())]
+        found += [f"{late.count} runs of {late.type} are still ready" for late in await store.stats(CountReady())]
+        found += [f"run {run_id} is an orphan" for run_id in await store.stats(FindOrphans(limit=_SOME))]
         found += [one.text for one in await store.check() if one.level == "problem"]
         return [Remark("I8", text) for text in found]
 

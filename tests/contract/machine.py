@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import ChainMap, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -17,7 +18,6 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
     Block,
-    Cancel,
     Checkpoint,
     Claimed,
     ClaimRequest,
@@ -26,7 +26,6 @@ from holdfast.core.checkpoint import (
     Hold,
     LeaseRequest,
     Next,
-    Recover,
     Release,
     Renew,
     Suspend,
@@ -35,6 +34,18 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import DAY, SECOND, Micros
+from holdfast.core.commands import (
+    Cancel,
+    ChangeTypes,
+    EmitEvents,
+    OfferTypes,
+    PurgeDeadLetters,
+    Recover,
+    ReplayDeadLetters,
+    RetireWorker,
+    SendMessages,
+    SetTopics,
+)
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
 from holdfast.core.model import (
@@ -56,7 +67,22 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
-from holdfast.core.ports import Details, LetterQuery, Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import (
+    CountLeases,
+    CountReady,
+    CountRuns,
+    CountSlots,
+    Details,
+    EndsOf,
+    FindOrphans,
+    ListDeadLetters,
+    ListTopics,
+    ListTypes,
+    Query,
+    RepliesTo,
+    VerdictsOn,
+)
 from holdfast.core.recovery import RECOVERABLE
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
@@ -78,7 +104,9 @@ from holdfast.testing.contract.arrange import (
     for_event,
     for_message,
     for_time,
+    holder_of,
     succeed,
+    transfer_of,
 )
 from tests.contract.side_by_side import Open, SideBySide
 from tests.contract.slots import check_slots
@@ -334,7 +362,7 @@ class StoreMachine(SideBySide):
         for lease in leases:
             self._write([checkpoint_for(lease, waits=(replace(wait, since=self.clock.now()),))])
         event = self._event(topic)
-        self._both(lambda store: store.emit([event]), list)
+        self._both(lambda store: store.apply(EmitEvents(events=[event])), list)
         if leases:
             next = self._next(next, leases[0].run.id)
             self._write([checkpoint_for(leases[0], next, seen=MANY, waits=())])
@@ -346,7 +374,9 @@ class StoreMachine(SideBySide):
 
     def _write(self, batch: list[Checkpoint]) -> None:
         self.batches.append(batch)
-        self._hear(self._both(lambda store: store.checkpoint(batch)))
+        # A store may write a batch in any order, which shows where one of its checkpoints reaches another's run.
+        for some in [[one] for one in batch] if self._is_tangled(batch) else [batch]:
+            self._hear(self._both(partial(_checkpoint, some)))
         for checkpoint in batch:
             for number in checkpoint.consumed:
                 arrival = self.known[checkpoint.run_id].get(number)
@@ -354,17 +384,29 @@ class StoreMachine(SideBySide):
                     had = self.had[checkpoint.run_id, arrival.name]
                     self.had[checkpoint.run_id, arrival.name] = max(had, int(arrival.ref or 0))
 
+    def _is_tangled(self, batch: list[Checkpoint]) -> bool:
+        """Whether a checkpoint of a batch does something to the run of another."""
+        state = self.model._state
+        ids = {one.run_id for one in batch}
+        for one in batch:
+            record = state.records.get(one.run_id)
+            reached = {*one.cancels, *(message.run_id or state.keys.get(message.key or "") for message in one.messages)}
+            reached |= {record.run.parent_id} if record is not None else set()
+            if reached & (ids - {one.run_id}) or (one.events and len(batch) > 1):
+                return True
+        return False
+
     @rule(plans=st.lists(ADDRESSES, max_size=2), again=st.integers(0, 3))
     def send(self, plans: list[tuple[int, str | None, str]], again: int) -> None:
         read = {id for record in self.model._state.records.values() for id in record.receipts}
         repeats = [message for message in self.messages if message.id in read] or self.messages
         messages = [self._message(*plan) for plan in plans] or repeats[-1 - again :][:1]
-        self._both(lambda store: store.send(messages), list)
+        self._both(lambda store: store.apply(SendMessages(messages=messages)), list)
 
     @rule(topics=st.lists(st.sampled_from(TOPICS), max_size=2), again=st.integers(0, 3))
     def emit(self, topics: list[str], again: int) -> None:
         events = [self._event(topic) for topic in topics] or self.events[-1 - again :][:1]
-        self._both(lambda store: store.emit(events), list)
+        self._both(lambda store: store.apply(EmitEvents(events=events)), list)
 
     @rule(index=st.integers(0, 5))
     def satisfy(self, index: int) -> None:
@@ -377,26 +419,28 @@ class StoreMachine(SideBySide):
         match wait.kind:
             case WaitKind.MESSAGE:
                 message = replace(self._message(0, None, wait.names[0] if wait.names else "any"), run_id=run_id)
-                self._both(lambda store: store.send([message]), list)
+                self._both(lambda store: store.apply(SendMessages(messages=[message])), list)
             case WaitKind.EVENT:
                 event = self._event(wait.names[0])
-                self._both(lambda store: store.emit([event]), list)
+                self._both(lambda store: store.apply(EmitEvents(events=[event])), list)
             case WaitKind.CHILD:
-                self._both(lambda store: store.control(wait.names[0], Cancel(id="c")))
+                self._both(lambda store: store.apply(Cancel(run_id=wait.names[0], id="c")))
             case WaitKind.CHILDREN | WaitKind.SLOT:
                 family = [record.run.id for record in records if record.run.group == wait.names[0]]
                 if family:
-                    self._both(lambda store: store.control(family[index % len(family)], Cancel(id="c", force=True)))
+                    self._both(
+                        lambda store: store.apply(Cancel(run_id=family[index % len(family)], id="c", force=True))
+                    )
             case WaitKind.TIME | WaitKind.RETRY:
                 self.clock.advance(max(0, (wait.deadline or 0) - self.clock.now()))
 
     @rule(topic=st.sampled_from(RULES))
     def rule_topic(self, topic: Topic) -> None:
-        self._both(lambda store: store.put_topics([topic]))
+        self._both(lambda store: store.apply(SetTopics(topics=[topic])))
 
     @rule(changes=st.lists(st.sampled_from(CHANGES), min_size=1, max_size=2))
     def change_types(self, changes: list[TypeChange]) -> None:
-        self._both(lambda store: store.change_types(changes))
+        self._both(lambda store: store.apply(ChangeTypes(changes=changes)))
 
     @rule(type=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
     def compete(self, type: str, worker: str) -> None:
@@ -426,7 +470,7 @@ class StoreMachine(SideBySide):
     @rule(name=st.sampled_from(TYPES), worker=st.sampled_from(WORKERS))
     def offer_types(self, name: str, worker: str) -> None:
         offer = TypeOffer(name=name, runtime="python", description="%")
-        self._both(lambda store: store.offer_types(worker, [offer]))
+        self._both(lambda store: store.apply(OfferTypes(worker=worker, offers=[offer])))
 
     @rule(
         kind=st.sampled_from(["prune", "prune one", "dry run", "replay", "purge"]),
@@ -445,9 +489,9 @@ class StoreMachine(SideBySide):
             case "dry run":
                 self._both(lambda store: store.prune(MANY, retention=retention, is_dry_run=True))
             case "replay":
-                self._both(lambda store: store.replay_letters(letters))
+                self._both(lambda store: store.apply(ReplayDeadLetters(numbers=letters)))
             case _:
-                self._both(lambda store: store.purge_letters(letters))
+                self._both(lambda store: store.apply(PurgeDeadLetters(numbers=letters)))
 
     def _has_only_runs(self) -> bool:
         state = self.model._state
@@ -471,7 +515,7 @@ class StoreMachine(SideBySide):
         dumps = [
             _moved(dump, an_id(to), key)
             for of, to, key in runs
-            for dump in self.loop.run_until_complete(self.model.dump([an_id(of)]))
+            for dump in self.loop.run_until_complete(transfer_of(self.model).dump([an_id(of)]))
         ]
         kept = {
             number: KeptEvent(
@@ -486,7 +530,7 @@ class StoreMachine(SideBySide):
             events=tuple(kept.values()),
             is_last=is_last,
         )
-        self._both(lambda store: store.restore(restoration))
+        self._both(lambda store: transfer_of(store).restore(restoration))
 
     @rule(length=st.sampled_from(LENGTHS))
     def advance(self, length: Micros) -> None:
@@ -509,9 +553,9 @@ class StoreMachine(SideBySide):
             case "renew":
                 self._hear(self._both(renew))
             case "look":
-                self._hear(self._both(lambda store: store.look(holdings)))
+                self._hear(self._both(lambda store: store.changes(VerdictsOn(holdings=holdings))))
             case "retire":
-                self._both(lambda store: store.retire(worker))
+                self._both(lambda store: store.apply(RetireWorker(worker_id=worker)))
             case _:
                 self._list(query)
 
@@ -519,15 +563,16 @@ class StoreMachine(SideBySide):
     def control(self, number: int, wish: Wish) -> None:
         record = self.model._state.records.get(an_id(number))
         request = request_of(wish, an_id(number), [entry.location for entry in record.history()] if record else [])
-        self._both(lambda store: store.control(an_id(number), request))
+        self._both(lambda store: store.apply(request))
 
     @rule(index=st.integers(0, 5), limit=st.integers(1, 3))
     def recover(self, index: int, limit: int) -> None:
         """Have a run recovered that went wrong, with all that were reopened with it: chance alone seldom does."""
         runs = [record.run for record in self.model._state.records.values() if record.run.state in RECOVERABLE]
         if wrong := [run.id for run in runs if run.deleted_at is None]:
-            request = Recover(id=f"recover-{self.asked}", limit=limit)
-            while self._both(lambda store: store.control(wrong[index % len(wrong)], request)) is None:
+            run_id = wrong[index % len(wrong)]
+            request = Recover(run_id=run_id, id=f"recover-{self.asked}", limit=limit)
+            while self._both(lambda store: store.apply(request)) is None:
                 pass
 
     @rule(number=st.integers(1, RUNS - 1), is_read=st.booleans(), next=st.sampled_from([succeed(), fail()]))
@@ -549,7 +594,7 @@ class StoreMachine(SideBySide):
                 ends = tuple(sorted(n for n, one in inbox.items() if one.name == child.id))
                 entries = tuple(self._records(current[0].run.id, ends, {}))
                 self._write([checkpoint_for(current[0], consumed=ends, entries=entries, seen=MANY)])
-            self._both(lambda store: store.control(child.id, Recover(id=f"recover-{self.asked}")))
+            self._both(lambda store: store.apply(Recover(run_id=child.id, id=f"recover-{self.asked}")))
 
     def _list(self, query: Plan) -> None:
         now = self.clock.now()
@@ -773,6 +818,10 @@ def _unordered(claimed: Claimed) -> Claimed:
     return replace(claimed, leases=leases, next_ready_at=None)
 
 
+def _checkpoint(batch: Sequence[Checkpoint], store: Store) -> Awaitable[Verdicts]:
+    return store.checkpoint(batch)
+
+
 def _seen(listed: Sequence[Details]) -> list[Details]:
     """Waits are a set."""
     return [replace(details, waits=tuple(sorted(details.waits, key=lambda wait: wait.location))) for details in listed]
@@ -789,21 +838,23 @@ async def _picture(store: Store, numbers: Sequence[int]) -> Plan:
         "get": details and _seen([details]),
         "history": [tuple(one) for one in await asyncio.gather(*map(store.history, some))],
         "audit": [tuple(one) for one in await asyncio.gather(*map(store.audit, some))],
-        "dumps": _still(await store.dump(some)),
-        "kept events": list(await store.kept_events(0, MANY)),
-        "keys": await asyncio.gather(*map(store.find, KEYS)),
-        "counts": await store.counts(),
-        "ends": sorted(await store.ends(ids), key=lambda run: run.id),
-        "orphans": sorted(await store.orphans(RUNS)),
-        "backlog": list(await store.backlog()),
+        "dumps": _still(await transfer_of(store).dump(some)),
+        "kept events": list(await transfer_of(store).kept_events(0, MANY)),
+        "keys": await asyncio.gather(*(holder_of(store, key) for key in KEYS)),
+        "counts": await store.stats(CountRuns()),
+        "ends": sorted(await store.changes(EndsOf(run_ids=ids)), key=lambda run: run.id),
+        "orphans": sorted(await store.stats(FindOrphans(limit=RUNS))),
+        "backlog": list(await store.stats(CountReady())),
         "workers": list(await store.workers()),
-        "held": await store.held(),
-        "topics": list(await store.topics()),
-        "types": list(await store.types()),
-        "slots": list(await store.slots()),
-        "slots of a type": list(await store.slots(TYPES[0])),
-        "letters": list(await store.dead_letters(LetterQuery(limit=MANY))),
-        "letters of a topic": list(await store.dead_letters(LetterQuery(topic="it's*"))),
-        "replies": await store.replies([(run_id, f"{message}") for run_id in ids for message in range(2)]),
+        "held": await store.stats(CountLeases()),
+        "topics": list(await store.catalog(ListTopics())),
+        "types": list(await store.catalog(ListTypes())),
+        "slots": list(await store.stats(CountSlots())),
+        "slots of a type": list(await store.stats(CountSlots(type=TYPES[0]))),
+        "letters": list(await store.catalog(ListDeadLetters(limit=MANY))),
+        "letters of a topic": list(await store.catalog(ListDeadLetters(topic="it's*"))),
+        "replies": await store.changes(
+            RepliesTo(messages=[(run_id, f"{message}") for run_id in ids for message in range(2)])
+        ),
         "now": await store.now(),
     }

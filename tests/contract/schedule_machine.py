@@ -11,10 +11,11 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import DAY, SECOND, Micros
+from holdfast.core.commands import Cancel, FireSchedules, PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
 from holdfast.core.model import Firing, RunOptions, Schedule
-from holdfast.core.ports import Due, Query, ScheduleQuery, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import Due, ListDueSchedules, ListSchedules, Query
 from holdfast.core.schedules import firing
 from tests.contract.side_by_side import Open, SideBySide
 
@@ -35,14 +36,14 @@ SOME_NAMES = st.lists(st.sampled_from([*NAMES, "nobody"]), min_size=1, max_size=
 LENGTHS: tuple[Micros, ...] = (1, SECOND, 30 * SECOND, DAY // 24, DAY, 3 * DAY)
 QUERIES = st.sampled_from(
     [
-        ScheduleQuery(),
-        ScheduleQuery(limit=1),
-        ScheduleQuery(after="it's %", limit=2),
-        ScheduleQuery(name="nightly"),
-        ScheduleQuery(name="nobody"),
-        ScheduleQuery(type="shop"),
-        ScheduleQuery(type="shop.*"),
-        ScheduleQuery(type="%"),
+        ListSchedules(),
+        ListSchedules(limit=1),
+        ListSchedules(after="it's %", limit=2),
+        ListSchedules(name="nightly"),
+        ListSchedules(name="nobody"),
+        ListSchedules(type="shop"),
+        ListSchedules(type="shop.*"),
+        ListSchedules(type="%"),
     ]
 )
 SLOTS = 3
@@ -62,27 +63,27 @@ class ScheduleMachine(SideBySide):
 
     @rule(schedules=SOME)
     def put(self, schedules: list[Schedule]) -> None:
-        self._both(lambda store: store.put_schedules(schedules))
+        self._both(lambda store: store.apply(PutSchedules(schedules=schedules)))
 
     @rule(names=SOME_NAMES, kind=st.sampled_from(["pause", "resume", "resume", "remove"]))
     def change(self, names: list[str], kind: str) -> None:
         if kind == "remove":
-            self._both(lambda store: store.remove_schedules(names))
+            self._both(lambda store: store.apply(RemoveSchedules(names=names)))
         else:
-            self._both(lambda store: store.pause_schedules(names, is_paused=kind == "pause"))
+            self._both(lambda store: store.apply(PauseSchedules(names=names, is_paused=kind == "pause")))
 
     @rule(name=st.sampled_from([*NAMES, "nobody"]), number=st.integers(0, 3))
     def trigger(self, name: str, number: int) -> None:
-        self._both(lambda store: store.trigger_schedule(name, f"trigger-{number}"))
+        self._both(lambda store: store.apply(TriggerSchedule(name=name, run_id=f"trigger-{number}")))
 
     @rule(length=st.sampled_from(LENGTHS), limit=st.integers(1, 3), age=st.sampled_from([0, 0, 0, 1, 2]))
     def fire(self, length: Micros, limit: int, age: int) -> None:
         """Fire what is due, or what was due a while ago, as a slow scheduler would find it."""
         self.clock.advance(length)
-        self.seen.append(self._both(lambda store: store.due_schedules(limit)))
+        self.seen.append(self._both(lambda store: store.catalog(ListDueSchedules(limit=limit))))
         found = self.seen[-1 - age :][0]
         firings: list[Firing] = [firing(one, found.now, SLOTS) for one in found.schedules]
-        self._both(lambda store: store.fire(firings))
+        self._both(lambda store: store.apply(FireSchedules(firings=firings)))
 
     @rule(number=st.integers(0, 3))
     def end(self, number: int) -> None:
@@ -92,20 +93,20 @@ class ScheduleMachine(SideBySide):
             self._end(run_id)
 
     def _end(self, run_id: str) -> None:
-        self._both(lambda store: store.control(run_id, Cancel(id="c")))
+        self._both(lambda store: store.apply(Cancel(run_id=run_id, id="c")))
 
     @rule(query=QUERIES)
-    def look(self, query: ScheduleQuery) -> None:
-        self._both(lambda store: store.schedules(query))
+    def look(self, query: ListSchedules) -> None:
+        self._both(lambda store: store.catalog(query))
 
     @invariant()
     def both_show_the_same(self) -> None:
-        self._both(lambda store: store.schedules(ScheduleQuery(limit=MANY)))
+        self._both(lambda store: store.catalog(ListSchedules(limit=MANY)))
         self._both(lambda store: store.list(Query(limit=MANY)))
-        due = self._both(lambda store: store.due_schedules(1))
+        due = self._both(lambda store: store.catalog(ListDueSchedules(limit=1)))
         if due.schedules:
             after = due.schedules[0].next_at, due.schedules[0].name
-            self._both(lambda store: store.due_schedules(2, after))
+            self._both(lambda store: store.catalog(ListDueSchedules(limit=2, after=after)))
 
     def _both(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
         """Ask both; the answers must be equal. Returns the model's."""

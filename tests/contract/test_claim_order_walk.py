@@ -17,8 +17,10 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Next, Release
 from holdfast.core.claim_order import Shares, after_claims
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import ChangeTypes
 from holdfast.core.model import Lease, Rate, TypeChange
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountSlots, Query
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
@@ -50,7 +52,7 @@ class Walker:
 
     async def step(self) -> None:
         await self.random.choice([self.create, self.claim, self.claim, self.write, self.write, self.limit, self.wait])()
-        await self.both(lambda store: store.slots())
+        await self.both(lambda store: store.stats(CountSlots()))
         await self.both(lambda store: store.list(Query(limit=1_000)))
 
     async def both(self, operation: Callable[[Store], Awaitable[Any]]) -> Any:
@@ -110,7 +112,7 @@ class Walker:
 
     async def limit(self) -> None:
         change = TypeChange(name=self.random.choice(TYPES[:3]), **self.random.choice(LIMITS))
-        await self.both(lambda store: store.change_types([change]))
+        await self.both(lambda store: store.apply(ChangeTypes(changes=[change])))
 
     async def wait(self) -> None:
         self.clock.advance(self.random.choice([1, SECOND // 2, SECOND, LEASE]))

@@ -10,9 +10,11 @@ from threading import Barrier
 
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import Micros
+from holdfast.core.commands import ChangeTypes
 from holdfast.core.ids import new_id
 from holdfast.core.model import Lease, TypeChange
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns, Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import LEASE, PYTHON, TYPE, an_id, an_intent, checkpoint_for, start, succeed
 from holdfast.testing.patience import GUARD_SECONDS
@@ -133,14 +135,14 @@ async def prepare_limited(make_store: MakeStore) -> None:
     await prepare(make_store)
     store = make_store()
     await store.open()
-    await store.change_types([TypeChange(name=TYPE, concurrency=LIMIT)])
+    await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=LIMIT)]))
     await store.close()
 
 
 async def finish_limited(store: Store, worker: str) -> list[Lease]:
     """Claim and end runs until there is none left, and see each time how many are held."""
     won: list[Lease] = []
-    while (await store.counts())[TYPE].get(RunState.SUCCEEDED, 0) < RUNS:
+    while (await store.stats(CountRuns()))[TYPE].get(RunState.SUCCEEDED, 0) < RUNS:
         for lease in await claim(store, worker):
             listed = await store.list(Query(states=frozenset({RunState.RUNNING}), limit=RUNS))
             assert sum(details.run.is_held for details in listed) <= LIMIT

@@ -8,10 +8,10 @@ import pytest_asyncio
 
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.contract import SettableClock, StoreContract
+from holdfast.testing.contract import SettableClock, StoreContract, TransferContract
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(StoreContract, TransferContract):
     """Every sentence of the contract, said of the memory store."""
 
     @pytest_asyncio.fixture

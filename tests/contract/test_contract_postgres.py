@@ -8,10 +8,10 @@ import pytest_asyncio
 
 from holdfast.core.ports import Store
 from holdfast.stores.postgres import PostgresStore
-from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract
+from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract, TransferContract
 
 
-class TestPostgresStore(StoreContract, DatabaseContract):
+class TestPostgresStore(StoreContract, DatabaseContract, TransferContract):
     """Every sentence of the contract, said of the Postgres store."""
 
     @pytest_asyncio.fixture

@@ -9,10 +9,10 @@ import pytest_asyncio
 
 from holdfast.core.ports import Store
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract
+from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract, TransferContract
 
 
-class TestSqliteStore(StoreContract, DatabaseContract):
+class TestSqliteStore(StoreContract, DatabaseContract, TransferContract):
     """Every sentence of the contract, said of the SQLite store."""
 
     @pytest_asyncio.fixture

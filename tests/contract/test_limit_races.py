@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Next, Pause, Release, Resume, Suspend
+from holdfast.core.checkpoint import Checkpoint, Next, Release, Suspend
+from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, RunControl, SendMessages
 from holdfast.core.ids import new_id
 from holdfast.core.limits import parked_at, type_slot
 from holdfast.core.model import Intent, Lease, Message, TypeChange
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountSlots, ListTypes, Query
 from holdfast.core.states import RunState
 from holdfast.stores.memory.state import Record, State
 from holdfast.testing.contract.arrange import an_id, checkpoint_for, claim, fail, for_message, succeed
@@ -90,15 +92,15 @@ class Crew:
         alive = await store.list(Query(states=LIVE, limit=1_000))
         asleep = [one.run.id for one in alive if one.run.state in (RunState.SUSPENDED, RunState.PAUSED)]
         for run_id in self.chance.sample(asleep, min(3, len(asleep))):
-            await store.control(run_id, Resume(id=new_id()))
-            await store.send([Message(id=new_id(), name="go", payload="1", run_id=run_id)])
+            await store.apply(Resume(run_id=run_id, id=new_id()))
+            await store.apply(SendMessages(messages=[Message(id=new_id(), name="go", payload="1", run_id=run_id)]))
         return bool(alive)
 
     async def meddle(self, store: Store) -> None:
         """Cancel or pause some run."""
         run_id = an_id(self.chance.randrange(RUNS))
-        wishes: list[Control] = [Cancel(id=new_id(), force=True), Pause(id=new_id())]
-        await store.control(run_id, self.chance.choice(wishes))
+        wishes: list[RunControl] = [Cancel(run_id=run_id, id=new_id(), force=True), Pause(run_id=run_id, id=new_id())]
+        await store.apply(self.chance.choice(wishes))
 
     def _checkpoint(self, lease: Lease) -> Checkpoint:
         # Whoever was here before ends, so that there is an end to it.
@@ -110,7 +112,7 @@ class Crew:
         while not self.is_over:
             running = await self.stores[0].list(Query(states=frozenset({RunState.RUNNING}), type=TYPES[0], limit=1_000))
             self.most = max(self.most, len(running))
-            used = {use.name: use.used for use in await self.stores[0].slots(TYPES[0])}
+            used = {use.name: use.used for use in await self.stores[0].stats(CountSlots(type=TYPES[0]))}
             self.most = max(self.most, used.get(type_slot(TYPES[0]), 0))
             await asyncio.sleep(0)
 
@@ -118,11 +120,13 @@ class Crew:
 async def check_all_over(store: Store) -> None:
     """Everything has ended, and left nothing behind."""
     assert await store.list(Query(states=LIVE, limit=1_000)) == []
-    assert list(await store.slots()) == []
+    assert list(await store.stats(CountSlots())) == []
 
 
 async def test_no_more_are_held_than_a_limit_allows_whoever_claims_ends_or_is_cancelled(stores: Stores) -> None:
-    await stores[0].change_types([TypeChange(name=type, concurrency=LIMIT, per_key={"tenant": 2}) for type in TYPES])
+    await stores[0].apply(
+        ChangeTypes(changes=[TypeChange(name=type, concurrency=LIMIT, per_key={"tenant": 2}) for type in TYPES])
+    )
     await stores[0].create(some_runs())
     crew = Crew(stores, [succeed(), fail(), Suspend(), Release(), Suspend()])
 
@@ -138,7 +142,7 @@ async def test_no_more_are_held_than_a_limit_allows_whoever_claims_ends_or_is_ca
 
 async def check_slots_of(store: Store) -> None:
     """Who has slots has what it needs, and nobody waits while there is a free one."""
-    state = State(types={rule.name: rule for rule in await store.types()})
+    state = State(types={rule.name: rule for rule in await store.catalog(ListTypes())})
     for details in await store.list(Query(limit=1_000)):
         run = details.run
         state.records[run.id] = Record(run, waits=details.waits)
@@ -147,7 +151,7 @@ async def check_slots_of(store: Store) -> None:
         if (wait := parked_at(details.waits)) is not None:
             heapq.heappush(state.parked[wait.names[0]], (wait.after, wait.since, run.id))
     check_slots(state, await store.now())
-    uses = {use.name: use.used for use in await store.slots() if use.used}
+    uses = {use.name: use.used for use in await store.stats(CountSlots()) if use.used}
     assert uses == {slot: len(runs) for slot, runs in state.slots.items() if runs}
 
 
@@ -161,7 +165,7 @@ async def test_limits_that_change_while_runs_are_claimed_and_end_lose_nobody(sto
 
     async def change(store: Store) -> None:
         names = crew.chance.sample(TYPES, crew.chance.randint(1, 2))
-        await store.change_types([TypeChange(name=name, **crew.chance.choice(changes)) for name in names])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=name, **crew.chance.choice(changes)) for name in names]))
 
     for _ in range(ROUNDS):
         meddling = [crew.meddle(store) for store in stores]
@@ -183,13 +187,13 @@ async def test_a_limit_that_is_set_while_runs_are_claimed_counts_all_that_are_he
 
         won = await asyncio.gather(
             take(stores[0]),
-            stores[1].change_types([TypeChange(name=type, concurrency=3)]),
+            stores[1].apply(ChangeTypes(changes=[TypeChange(name=type, concurrency=3)])),
             take(stores[2]),
             take(stores[1]),
         )
         held = [lease for leases in won if leases for lease in leases]
 
-        (use,) = await stores[2].slots(type)
+        (use,) = await stores[2].stats(CountSlots(type=type))
         assert use.used == len(held)  # those that were claimed before are too many perhaps, but they count
         ends = await stores[1].checkpoint([checkpoint_for(lease, succeed()) for lease in held])
         assert not any(verdict.is_lost for verdict in ends.verdicts)

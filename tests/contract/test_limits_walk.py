@@ -13,25 +13,23 @@ from contextlib import suppress
 import pytest
 
 from holdfast.core import limits
-from holdfast.core.checkpoint import (
+from holdfast.core.checkpoint import ClaimRequest, LeaseRequest, Next, Release, Renew, Suspend
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.commands import (
     Cancel,
-    ClaimRequest,
-    Control,
+    ChangeTypes,
     Fork,
-    LeaseRequest,
-    Next,
     Pause,
     Recover,
-    Release,
-    Renew,
     Resume,
     Rewind,
-    Suspend,
+    RunControl,
+    SendMessages,
     Wake,
 )
-from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
+from holdfast.core.questions import FindOrphans
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.state import State
 from holdfast.stores.memory.unit_of_work import StateWaits
@@ -79,7 +77,7 @@ class Walker:
     async def step(self) -> None:
         await getattr(self, self.random.choice(ACTIONS))()
         check_slots(self.state, self.clock.now())
-        assert await self.store.orphans(1) == []
+        assert await self.store.stats(FindOrphans(limit=1)) == []
 
     @property
     def state(self) -> State:
@@ -166,24 +164,26 @@ class Walker:
     async def send(self) -> None:
         if self.state.records:
             run_id = self.random.choice(list(self.state.records))
-            await self.store.send([Message(id=self.new_id("m"), name="go", payload="1", run_id=run_id)])
+            await self.store.apply(
+                SendMessages(messages=[Message(id=self.new_id("m"), name="go", payload="1", run_id=run_id)])
+            )
 
     async def control(self) -> None:
         if not self.state.records:
             return
         run_id = self.random.choice(list(self.state.records))
         id, force = self.new_id("r"), self.random.random() < 0.5
-        requests: list[Control] = [
-            Cancel(id=id, force=force),
-            *[Pause(id=id)] * 2,
-            *[Resume(id=id)] * 2,
-            Wake(id=id),
-            Rewind(id=id, location="a", force=force),
-            Recover(id=id, force=force),
-            Fork(id=id, run_id=an_id(self.number), location="a", force=force),
+        requests: list[RunControl] = [
+            Cancel(run_id=run_id, id=id, force=force),
+            *[Pause(run_id=run_id, id=id)] * 2,
+            *[Resume(run_id=run_id, id=id)] * 2,
+            Wake(run_id=run_id, id=id),
+            Rewind(run_id=run_id, id=id, location="a", force=force),
+            Recover(run_id=run_id, id=id, force=force),
+            Fork(run_id=run_id, id=id, new_run_id=an_id(self.number), location="a", force=force),
         ]
         with suppress(InvalidRequest, RunBusy):
-            await self.store.control(run_id, self.random.choice(requests))
+            await self.store.apply(self.random.choice(requests))
 
     async def renew(self) -> None:
         holdings = [Holding(run_id=one.run.id, token=one.run.token) for one in self.held()]
@@ -202,7 +202,7 @@ class Walker:
         )
         if self.rule(type).rate is None:
             self.begins[type].clear()
-        await self.store.change_types([change])
+        await self.store.apply(ChangeTypes(changes=[change]))
 
     async def advance(self) -> None:
         self.clock.advance(self.random.choice([1, SECOND // 4, SECOND // 2, SECOND, SECOND, LEASE]))
@@ -239,7 +239,9 @@ async def test_a_slot_that_is_handed_on_does_not_set_all_in_motion_who_wait(monk
         moved += 1
         put(of, run_id, waits)
 
-    await store.change_types([TypeChange(name="a", per_key={"tenant": 1}, rate=Rate(count=1, period=SECOND))])
+    await store.apply(
+        ChangeTypes(changes=[TypeChange(name="a", per_key={"tenant": 1}, rate=Rate(count=1, period=SECOND))])
+    )
     await store.create([Intent(id=an_id(n), type="a", payload="{}", tags={"tenant": "x"}) for n in range(1, 101)])
     (lease,) = (await claim(store, types=("a",))).leases
     monkeypatch.setattr(StateWaits, "put", counted)

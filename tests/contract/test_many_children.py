@@ -11,7 +11,7 @@ from holdfast.core import rules
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.model import Arrival, Wait
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import working
+from holdfast.stores.working import working_set as working
 from holdfast.testing.contract.arrange import (
     an_id,
     an_intent,

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import settings
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Control, LeaseRequest, Verdict
+from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Verdict
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
+from holdfast.core.commands import RunControl, Sent
 from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule, Wait
-from holdfast.core.ports import Sent
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
@@ -36,10 +36,11 @@ from holdfast.stores.operations import (
 )
 from holdfast.stores.postgres import deciding, transfers
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import Bounds, Operation
+from holdfast.stores.postgres.deciding import Bounds
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.decision import Operation
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
@@ -74,7 +75,7 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
 
     def without_gaps(
         calls: Calls,
-        wishes: Wishes,
+        wishes: LoadRequest,
         operation: Operation[Any],
         at: Micros | None,
         bounds: Bounds,
@@ -174,7 +175,7 @@ def leaves_children_alone(right: Callable[..., None], unit: StateUnit, run: Run,
 
 
 def keeps_what_a_rewind_waited_for(
-    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: Control, now: Micros
+    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: RunControl, now: Micros
 ) -> bool | None:
     waits = unit.waits.of(run.id)
     answer = right(unit, run, request, now)
@@ -183,7 +184,7 @@ def keeps_what_a_rewind_waited_for(
 
 
 def reopens_children_without_a_slot(
-    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: Control, now: Micros
+    right: Callable[..., bool | None], unit: StateUnit, run: Run, request: RunControl, now: Micros
 ) -> bool | None:
     for record in unit.state.records.values():
         record.run = replace(record.run, options=replace(record.run.options, map_limit=None))
@@ -195,7 +196,7 @@ def tells_every_end_of_a_child(right: Callable[..., None], unit: StateUnit, run:
 
 
 def pauses_without_asking(  # noqa: PLR0917 - as the function it stands in for
-    right: Callable[..., bool], unit: StateUnit, run: Run, after: Run | None, request: Control, now: Micros
+    right: Callable[..., bool], unit: StateUnit, run: Run, after: Run | None, request: RunControl, now: Micros
 ) -> bool:
     after = after and replace(after, is_pausing=False)
     return right(unit, run, after, request, now)

@@ -18,10 +18,12 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Hold, LeaseRequest, Suspend, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Hold, LeaseRequest, Suspend, Verdicts
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.ids import new_id
 from holdfast.core.model import Event, Intent, Lease, Message
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans, Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -106,7 +108,7 @@ async def write(store: Store, checkpoints: Sequence[Checkpoint]) -> Verdicts:
 
 
 async def cancel(store: Store, number: int) -> bool | None:
-    return await store.control(an_id(number), Cancel(id=new_id(), force=True))
+    return await store.apply(Cancel(run_id=an_id(number), id=new_id(), force=True))
 
 
 async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdicts, leases: Sequence[Lease]) -> None:
@@ -129,8 +131,8 @@ async def test_a_message_that_races_a_suspension_is_never_missed(stores: Stores)
 
         verdicts, *_ = await race(
             write(stores[0], [checkpoint_for(one, Suspend(), waits=(for_message("go"),)) for one in leases]),
-            stores[1].send(halves[0]),
-            stores[2].send(halves[1]),
+            stores[1].apply(SendMessages(messages=halves[0])),
+            stores[2].apply(SendMessages(messages=halves[1])),
         )
 
         await check_all_go_on(stores[0], numbers, verdicts, leases)
@@ -146,8 +148,8 @@ async def test_an_event_that_races_a_wait_for_it_is_never_missed(stores: Stores)
 
         verdicts, *_ = await race(
             write(stores[0], waiting),
-            stores[1].emit(events[:2]),
-            stores[2].emit(events[:0:-1]),
+            stores[1].apply(EmitEvents(events=events[:2])),
+            stores[2].apply(EmitEvents(events=events[:0:-1])),
         )
 
         await check_all_go_on(stores[0], numbers, verdicts, leases)
@@ -228,7 +230,7 @@ async def test_stores_that_do_everything_to_the_same_runs_never_wait_in_a_circle
 
     await asyncio.gather(*(_meddle(store, chance.random()) for store in stores for _ in range(3)))
 
-    assert await stores[0].orphans(WIDTH) == []
+    assert await stores[0].stats(FindOrphans(limit=WIDTH)) == []
     listed = await stores[0].list(Query(limit=1_000))
     assert len({details.run.id for details in listed}) == len(listed)
 
@@ -239,14 +241,16 @@ async def _meddle(store: Store, seed: float) -> None:
         some = chance.sample(range(WIDTH), 4)
         match chance.choice(("send", "emit", "work", "work", "cancel", "create")):
             case "send":
-                await store.send([_a_message(chance, number) for number in some])
+                await store.apply(SendMessages(messages=[_a_message(chance, number) for number in some]))
             case "emit":
-                await store.emit([Event(id=new_id(), topic=f"t{number}", payload="1") for number in some])
+                await store.apply(
+                    EmitEvents(events=[Event(id=new_id(), topic=f"t{number}", payload="1") for number in some])
+                )
             case "work":
                 leases = (await claim(store, limit=4, worker=f"{chance.random()}")).leases
                 await store.checkpoint([_a_checkpoint(chance, lease, some) for lease in leases])
             case "cancel":
-                await store.control(an_id(some[0]), Cancel(id=new_id(), force=chance.random() < 0.5))
+                await store.apply(Cancel(run_id=an_id(some[0]), id=new_id(), force=chance.random() < 0.5))
             case _:
                 await store.create(
                     [

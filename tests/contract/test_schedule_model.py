@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from holdfast.core import schedules as rules
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Fired
 from holdfast.core.model import Firing, Schedule
-from holdfast.core.ports import Fired
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import schedules
 from holdfast.testing.postgres import Databases

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import hypothesis.strategies as st
 
-from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
+from holdfast.core.commands import Cancel, Delete, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
 from holdfast.testing.contract.arrange import an_id
 
 KINDS = ("cancel", "force", *("pause", "resume", "rewind", "recover") * 2, "wake", "fork", "delete")
@@ -19,26 +19,26 @@ WISHES = st.tuples(
 Wish = tuple[str, int, int, bool]
 
 
-def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> Control:
+def request_of(wish: Wish, run_id: str, locations: Sequence[str]) -> RunControl:
     """The request for a run that has entries at these locations."""
     kind, number, index, is_forced = wish
     id = f"{kind}-{run_id}-{number}"
     location = locations[index % len(locations)] if locations else "nowhere"
     match kind:
         case "cancel" | "force":
-            return Cancel(id=id, reason="it's %", force=kind == "force")
+            return Cancel(run_id=run_id, id=id, reason="it's %", force=kind == "force")
         case "pause":
-            return Pause(id=id, reason="it's %")
+            return Pause(run_id=run_id, id=id, reason="it's %")
         case "resume":
-            return Resume(id=id)
+            return Resume(run_id=run_id, id=id)
         case "wake":
-            return Wake(id=id)
+            return Wake(run_id=run_id, id=id)
         case "rewind":
-            return Rewind(id=id, location=location, force=is_forced)
+            return Rewind(run_id=run_id, id=id, location=location, force=is_forced)
         case "delete":
-            return Delete(id=id, force=is_forced)
+            return Delete(run_id=run_id, id=id, force=is_forced)
         case "recover":
-            return Recover(id=id, force=is_forced, limit=1 + index)
+            return Recover(run_id=run_id, id=id, force=is_forced, limit=1 + index)
         case _:
             patch = {locations[0]: '"patched"'} if is_forced and locations else {}
-            return Fork(id=id, run_id=an_id(index), location=location, patch=patch, force=is_forced)
+            return Fork(run_id=run_id, id=id, new_run_id=an_id(index), location=location, patch=patch, force=is_forced)

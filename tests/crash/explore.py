@@ -25,7 +25,7 @@ from typing import Any
 
 from holdfast import RunCancelled, RunFailed, RunState
 from holdfast.core.clock import SECOND
-from holdfast.core.ports import Query
+from holdfast.core.questions import FindOrphans, Query
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
@@ -116,7 +116,7 @@ async def read(h: Harness, rehearsal: Rehearsal) -> Play:
     for one in details:
         await h.run(one.run.id).history()  # as its user sees it
     played = Played.of(details, histories, rehearsal.ledger)
-    played.problems += [f"orphan {run_id}" for run_id in await h.store.orphans(10)]
+    played.problems += [f"orphan {run_id}" for run_id in await h.store.stats(FindOrphans(limit=10))]
     return Play(played, calls=len(rehearsal.store.calls), crashes=rehearsal.crashes)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from holdfast import Registry
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Entry, EntryKind
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans, Query
 from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
@@ -167,7 +168,7 @@ async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
         waits = sorted((wait.location, wait.kind.value) for wait in one.waits)
         outcome.runs[path(run_id)] = (run.state.value, run.result, error, history, one.values, waits)
     outcome.begun = {(path(run_id), location): times for (run_id, location), times in ledger.begun.items()}
-    outcome.orphans = list(await h.store.orphans(10))
+    outcome.orphans = list(await h.store.stats(FindOrphans(limit=10)))
 
 
 def _result(entry: Entry) -> str | None:

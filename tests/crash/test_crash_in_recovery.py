@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from holdfast import Context, Fatal, Registry, RunFailed, RunHandle, RunState
-from holdfast.core.checkpoint import Control, Recover
+from holdfast.core.commands import Command, Recover
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
@@ -31,6 +31,9 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.engine.controls.Recover", partial(Recover, limit=LIMIT))
 
 
+A = TypeVar("A")
+
+
 class Vanished(Exception):
     """The process that recovers is gone."""
 
@@ -43,11 +46,14 @@ class Recoverers(FaultyStore):
         self.recoveries = 0
         self.end: tuple[int, When] | None = None
 
-    async def control(self, run_id: str, request: Control) -> bool | None:
+    async def apply(self, command: Command[A]) -> A:
+        is_recovery = isinstance(command, Recover)
+        if not is_recovery:
+            return await super().apply(command)
         self.recoveries += 1
         if self.end == (self.recoveries, "before"):
             raise Vanished
-        answer = await super().control(run_id, request)
+        answer = await super().apply(command)
         if self.end == (self.recoveries, "after"):
             raise Vanished
         return answer

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Context, Registry, RunState
 from holdfast.core.clock import SECOND
-from holdfast.core.ports import Query
+from holdfast.core.questions import Query
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import guarded, until

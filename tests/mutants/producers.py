@@ -170,8 +170,8 @@ MUTANTS = (
         edits=(
             Edit(
                 "worker/worker.py",
-                "        self._unserve = self._store.serve()\n",
-                "        self._unserve = None\n",
+                "            self._leaving.append(database.serve())\n",
+                "            pass\n",
             ),
         ),
         caught_by=(Catch("busy workers", "only_slot"),),

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import RunHandle, StoreUnavailable
+from holdfast.core.questions import CountRuns
 from tests.process.app import quick, story
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks
 
@@ -141,5 +142,7 @@ async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small
 
     assert [len(result) for result in await crew.results(accepted)] == [2] * len(accepted)
     await check_nothing_was_lost(crew, worker, held)
-    assert sum((await crew.hf.store.counts())["quick"].values()) == len(accepted)  # what was refused is not there
+    assert sum((await crew.hf.store.stats(CountRuns()))["quick"].values()) == len(
+        accepted
+    )  # what was refused is not there
     assert os.statvfs(small_disk).f_bavail > 0

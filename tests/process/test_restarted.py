@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from holdfast import RunHandle, RunState
+from holdfast.core.questions import FindOrphans
 from holdfast.testing.postgres import Databases, PostgresServer
 from tests.duration import lasting
 from tests.faults.app import insist
@@ -38,7 +39,7 @@ async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator
         try:
             async with crew.hf:
                 yield crew
-                assert await crew.hf.store.orphans(10) == []
+                assert await crew.hf.store.stats(FindOrphans(limit=10)) == []
         finally:
             crew.dismiss()
             if postgres_server.pid is None:

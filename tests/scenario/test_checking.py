@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import Context, Fit, Registry, Retry, RunCheck, RunState
-from holdfast.core.ports import Details, Query
+from holdfast.core.questions import Details, Query
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 

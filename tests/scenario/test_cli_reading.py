@@ -178,7 +178,7 @@ def test_history_and_audit_are_tables_for_people(shop: Shop) -> None:
     assert history[0].split() == ["LOCATION", "KIND", "STATE", "ATTEMPTS", "STARTED", "TOOK", "RESULT"]
     assert history[1].split()[:4] == ["charge", "step", "done", "1"]
     assert history[1].endswith('"paid for ann"')
-    assert audit[0].split() == ["AT", "AFTER", "EVENT", "DATA"]
+    assert audit[0].split() == ["AT", "AFTER", "EVENT", "BY", "DATA"]
     assert "created" in audit[1]
     assert "key=order-17" in audit[1]
 

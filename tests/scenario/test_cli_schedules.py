@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import PutSchedules
 from holdfast.core.model import Schedule
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import VirtualClock
@@ -190,7 +191,9 @@ def test_the_doctor_knows_of_schedules_that_nobody_fires(shop: Shop) -> None:
     async def set_one_last_year() -> None:
         store = SqliteStore(shop.path, clock=VirtualClock(datetime(2020, 1, 1, tzinfo=UTC)))
         await store.open()
-        await store.put_schedules([Schedule(name="late", type="shop.add.v1", payload="{}", every=SECOND)])
+        await store.apply(
+            PutSchedules(schedules=[Schedule(name="late", type="shop.add.v1", payload="{}", every=SECOND)])
+        )
         await store.close()
 
     before = [one for one in shop.read("doctor") if one["subject"] == "schedules"]

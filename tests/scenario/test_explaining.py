@@ -188,7 +188,7 @@ async def test_the_audit_tells_a_life_from_beginning_to_end(stage: Stage) -> Non
             ("succeeded", 60),
         ]
         assert facts[0].data == {"type": "life", "key": "k"}
-        assert facts[5].data == {"by": "message", "name": "go"}
+        assert facts[5].data == {"cause": "message", "name": "go"}
         assert [fact.data["token"] for fact in facts if fact.event == "claimed"] == [1, 2, 3]
 
 

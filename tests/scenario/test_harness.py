@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, RunFailed, RunState, StoreUnavailable
+from holdfast.core.commands import RetireWorker
+from holdfast.core.questions import CountRuns, VerdictsOn
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
@@ -126,8 +128,8 @@ async def test_a_faulty_store_fails_before_or_after_the_call_of_a_number() -> No
     store.fail(2, when="after")
     for told in ("fault before call 1", "the answer got lost"):
         with pytest.raises(StoreUnavailable, match=told):
-            await store.look([])
-    assert (await store.look([])).verdicts == ()
+            await store.changes(VerdictsOn(holdings=[]))
+    assert (await store.changes(VerdictsOn(holdings=[]))).verdicts == ()
     assert store.calls == ["look"] * 3
 
 
@@ -136,20 +138,20 @@ async def test_a_crashed_store_lets_no_worker_through_until_it_is_revived() -> N
     store.crash(1, when="before")
     for told in ("fault before call 1", "this worker has crashed"):
         with pytest.raises(StoreUnavailable, match=told):
-            await store.retire("w")
+            await store.apply(RetireWorker(worker_id="w"))
     assert store.crashed.is_set()
-    assert await store.counts() == {}
+    assert await store.stats(CountRuns()) == {}
     store.revive()
-    await store.retire("w")
+    await store.apply(RetireWorker(worker_id="w"))
 
 
 async def test_a_frozen_store_stands_still_until_it_thaws() -> None:
     store = FaultyStore(MemoryStore(clock=VirtualClock()))
     store.freeze("look")
-    await store.retire("w")
-    looking = asyncio.create_task(store.look([]))
+    await store.apply(RetireWorker(worker_id="w"))
+    looking = asyncio.create_task(store.changes(VerdictsOn(holdings=[])))
     await guarded("the worker is frozen", store.frozen.wait())
-    retiring = asyncio.create_task(store.retire("w"))
+    retiring = asyncio.create_task(store.apply(RetireWorker(worker_id="w")))
     await asyncio.sleep(0.001)
     assert not looking.done()
     assert not retiring.done()

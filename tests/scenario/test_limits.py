@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, InvalidRequest, Registry, RunState
+from holdfast.core.questions import CountSlots, FindOrphans
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 
@@ -104,8 +105,8 @@ async def test_no_more_bodies_run_at_once_than_a_limit_allows_and_all_are_done(s
 
         assert results == [f"{number}" for number in range(20)]
         assert 1 <= most["all"] <= 2
-        assert await h.store.orphans(10) == []
-        assert await h.store.slots() == []
+        assert await h.store.stats(FindOrphans(limit=10)) == []
+        assert await h.store.stats(CountSlots()) == []
 
 
 async def test_each_key_has_its_own_limit(stage: Stage, gate: asyncio.Event) -> None:
@@ -205,7 +206,7 @@ async def test_a_worker_that_dies_keeps_its_slot_until_another_takes_over(stage:
         gate.set()
         await h.start_worker()
 
-        assert (await h.store.slots())[0].used == 1
+        assert (await h.store.stats(CountSlots()))[0].used == 1
         assert (await first.result(), await second.result()) == ("0", "1")
         assert begun == ["0", "0", "1"]
         assert most["all"] == 1

@@ -26,12 +26,14 @@ from holdfast import (
 )
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import PutSchedules
 from holdfast.core.model import Schedule
-from holdfast.core.ports import ScheduleQuery
+from holdfast.core.questions import ListSchedules, ListTypes
 from holdfast.core.states import ENDS
 from holdfast.core.transfer import Dump
 from holdfast.engine import importing
 from holdfast.testing import Harness
+from holdfast.testing.contract.arrange import transfer_of
 from holdfast.testing.postgres import Databases
 from tests.stage import Stage, lent
 
@@ -93,7 +95,7 @@ async def moved(h: Holdfast, there: Holdfast, **options: Any) -> None:
 
 async def everything(h: Holdfast) -> list[Dump]:
     ids = [info.id async for info in h.list()]
-    dumps = await h.store.dump(sorted(ids))
+    dumps = await transfer_of(h.store).dump(sorted(ids))
     assert len(dumps) == len(ids)
     return list(dumps)
 
@@ -588,7 +590,7 @@ async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_sta
 
         await moved(h, there)
 
-        rules = {rule.name: rule for rule in await there.store.types()}
+        rules = {rule.name: rule for rule in await there.store.catalog(ListTypes())}
         assert (rules["looper"].concurrency, rules["looper"].retention) == (2, 86_400 * SECOND)
         assert (rules["sleeper"].concurrency, rules["sleeper"].is_enabled) == (9, True)
         assert [(topic.name, topic.max_pending) for topic in await there.topics()] == [("a*", 10_000), ("jobs", 7)]
@@ -596,14 +598,16 @@ async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_sta
 
 async def test_schedules_move_as_they_stand(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
-        await h.store.put_schedules([Schedule(name="hourly", type="ended", payload="{}", every=3600 * SECOND)])
+        await h.store.apply(
+            PutSchedules(schedules=[Schedule(name="hourly", type="ended", payload="{}", every=3600 * SECOND)])
+        )
         await h.advance(7200)
-        before = list(await h.store.schedules(ScheduleQuery()))
+        before = list(await h.store.catalog(ListSchedules()))
 
         report = await there.import_(await exported(h))
 
         assert report.schedules == 1
-        assert list(await there.store.schedules(ScheduleQuery())) == before
+        assert list(await there.store.catalog(ListSchedules())) == before
         assert await exported(h, type="ended") != []
         assert not [line for line in await exported(h, type="ended") if b'"line":"schedule"' in line]
 

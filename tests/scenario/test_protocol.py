@@ -13,6 +13,7 @@ import pytest
 from holdfast import ChildFailed, Context, Registry, Retry, RunCancelled, RunFinished, RunHandle, RunState
 from holdfast.core.checkpoint import Checkpoint, Suspend, Verdicts
 from holdfast.core.ports import Store
+from holdfast.core.questions import EndsOf, FindOrphans
 from holdfast.runner.turn import Turn
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
@@ -359,7 +360,7 @@ async def test_t9_a_checkpoint_that_the_store_cannot_take_blocks_only_its_run(st
             if number != 7:
                 assert await run.result() == number
         assert await facts(h.run(poisonous)) == []
-        assert list(await h.store.orphans(10)) == []
+        assert list(await h.store.stats(FindOrphans(limit=10))) == []
 
 
 async def test_t9_a_block_that_the_store_cannot_take_with_its_results_is_written_without_them(stage: Stage) -> None:
@@ -441,7 +442,7 @@ async def test_t9_a_local_result_resolves_after_the_commit_and_never_at_the_feed
         assert seen[:1] == [False]
         assert await waiting == "done"
         store: Store = h.store
-        assert [one.state for one in await store.ends([run.id])] == [RunState.SUCCEEDED]
+        assert [one.state for one in await store.changes(EndsOf(run_ids=[run.id]))] == [RunState.SUCCEEDED]
 
 
 async def test_crashes_in_a_row_block_a_run_that_kills_its_worker_and_leave_others_alone(stage: Stage) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from holdfast import Context, Fatal, Registry, RunFailed, RunState
-from holdfast.core.checkpoint import Control
+from holdfast.core.commands import Command, Recover
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns
 from holdfast.testing.faults import FaultyStore
 from tests.stage import Stage, url_for
 
@@ -22,16 +23,21 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
     return Stage(request.param, tmp_path, url_for(request.param, request))
 
 
+A = TypeVar("A")
+
+
 class Controls(FaultyStore):
     """Notes what requests were answered with."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.answers: list[bool | None] = []
+        self.answers: list[object] = []
 
-    async def control(self, run_id: str, request: Control) -> bool | None:
-        self.answers.append(await super().control(run_id, request))
-        return self.answers[-1]
+    async def apply(self, command: Command[A]) -> A:
+        answer = await super().apply(command)
+        if isinstance(command, Recover):
+            self.answers.append(answer)
+        return answer
 
 
 @pytest.mark.long
@@ -71,6 +77,6 @@ async def test_thousands_of_children_are_reopened_a_thousand_at_a_time(stage: St
 async def counts(store: Store) -> dict[Any, int]:
     """How many runs there are in each state."""
     total: Counter[Any] = Counter()
-    for states in (await store.counts()).values():
+    for states in (await store.stats(CountRuns())).values():
         total += Counter(states)
     return dict(total)

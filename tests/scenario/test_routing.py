@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from holdfast import Holdfast, RunState
+from holdfast.core.questions import CountRuns
 from tests.stage import Stage, complaints
 
 TYPES = [
@@ -69,7 +70,7 @@ async def test_a_worker_whose_patterns_name_nothing_says_so_and_takes_nothing(
         assert complaints(caplog) == [
             f"worker wally has no registered type that matches {pattern}; it claims nothing until there is one"
         ]
-        assert await hf.store.counts() == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
+        assert await hf.store.stats(CountRuns()) == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
 
 
 async def test_two_workers_share_the_load_by_type(hf: Holdfast) -> None:

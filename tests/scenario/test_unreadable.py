@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import Context, Registry, RunInfo, RunState, Unreadable
+from holdfast.core.questions import EndsOf
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.harness import Harness
 from tests.stage import Stage, complaints, url_for
@@ -236,7 +237,9 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
         if damage.field == "result":
             with pytest.raises(Unreadable, match="result of run"):
                 await h.run(runs[1].id).result()
-        assert {run.id for run in await h.store.ends([run.id for run in runs])} == {run.id for run in runs}
+        assert {run.id for run in await h.store.changes(EndsOf(run_ids=[run.id for run in runs]))} == {
+            run.id for run in runs
+        }
 
 
 @on_each_store({"no JSON": WAITS, "lone surrogate": SURROGATE_WAITS})

@@ -18,6 +18,7 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry
 from holdfast.core import rules
+from holdfast.core.questions import ListTopics, ListTypes
 from holdfast.testing.programs.changed import CHANGES, Change
 from holdfast.testing.simulate import main, played
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -200,7 +201,12 @@ def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]
     found: list[tuple[int, int]] = []
 
     async def scenario(hf: Holdfast) -> None:
-        found.append((len(await hf.store.topics()), sum(rule.is_limited for rule in await hf.store.types())))
+        found.append(
+            (
+                len(await hf.store.catalog(ListTopics())),
+                sum(rule.is_limited for rule in await hf.store.catalog(ListTypes())),
+            )
+        )
 
     simulate(shop, scenario, seeds=1)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Checkpoint, Recover, Rewind, Suspend
+from holdfast.core.checkpoint import Block, Checkpoint, Suspend
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.commands import EmitEvents, Recover, Rewind, SendMessages
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Rate, TypeRule
 from holdfast.runner.operation import StepCall, StepOptions
@@ -63,9 +64,9 @@ async def test_what_is_sent_or_published_under_an_old_token_is_noticed(scene: Sc
     await arrange.start(scene.store, arrange.an_intent(2))
 
     before_message = scene.watch.stale("checkpoint", ([lost],))
-    await scene.store.send([arrange.a_message(2)])
+    await scene.store.apply(SendMessages(messages=[arrange.a_message(2)]))
     before_event = scene.watch.stale("checkpoint", ([lost],))
-    await scene.store.emit([arrange.an_event()])
+    await scene.store.apply(EmitEvents(events=[arrange.an_event()]))
 
     for kept in (before_message, before_event):
         with pytest.raises(Violation, match="I5: checkpoint under an old token changed another"):
@@ -129,8 +130,8 @@ async def test_a_key_that_outlives_an_undo_is_noticed(scene: Scene, location: st
     run_id, generation = lease.run.id, lease.run.generation
     scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=True)
 
-    await scene.store.control(run_id, Recover(id="r"))
-    scene.watch.wrote("control", (run_id, Recover(id="r")))
+    await scene.store.apply(Recover(run_id=run_id, id="r"))
+    scene.watch.wrote("control", (Recover(run_id=run_id, id="r"),))
 
     scene.watch.body_begins(StepInfo(run_id, generation, location, 1), call, is_stale=True)
     with pytest.raises(Violation, match=rf"I10: .*{location}', 1\) has the key of .*{location}', 0\)"):
@@ -144,9 +145,9 @@ async def test_a_twin_of_a_child_is_noticed_unless_its_parent_was_rewound(scene:
     await arrange.write(scene.store, arrange.checkpoint_for(lease, entries=(arrange.a_step("a", 1),)))
     await arrange.start(scene.store, arrange.an_intent(2, **related))
     scene.watch.wrote("create", ())
-    request = Rewind(id="r", location="a", force=True)
-    await scene.store.control(lease.run.id, request)
-    scene.watch.wrote("control", (lease.run.id, request))
+    request = Rewind(run_id=lease.run.id, id="r", location="a", force=True)
+    await scene.store.apply(request)
+    scene.watch.wrote("control", (request,))
     await arrange.start(scene.store, arrange.an_intent(3, **related))
     scene.watch.wrote("create", ())
     await arrange.start(scene.store, arrange.an_intent(4, **related))

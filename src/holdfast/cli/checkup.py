@@ -11,7 +11,8 @@ from holdfast.cli.times import spoken
 from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run, WorkerInfo
-from holdfast.core.ports import Finding, Query
+from holdfast.core.ports import Finding
+from holdfast.core.questions import CountRuns, FindOrphans, ListDueSchedules, ListTypes, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages
@@ -71,9 +72,9 @@ def _workers(
 async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list[Finding]:
     """Types that are switched off or nobody handles: of some runs are due, of others only such as sleep or wait."""
     due = {backlog.type: backlog for backlog in await unhandled(hf.store, now)}
-    off = {rule.name for rule in await hf.store.types() if not rule.is_enabled}
+    off = {rule.name for rule in await hf.store.catalog(ListTypes()) if not rule.is_enabled}
     found = []
-    for type, states in (await hf.store.counts()).items():
+    for type, states in (await hf.store.stats(CountRuns())).items():
         live = sum(count for state, count in states.items() if not state.is_end)
         if not live:
             continue
@@ -92,7 +93,7 @@ async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list
 
 async def _orphans(hf: Holdfast) -> Finding:
     """Promise 8, no silent stop: each live run is claimed, ready, or waits for something named."""
-    lost = await hf.store.orphans(_NAMED + 1)
+    lost = await hf.store.stats(FindOrphans(limit=_NAMED + 1))
     if not lost:
         return Finding.ok("orphans", "every live run is held, ready, or waits for something")
     more = " and more" if len(lost) > _NAMED else ""
@@ -104,7 +105,7 @@ async def _orphans(hf: Holdfast) -> Finding:
 
 
 async def _schedules(hf: Holdfast) -> Finding:
-    due = await hf.store.due_schedules(_NAMED)
+    due = await hf.store.catalog(ListDueSchedules(limit=_NAMED))
     late = [one.name for one in due.schedules if one.next_at is not None and one.next_at < due.now - _LATE]
     if not late:
         return Finding.ok("schedules", "no schedule is overdue")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.core.questions import ListTopics
+
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
@@ -33,7 +35,7 @@ def runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
     """The newest runs whose ids begin so."""
 
     async def look(hf: Holdfast) -> Found:
-        from holdfast.core.ports import Query
+        from holdfast.core.questions import Query
 
         found = await hf.store.list(Query(id_prefix=incomplete or None, limit=_OFFERED))
         return {one.run.id: f"{one.run.state} {one.run.type}" for one in found}
@@ -45,7 +47,7 @@ def types(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
     """The types of workers, and of the newest runs."""
 
     async def look(hf: Holdfast) -> Found:
-        from holdfast.core.ports import Query
+        from holdfast.core.questions import Query
 
         found = dict.fromkeys((type for worker in await hf.store.workers() for type in worker.types), "")
         newest = await hf.store.list(Query(limit=_LOOKED_AT))
@@ -59,12 +61,12 @@ def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[
 
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.model import WaitKind
-        from holdfast.core.ports import Query
+        from holdfast.core.questions import Query
         from holdfast.core.states import RunState
 
         waiting = await hf.store.list(Query(states=frozenset({RunState.SUSPENDED}), limit=_LOOKED_AT))
         events = [wait for one in waiting for wait in one.waits if wait.kind is WaitKind.EVENT]
-        found = {topic.name: topic.mode for topic in await hf.store.topics()}
+        found = {topic.name: topic.mode for topic in await hf.store.catalog(ListTopics())}
         return {name: "a run waits for it" for wait in events for name in wait.names} | found
 
     return _offered(context, incomplete, look)

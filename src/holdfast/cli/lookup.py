@@ -10,7 +10,7 @@ from holdfast.cli.output import cleaned
 from holdfast.cli.summary import age_word, state_word, type_word
 from holdfast.core.clock import moment
 from holdfast.core.errors import RunNotFound
-from holdfast.core.ports import Query
+from holdfast.core.questions import Query
 from holdfast.engine.info import RunInfo
 
 _CANDIDATES = 10
@@ -19,10 +19,10 @@ _CANDIDATES = 10
 async def find_run(hf: Holdfast, name: str) -> str:
     """The id of the run. Raises `RunNotFound`, or a `Refusal` that lists the candidates."""
     if name.startswith("key:"):
-        found = await hf.store.find(name[4:])
-        if found is None:
+        details = await hf.store.get(key=name[4:])
+        if details is None:
             raise RunNotFound(f"no run has the key {name[4:]!r}; `holdfast ls` lists the runs")
-        return found
+        return details.run.id
     if not name:
         raise Refusal("a run is named by its id, the beginning of its id, or key:…; this name is empty")
     if await hf.store.get(name) is not None:

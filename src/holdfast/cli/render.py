@@ -100,7 +100,7 @@ def _value_json(text: str) -> Any:
 
 
 def audit_json(fact: AuditInfo) -> Json:
-    return {"event": fact.event, "at": time_json(fact.at), "data": dict(fact.data)}
+    return {"event": fact.event, "at": time_json(fact.at), "by": fact.by, "data": dict(fact.data)}
 
 
 def error_json(error: ErrorRecord | None) -> Json | None:

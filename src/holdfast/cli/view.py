@@ -19,6 +19,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 
 _ROWS = 200
+_INTERVENTIONS = 5
 _PLAIN_BAR = 32
 _LABEL_LIMIT = 28
 _INSIDE = tuple(f"{os.sep}holdfast{os.sep}{layer}{os.sep}" for layer in ("core", "runner", "worker"))
@@ -72,6 +73,15 @@ def _header(snapshot: Snapshot, now: datetime) -> Iterator[Line]:
         yield (f"{cleaned(name)}  ", "dim"), shortened(cleaned(value), 200)
     if info.unreadable is None and not info.state.is_end:
         yield ((cleaned(snapshot.explanation), STATE_STYLES[info.state]),)
+    yield from _interventions(snapshot.audit, now)
+
+
+def _interventions(facts: Sequence[AuditInfo], now: datetime) -> Iterator[Line]:
+    """What people and programs did to the run, and who it was: the latest ones."""
+    for fact in [fact for fact in facts if fact.is_asked_for][-_INTERVENTIONS:]:
+        who = f" by {cleaned(fact.by)}" if fact.by else ""
+        reason = f": {cleaned(str(fact.data['reason']))}" if fact.data.get("reason") else ""
+        yield ((f"{fact.event.replace('_', ' ')} {ago(fact.at, now)}{who}{reason}", "dim"),)
 
 
 def _created(at: datetime | None, now: datetime) -> str:

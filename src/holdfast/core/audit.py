@@ -5,11 +5,12 @@ A store notes each in the transaction that makes it true.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Control, Fork, Pause, Resume, Wake
+from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancellation, Fork, Pause, Resume, RunControl, Wake
 from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
 from holdfast.core.states import RunState
 
@@ -25,6 +26,9 @@ KEY_REUSED = "key_reused"
 
 REQUEST = "request"
 """Where a fact names the request that it goes back to: only what somebody asked for has one."""
+
+BY = "by"
+"""Where a fact names the actor who asked for it."""
 
 BEAT = "beat"
 """Where a sign of life has its token and number."""
@@ -61,17 +65,21 @@ def of_move(before: Run, after: Run, now: Micros) -> AuditFact | None:
     return AuditFact(run_id=after.id, event=event, at=now, data=data)
 
 
-def of_cancel(after: Run, request: Cancel, now: Micros) -> AuditFact:
-    """The end of a run by a cancel, or its turn-around."""
-    data: dict[str, str | int] = {"reason": request.reason}
-    if request.id:
-        data[REQUEST] = request.id
+def of_cancel(after: Run, why: Cancellation, now: Micros) -> AuditFact:
+    """The end of a run by a cancel, or the beginning of its rollback."""
+    data: dict[str, str | int] = {"reason": why.reason}
+    if why.request:
+        data = _asked(data, why.request, why.by)
     return AuditFact(run_id=after.id, event=after.state.value, at=now, data=data)
 
 
-def of_control(run_id: str, event: str, request: Control, now: Micros, **data: str | int) -> AuditFact:
-    """What a person had done to a run. The id of the request tells a repeat of it from another one."""
-    return AuditFact(run_id=run_id, event=event, at=now, data={**data, REQUEST: request.id})
+def of_control(run_id: str, event: str, request: RunControl, now: Micros, **data: str | int) -> AuditFact:
+    """A change that a person or a program asked for. The id of the request tells a repeat from another request."""
+    return AuditFact(run_id=run_id, event=event, at=now, data=_asked(data, request.id, request.by))
+
+
+def _asked(data: Mapping[str, str | int], request_id: str, by: str) -> dict[str, str | int]:
+    return {**data, **({BY: by} if by else {}), REQUEST: request_id}
 
 
 def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditFact:
@@ -83,22 +91,22 @@ def of_change(after: Run, request: Pause | Resume | Wake, now: Micros) -> AuditF
         case Resume():
             return of_control(after.id, "resumed", request, now)
         case Wake():
-            return of_control(after.id, "woken", request, now, by="hand")
+            return of_control(after.id, "woken", request, now, cause="wake")
         case _:
             assert_never(request)
 
 
-def of_key_reuse(run_id: str, key: str, by: str, now: Micros) -> AuditFact:
-    """The key of an ended run went over to another one."""
-    return AuditFact(run_id=run_id, event=KEY_REUSED, at=now, data={"key": key, "by": by})
+def of_key_reuse(run_id: str, key: str, new_run_id: str, now: Micros) -> AuditFact:
+    """The key of an ended run went over to another run."""
+    return AuditFact(run_id=run_id, event=KEY_REUSED, at=now, data={"key": key, "to": new_run_id})
 
 
 def of_fork(source: Run, request: Fork, now: Micros) -> tuple[AuditFact, AuditFact]:
     """What is told of a run that was forked, and of the one that was made from it."""
     at = request.location
     return (
-        of_control(source.id, "forked", request, now, to=request.run_id, location=at),
-        of_control(request.run_id, "forked", request, now, of=source.id, location=at, patched=len(request.patch)),
+        of_control(source.id, "forked", request, now, to=request.new_run_id, location=at),
+        of_control(request.new_run_id, "forked", request, now, of=source.id, location=at, patched=len(request.patch)),
     )
 
 
@@ -125,9 +133,12 @@ def of_beat(run: Run, checkpoint: Checkpoint, now: Micros) -> AuditFact | None:
     return AuditFact(run_id=run.id, event="heartbeat", at=now, data=data)
 
 
-def of_wake(run: Run, arrival: Arrival, now: Micros) -> AuditFact:
-    """A suspended run made ready by something that reached it."""
-    return AuditFact(run_id=run.id, event="woken", at=now, data={"by": arrival.kind.value, "name": arrival.name})
+def of_wake(run: Run, arrival: Arrival, by: str, now: Micros) -> AuditFact:
+    """A suspended run made ready by something that reached it; `by` is who sent it, if known."""
+    data: dict[str, str | int] = {"cause": arrival.kind.value, "name": arrival.name}
+    if by:
+        data[BY] = by
+    return AuditFact(run_id=run.id, event="woken", at=now, data=data)
 
 
 def of_parking(run: Run, limit: str, now: Micros) -> AuditFact:

@@ -14,9 +14,6 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Reply, Value, Wait
 from holdfast.core.states import RunState
 
-REOPENED_AT_ONCE = 1_000
-"""So many children are reopened with their parent in one transaction at most, so that none is too long."""
-
 
 class Hold(Value, frozen=True, kw_only=True, tag=True):
     """The holder goes on."""
@@ -164,69 +161,3 @@ class Created(Value, frozen=True, kw_only=True):
 
     runs: tuple[CreatedRun, ...]
     now: Micros
-
-
-class Cancel(Value, frozen=True, kw_only=True, tag=True):
-    """End the run as cancelled, after undoing what it did unless `force`. `id` makes a repeat a no-op, as in all."""
-
-    id: str
-    reason: str = ""
-    force: bool = False
-
-
-class Pause(Value, frozen=True, kw_only=True, tag=True):
-    """Keep the run from going on until it is resumed; a held one at its next standstill."""
-
-    id: str
-    reason: str = ""
-
-
-class Resume(Value, frozen=True, kw_only=True, tag=True):
-    """Let a paused run go on."""
-
-    id: str
-
-
-class Wake(Value, frozen=True, kw_only=True, tag=True):
-    """Have a run that waits look again, now."""
-
-    id: str
-
-
-class Rewind(Value, frozen=True, kw_only=True, tag=True):
-    """Forget the entry at a location and all that came later, and go on from there. `force` takes a held run away."""
-
-    id: str
-    location: str
-    force: bool = False
-
-
-class Recover(Value, frozen=True, kw_only=True, tag=True):
-    """Give a run that failed, was cancelled or is blocked another chance at what it failed at.
-
-    At most `limit` of its children, and their children, are reopened in one transaction; the run itself comes last.
-    """
-
-    id: str
-    force: bool = False
-    limit: int = REOPENED_AT_ONCE
-
-
-class Fork(Value, frozen=True, kw_only=True, tag=True):
-    """Make a new run, `run_id`, with the history before a location; `patch` gives other results by location."""
-
-    id: str
-    run_id: str
-    location: str
-    patch: dict[str, str] = {}
-    force: bool = False
-
-
-class Delete(Value, frozen=True, kw_only=True, tag=True):
-    """Take the run out of sight, for good; one that lives is cancelled, nothing undone. `force` as in `Rewind`."""
-
-    id: str
-    force: bool = False
-
-
-Control = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core import audit, received, rules
 from holdfast.core.aftermath import cancelled_children
-from holdfast.core.checkpoint import Fork, Recover, Rewind
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Fork, Recover, Rewind
 from holdfast.core.entries import (
     EVENTS_LOCATION,
     PRUNED,
@@ -171,7 +171,7 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
     if latest is not None:
         history[latest.location] = replace(latest, retry_at=now)
     forked = Run(
-        id=request.run_id,
+        id=request.new_run_id,
         type=run.type,
         state=RunState.PENDING,
         payload=run.payload,

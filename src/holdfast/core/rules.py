@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 from holdfast.core.checkpoint import (
     Block,
-    Cancel,
     Checkpoint,
     ClaimRequest,
-    Delete,
     Finish,
     Hold,
     LeaseRequest,
@@ -27,6 +25,7 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
+from holdfast.core.commands import Cancellation, Delete
 from holdfast.core.errors import ErrorRecord, KeyConflict
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Fence, Intent, Message, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
@@ -42,9 +41,9 @@ MAX_RUN_LOCATION = "~max_run"
 MAX_SUSPEND_LOCATION = "~max_suspend"
 ROLLBACK_LOCATION = "~rollback"
 
-CLOSING = Cancel(id="", reason="its parent ended")
-BY_PARENT = Cancel(id="", reason="cancelled by its parent")
-FORGOTTEN = Cancel(id="", reason="its parent was taken back to before it started it")
+CLOSING = Cancellation(reason="its parent ended")
+BY_PARENT = Cancellation(reason="cancelled by its parent")
+FORGOTTEN = Cancellation(reason="its parent was taken back to before it started it")
 """Cancels of children: because their parent ended, because its code says so, because it knows of them no more."""
 
 
@@ -404,9 +403,9 @@ def cancelled(run: Run, reason: str, now: Micros) -> Run:
     return replace(ended, error=cancellation(reason))
 
 
-def deletion(request: Delete) -> Cancel:
+def deletion(request: Delete) -> Cancellation:
     """How a run ends that is deleted while it lives."""
-    return Cancel(id=request.id, reason="deleted", force=True)
+    return Cancellation(reason="deleted", force=True, request=request.id, by=request.by)
 
 
 def cancellation(reason: str) -> ErrorRecord:
@@ -419,7 +418,7 @@ def is_cancellation(error: ErrorRecord) -> bool:
     return error.type == "Cancelled" and not error.types
 
 
-def is_cancelled_as(child: Run, cancel: Cancel) -> bool:
+def is_cancelled_as(child: Run, cancel: Cancellation) -> bool:
     """Whether a child was cancelled for this reason and for no other; it may still have to undo what it did."""
     is_cancelled = child.state is RunState.CANCELLED or child.rollback is RunState.CANCELLED
     return is_cancelled and child.error == cancellation(cancel.reason)

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import SECOND, Micros, micros, moment
 from holdfast.core.codec import same_json
+from holdfast.core.commands import Fired
 from holdfast.core.cron import check_cron, check_zone, next_fire
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_priority, check_tags, check_text, described, run_options
 from holdfast.core.model import DEFAULT_PRIORITY, CatchUp, Firing, Intent, Overlap, Schedule, Undelivered
-from holdfast.core.ports import Fired
 
 GRACE: Micros = 60 * SECOND
 """A slot that nobody fired for longer than this was missed, and falls under the catch-up rule."""

@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Entry, Run
-from holdfast.core.ports import PAGE_LIMIT, Details, Query, Reader
+from holdfast.core.ports import Reader
+from holdfast.core.questions import PAGE_LIMIT, Details, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.paging import run_pages
 from holdfast.runner.registry import Registry

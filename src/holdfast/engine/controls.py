@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.audit import REQUEST
-from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
+from holdfast.core.commands import Cancel, Delete, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id, check_string
+from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
 from holdfast.engine.door import Door
@@ -20,44 +21,53 @@ if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
 
 
+ACTOR_LIMIT = 200
+
+
 class Controls(Door):
-    """The controls of runs in one store. Each is written to the run's audit; True means that something changed."""
+    """The controls of runs in one store. Each is written to the run's audit; True means that something changed.
+
+    `by` names who asked for it, such as a user or a service; the audit keeps it.
+    """
 
     def run(self, run_id: str, /) -> RunHandle[Any]:
         """A handle on a run."""
         raise NotImplementedError
 
-    async def cancel(self, run_id: str, reason: str = "", *, force: bool = False) -> bool:
+    async def cancel(self, run_id: str, reason: str = "", *, force: bool = False, by: str = "") -> bool:
         """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
-        return await self._control(run_id, Cancel(id=new_id(), reason=check_reason(reason), force=force))
+        request = Cancel(run_id=run_id, id=new_id(), reason=check_reason(reason), force=force, by=check_actor(by))
+        return await self._control(request)
 
-    async def pause(self, run_id: str, reason: str = "") -> bool:
+    async def pause(self, run_id: str, reason: str = "", *, by: str = "") -> bool:
         """Keep a run from going on until it is resumed. Steps that execute right now are not interrupted."""
-        return await self._control(run_id, Pause(id=new_id(), reason=check_reason(reason)))
+        request = Pause(run_id=run_id, id=new_id(), reason=check_reason(reason), by=check_actor(by))
+        return await self._control(request)
 
-    async def resume(self, run_id: str) -> bool:
+    async def resume(self, run_id: str, *, by: str = "") -> bool:
         """Let a paused run go on."""
-        return await self._control(run_id, Resume(id=new_id()))
+        return await self._control(Resume(run_id=run_id, id=new_id(), by=check_actor(by)))
 
-    async def wake(self, run_id: str) -> bool:
+    async def wake(self, run_id: str, *, by: str = "") -> bool:
         """Have a run that waits, or is blocked and would be tried again, look now. It shortens no sleep."""
-        return await self._control(run_id, Wake(id=new_id()))
+        return await self._control(Wake(run_id=run_id, id=new_id(), by=check_actor(by)))
 
-    async def rewind(self, run_id: str, location: str, *, force: bool = False) -> bool:
+    async def rewind(self, run_id: str, location: str, *, force: bool = False, by: str = "") -> bool:
         """Forget what a run did from a location on, and have it go on from there, also if it had ended.
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
         """
         check_string(location, "location")
-        return await self._reopen(run_id, Rewind(id=new_id(), location=location, force=force))
+        request = Rewind(run_id=run_id, id=new_id(), location=location, force=force, by=check_actor(by))
+        return await self._reopen(request)
 
-    async def recover(self, run_id: str, *, force: bool = False) -> bool:
+    async def recover(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
         """Give a run that failed, was cancelled or is blocked another chance at what it failed at. False for any other.
 
         Its children that failed, or were cancelled with it, are reopened first. `KeyConflict` if another run has its
         key by now. Repeating a call that raised continues it.
         """
-        return await self._reopen(run_id, Recover(id=new_id(), force=force))
+        return await self._reopen(Recover(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
 
     async def fork(
         self,
@@ -67,6 +77,7 @@ class Controls(Door):
         patch: Mapping[str, Any] | None = None,
         force: bool = False,
         id: str | None = None,
+        by: str = "",
     ) -> RunHandle[Any]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
         made = new_id() if id is None else check_id(id)
@@ -74,43 +85,53 @@ class Controls(Door):
             raise InvalidRequest(f"patch={patch!r}: it is a dict of other results by their locations")
         patched = {at: encode_any(value, f"patch of {at!r}") for at, value in (patch or {}).items()}
         check_string(location, "location")
-        request = Fork(id=new_id(), run_id=made, location=location, patch=patched, force=force)
-        is_created = await self._control(run_id, request)
+        request = Fork(
+            run_id=run_id,
+            id=new_id(),
+            new_run_id=made,
+            location=location,
+            patch=patched,
+            force=force,
+            by=check_actor(by),
+        )
+        is_created = await self._control(request)
         handle = self.run(made)
         handle.created = is_created
         return handle
 
-    async def delete(self, run_id: str, *, force: bool = False) -> bool:
+    async def delete(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
         """Take a run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. True, or `RunNotFound`.
         """
-        return await self._control(run_id, Delete(id=new_id(), force=force))
+        return await self._control(Delete(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
 
-    async def _reopen(self, run_id: str, request: Rewind | Recover) -> bool:
+    async def _reopen(self, request: Rewind | Recover) -> bool:
         await self.opened()
         try:
-            return await self._control(run_id, request)
+            return await self._control(request)
         finally:
-            self.ends.forget(run_id)  # whatever the answer: it may be lost, and the run reopened
+            self.ends.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
 
-    async def _control(self, run_id: str, request: Control) -> bool:
-        check_string(run_id, "run_id")
+    async def _control(self, request: RunControl) -> bool:
+        check_string(request.run_id, "run_id")
         await self.opened()
         is_begun = False
-        while (is_changed := await self.store.control(run_id, request)) is None:
+        while (is_changed := await self.store.apply(request)) is None:
             is_begun = True  # so many children were reopened as fit into one transaction, and there are more
         is_changed = is_changed or is_begun
         if is_changed and self.signals.is_used:
-            await self._tell(run_id, request)
+            await self._tell(request)
         return is_changed
 
-    async def _tell(self, run_id: str, request: Control) -> None:
+    async def _tell(self, request: RunControl) -> None:
         """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
+        run_id = request.run_id
         try:
             details = await self.store.get(run_id)
             # One that was deleted is no longer seen, but it has ended.
-            run = details.run if details is not None else next(iter(await self.store.ends([run_id])), None)
+            ends = () if details is not None else await self.store.changes(EndsOf(run_ids=[run_id]))
+            run = details.run if details is not None else next(iter(ends), None)
             facts = [fact for fact in await self.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
         except StoreUnavailable:
             return  # it is done all the same
@@ -119,7 +140,7 @@ class Controls(Door):
         for fact in facts:
             self._give(f"run.{fact.event}", run_id, run.type, fact.at, run.options.trace)
             if isinstance(request, Fork):
-                self._give("run.started", request.run_id, run.type, fact.at, None)
+                self._give("run.started", request.new_run_id, run.type, fact.at, None)
 
     def _give(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
         state = _STATES.get(name)
@@ -137,9 +158,21 @@ _STATES = {
 
 def check_reason(reason: str) -> str:
     """Return a reason, if it is a text that every store can keep."""
-    if not isinstance(reason, str):
-        raise InvalidRequest(f"reason={reason!r}: it is a text, for those who read the run's audit")
-    if "\0" in reason:
-        raise InvalidRequest(f"a reason has no NUL in it, as {reason[:80]!r} has")
-    text: str = decode_any(encode_any(reason, "reason"))
-    return text
+    return _check_told("reason", reason)
+
+
+def check_actor(by: str) -> str:
+    """Return the name of an actor, if it is a text that every store can keep. Empty means that nobody is named."""
+    actor = _check_told("by", by)
+    if len(actor) > ACTOR_LIMIT:
+        raise InvalidRequest(f"by= has {len(actor)} characters; the name of an actor has at most {ACTOR_LIMIT}")
+    return actor
+
+
+def _check_told(name: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{name}={text!r}: it is a text, for those who read the run's audit")
+    if "\0" in text:
+        raise InvalidRequest(f"{name}= has a NUL in it, which no store keeps: {text[:80]!r}")
+    kept: str = decode_any(encode_any(text, name))
+    return kept

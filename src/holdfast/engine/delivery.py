@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import timedelta
 
+from holdfast.core.commands import PurgeDeadLetters, ReplayDeadLetters, SetTopics
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Topic, TopicMode
-from holdfast.core.ports import PAGE_LIMIT, LetterQuery
+from holdfast.core.questions import PAGE_LIMIT, ListDeadLetters, ListTopics
 from holdfast.core.topics import checked_topic
+from holdfast.engine.controls import check_actor
 from holdfast.engine.door import Door
 from holdfast.engine.info import DeadLetterInfo, TopicInfo
 from holdfast.engine.paging import letter_pages
@@ -34,15 +36,15 @@ class Delivery(Door):
         """
         checked_topic(Topic(name=name), mode, retention, max_pending)  # refused before anything is opened
         await self.opened()
-        known = {topic.name: topic for topic in await self.store.topics()}
+        known = {topic.name: topic for topic in await self.store.catalog(ListTopics())}
         topic = checked_topic(known.get(name) or Topic(name=name), mode, retention, max_pending)
-        await self.store.put_topics([topic])
+        await self.store.apply(SetTopics(topics=[topic]))
         return TopicInfo.of(topic)
 
     async def topics(self) -> Sequence[TopicInfo]:
         """The rules that were set for topics, by name."""
         await self.opened()
-        return [TopicInfo.of(topic) for topic in await self.store.topics()]
+        return [TopicInfo.of(topic) for topic in await self.store.catalog(ListTopics())]
 
     async def dead_letters(
         self, topic: str | None = None, *, limit: int | None = None
@@ -51,27 +53,30 @@ class Delivery(Door):
         if topic is not None:
             check_topic(topic)
         await self.opened()
-        async for page in letter_pages(self.store, LetterQuery(topic=topic), limit):
+        async for page in letter_pages(self.store, ListDeadLetters(topic=topic), limit):
             for letter in page:
                 yield DeadLetterInfo.of(letter)
 
-    async def replay_dead_letters(self, numbers: Iterable[int] | None = None, *, topic: str | None = None) -> int:
+    async def replay_dead_letters(
+        self, numbers: Iterable[int] | None = None, *, topic: str | None = None, by: str = ""
+    ) -> int:
         """Deliver dead letters after all: those of these numbers, or of a topic or family; how many were.
 
         An event of a queue goes to a run that waits, or is pending again. A message is sent again if its run is alive;
         otherwise it stays.
         """
-        return await self._with_letters(numbers, topic, self.store.replay_letters)
+        actor = check_actor(by)
+        return await self._with_letters(numbers, topic, lambda some: ReplayDeadLetters(numbers=some, by=actor))
 
     async def purge_dead_letters(self, numbers: Iterable[int] | None = None, *, topic: str | None = None) -> int:
         """Forget dead letters: those of these numbers, or of a topic or family; how many there were."""
-        return await self._with_letters(numbers, topic, self.store.purge_letters)
+        return await self._with_letters(numbers, topic, lambda some: PurgeDeadLetters(numbers=some))
 
     async def _with_letters(
         self,
         numbers: Iterable[int] | None,
         topic: str | None,
-        act: Callable[[Sequence[int]], Awaitable[int]],
+        command: Callable[[Sequence[int]], ReplayDeadLetters | PurgeDeadLetters],
     ) -> int:
         """Do something with chosen letters, a page at a time."""
         if (numbers is None) == (topic is None):
@@ -84,7 +89,7 @@ class Delivery(Door):
             await self.opened()
         done = 0
         for start in range(0, len(chosen), PAGE_LIMIT):
-            done += await act(chosen[start : start + PAGE_LIMIT])
+            done += await self.store.apply(command(chosen[start : start + PAGE_LIMIT]))
         return done
 
 

@@ -12,6 +12,7 @@ from holdfast.core.errors import ErrorRecord
 from holdfast.core.hint import Hint
 from holdfast.core.model import Run
 from holdfast.core.ports import Store
+from holdfast.core.questions import EndsOf
 from holdfast.core.states import RunState
 from holdfast.engine.lookout import Lookout
 
@@ -70,5 +71,5 @@ class Ends(Lookout[str, End]):
             self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
 
     async def _look(self, keys: Sequence[str]) -> None:
-        for run in await self._store.ends(keys):
+        for run in await self._store.changes(EndsOf(run_ids=keys)):
             self._resolve(run.id, End.of(run))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import Created, LeaseRequest
 from holdfast.core.clock import Micros, instant, moment
 from holdfast.core.codec import Codec
+from holdfast.core.commands import EmitEvents
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import (
@@ -31,7 +32,7 @@ from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelive
 from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
-from holdfast.engine.controls import Controls
+from holdfast.engine.controls import Controls, check_actor
 from holdfast.engine.delivery import Delivery
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
@@ -428,14 +429,14 @@ class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
 
     # Telling
 
-    async def emit(self, topic: str, payload: Any = None) -> int:
+    async def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
         """Publish an event; the answer is how many waiting runs it reached (of a queue, one at most).
 
         When it returns the event is durable.
         """
         event = an_event(topic, payload)
         await self.opened()
-        (reached,) = await self.store.emit([event])
+        (reached,) = await self.store.apply(EmitEvents(events=[event], by=check_actor(by)))
         return reached
 
 

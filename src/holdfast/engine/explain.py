@@ -9,7 +9,8 @@ from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerInfo
-from holdfast.core.ports import Details, Reader, SlotUse
+from holdfast.core.ports import Reader
+from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
@@ -28,8 +29,8 @@ async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact
     if unreadable is not None and details.run.state is not RunState.BLOCKED:
         return f"Its row in the store cannot be read ({unreadable}); mend it there."
     type = details.run.type
-    rule = next((rule for rule in await store.types() if rule.name == type), None) or TypeRule(name=type)
-    slots = await store.slots(type) if limits.parked_at(details.waits) is not None else ()
+    rule = next((rule for rule in await store.catalog(ListTypes()) if rule.name == type), None) or TypeRule(name=type)
+    slots = await store.stats(CountSlots(type=type)) if limits.parked_at(details.waits) is not None else ()
     return explain(details, await store.workers(), facts, now, rule, slots)
 
 
@@ -80,21 +81,23 @@ def _held(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], n
             else ("and no worker is running that could take over; start one with `holdfast worker`")
         )
         late = f"; {'that was killed' if is_killed else 'its lease has run out'}, {can}"
-    pausing = f"; it pauses as soon as no step of it executes{_reason(facts)}" if run.is_pausing else ""
+    pausing = f"; it pauses as soon as no step of it executes{_asked(facts)}" if run.is_pausing else ""
     return f"{_rolling_back(run)}Running on worker {name}{late}{pausing}."
 
 
 def _paused(run: Run, facts: Sequence[AuditFact]) -> str:
     since = next((fact.at for fact in reversed(facts) if fact.event == "paused"), run.updated_at)
     undoing = " while it was rolling back" if run.rollback is not None else ""
-    return f"Paused since {_at(since)}{undoing}{_reason(facts)}; `holdfast resume {run.id}` lets it go on."
+    return f"Paused since {_at(since)}{undoing}{_asked(facts)}; `holdfast resume {run.id}` lets it go on."
 
 
-def _reason(facts: Sequence[AuditFact]) -> str:
-    """What the one who paused a run had to say."""
+def _asked(facts: Sequence[AuditFact]) -> str:
+    """Who paused a run, and why."""
     asked = next((fact for fact in reversed(facts) if audit.REQUEST in fact.data), None)
-    reason = asked.data.get("reason") if asked is not None else None
-    return f" ({reason})" if reason else ""
+    if asked is None:
+        return ""
+    by, reason = asked.data.get(audit.BY), asked.data.get("reason")
+    return (f" by {by}" if by else "") + (f" ({reason})" if reason else "")
 
 
 def _blocked(run: Run) -> str:

@@ -12,16 +12,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from msgspec.structs import replace
 
 from holdfast.core import lines
-from holdfast.core.checkpoint import Pause
 from holdfast.core.codec import json_flaw
+from holdfast.core.commands import Pause
 from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.ids import new_id
 from holdfast.core.model import Run, Value
-from holdfast.core.ports import Details, LetterQuery, Query, ScheduleQuery, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import Details, ListDeadLetters, ListSchedules, ListTopics, ListTypes, Query
 from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
 from holdfast.core.unreadable import told
+from holdfast.engine.capabilities import transfer_of
 from holdfast.engine.door import Door
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
@@ -60,6 +62,7 @@ class Export:
         is_live: bool,
         timeout_seconds: float,
         reason: str,
+        by: str,
         told: Told,
     ) -> None:
         self.id = new_id()
@@ -77,6 +80,7 @@ class Export:
         self._is_live = is_live
         self._timeout_seconds = timeout_seconds
         self._reason = reason
+        self._by = by
         self._told = told
         self._is_filtered = any(chosen.values())
         self._members: set[str] = set()  # of a filtered export: the live runs that go
@@ -87,7 +91,7 @@ class Export:
         query = await query_of(store, self._chosen)
         if self._is_live:
             await self._pause_all(store, query)
-        last_event = await store.last_event()  # when no run can learn of another one
+        last_event = await transfer_of(store, "export").last_event()  # when no run can learn of another one
         yield lines.encode(await self._header(store, last_event))
         async for line in self._contents(store, query, last_event):
             self.counts[lines.tag_of(line)] += 1
@@ -125,7 +129,7 @@ class Export:
     async def _dumped(self, store: Store, run_ids: Sequence[str]) -> list[lines.RunLine]:
         """The lines of some runs. What cannot be read is noted, and hides no other."""
         try:
-            dumps = await store.dump(run_ids)
+            dumps = await transfer_of(store, "export").dump(run_ids)
         except Unreadable as error:
             if len(run_ids) == 1:
                 self._mark(run_ids[0], str(error))
@@ -180,7 +184,7 @@ class Export:
         """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
 
         def read(last: KeptEvent | None, size: int) -> Awaitable[Sequence[KeptEvent]]:
-            return store.kept_events(0 if last is None else last.number, size)
+            return transfer_of(store, "export").kept_events(0 if last is None else last.number, size)
 
         async for page in pages(read):
             for event in page:
@@ -213,7 +217,7 @@ class Export:
 
     async def _pause(self, store: Store, run_id: str) -> None:
         try:
-            await store.control(run_id, Pause(id=EXPORT + self.id, reason=self._reason))
+            await store.apply(Pause(run_id=run_id, id=EXPORT + self.id, reason=self._reason, by=self._by))
         except RunNotFound:
             return
         self._told("paused", 1)
@@ -264,19 +268,19 @@ async def family_of(store: Store, run: Run) -> list[Run]:
 
 async def _rules(store: Store) -> AsyncIterator[lines.Content]:
     """What was said of topics and types."""
-    for topic in await store.topics():
+    for topic in await store.catalog(ListTopics()):
         yield lines.TopicLine(topic=topic)
-    for rule in await store.types():
+    for rule in await store.catalog(ListTypes()):
         if is_ruled(rule):
             yield lines.TypeLine(type=rule)
 
 
 async def _rest(store: Store) -> AsyncIterator[lines.Content]:
     """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
-    async for letters in letter_pages(store, LetterQuery()):
+    async for letters in letter_pages(store, ListDeadLetters()):
         for letter in letters:
             yield lines.LetterLine(letter=letter)
-    async for schedules in schedule_pages(store, ScheduleQuery()):
+    async for schedules in schedule_pages(store, ListSchedules()):
         for schedule in schedules:
             yield lines.ScheduleLine(schedule=schedule)
 

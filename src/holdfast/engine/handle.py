@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.core.clock import in_seconds
 from holdfast.core.codec import Codec, decode_any, encode_any
+from holdfast.core.commands import SendMessages, Sent
 from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound, Unreadable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import Message, Run
-from holdfast.core.ports import Details, Sent
+from holdfast.core.questions import Details, RepliesTo
 from holdfast.core.states import RunState
+from holdfast.engine.controls import check_actor
 from holdfast.engine.ends import End
 from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
@@ -106,36 +108,36 @@ class RunHandle(Generic[R]):
         details = await self._details()
         return await explanation(store, details, await store.audit(details.run.id), await store.now())
 
-    async def cancel(self, reason: str = "", *, force: bool = False) -> bool:
+    async def cancel(self, reason: str = "", *, force: bool = False, by: str = "") -> bool:
         """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
-        return await self._engine.cancel(await self._resolve(), reason, force=force)
+        return await self._engine.cancel(await self._resolve(), reason, force=force, by=by)
 
-    async def pause(self, reason: str = "") -> bool:
+    async def pause(self, reason: str = "", *, by: str = "") -> bool:
         """Keep the run from going on until it is resumed. Steps that execute right now are not interrupted."""
-        return await self._engine.pause(await self._resolve(), reason)
+        return await self._engine.pause(await self._resolve(), reason, by=by)
 
-    async def resume(self) -> bool:
+    async def resume(self, *, by: str = "") -> bool:
         """Let the run go on that was paused. False if it was not."""
-        return await self._engine.resume(await self._resolve())
+        return await self._engine.resume(await self._resolve(), by=by)
 
-    async def wake(self) -> bool:
+    async def wake(self, *, by: str = "") -> bool:
         """Have the run look now, if it waits or is blocked and would be tried again. It shortens no sleep."""
-        return await self._engine.wake(await self._resolve())
+        return await self._engine.wake(await self._resolve(), by=by)
 
-    async def rewind(self, location: str, *, force: bool = False) -> bool:
+    async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
         """Forget what the run did from a location on, and have it go on from there, also if it had ended.
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
         """
-        return await self._engine.rewind(await self._resolve(), location, force=force)
+        return await self._engine.rewind(await self._resolve(), location, force=force, by=by)
 
-    async def recover(self, *, force: bool = False) -> bool:
+    async def recover(self, *, force: bool = False, by: str = "") -> bool:
         """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at.
 
         Its children that failed, or were cancelled with it, are reopened first. False if it is in another state,
         `KeyConflict` if another run has its key by now. Repeating a call that raised continues it.
         """
-        return await self._engine.recover(await self._resolve(), force=force)
+        return await self._engine.recover(await self._resolve(), force=force, by=by)
 
     async def fork(
         self,
@@ -144,24 +146,25 @@ class RunHandle(Generic[R]):
         patch: Mapping[str, Any] | None = None,
         force: bool = False,
         id: str | None = None,
+        by: str = "",
     ) -> RunHandle[R]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id)
+        fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id, by=by)
         return RunHandle(self._engine, fork.id, self._codec, created=fork.created)
 
-    async def delete(self, *, force: bool = False) -> bool:
+    async def delete(self, *, force: bool = False, by: str = "") -> bool:
         """Take the run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Its key is free from
         then on; whoever waits for the result of a run that lived is told that it was cancelled.
         """
-        return await self._engine.delete(await self._resolve(), force=force)
+        return await self._engine.delete(await self._resolve(), force=force, by=by)
 
-    async def send(self, name: str, payload: Any = None, *, id: str | None = None) -> None:
+    async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
         message = self._message(name, payload, id)
         await self._engine.opened()
-        (sent,) = await self._engine.store.send([message])
+        (sent,) = await self._engine.store.apply(SendMessages(messages=[message], by=check_actor(by)))
         self._check(sent, name)
 
     async def send_in(self, connection: object, name: str, payload: Any = None, *, id: str | None = None) -> None:
@@ -188,7 +191,13 @@ class RunHandle(Generic[R]):
             raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
 
     async def request(
-        self, name: str, payload: Any = None, *, timeout: float | timedelta | None = None, id: str | None = None
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        timeout: float | timedelta | None = None,
+        id: str | None = None,
+        by: str = "",
     ) -> Any:
         """Send the run a message and wait for its reply. `RunFinished` if the run ends without one.
 
@@ -199,9 +208,9 @@ class RunHandle(Generic[R]):
         async with asyncio.timeout(_patience(timeout)):
             run_id = await self._resolve()
             try:
-                await self.send(name, payload, id=message_id)
+                await self.send(name, payload, id=message_id, by=by)
             except RunFinished:
-                if not await self._engine.store.replies([(run_id, message_id)]):
+                if not await self._engine.store.changes(RepliesTo(messages=[(run_id, message_id)])):
                     raise
             text = await self._engine.replies.wait(run_id, message_id)
         if text is None:
@@ -223,7 +232,8 @@ class RunHandle(Generic[R]):
     async def _resolve(self) -> str:
         await self._engine.opened()
         if self._id is None and self._key is not None:
-            self._id = await self._engine.store.find(self._key)
+            details = await self._engine.store.get(key=self._key)
+            self._id = None if details is None else details.run.id
         if self._id is None:
             raise self._not_found()
         return self._id

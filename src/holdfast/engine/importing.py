@@ -12,12 +12,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 import msgspec
 
 from holdfast.core import lines
-from holdfast.core.checkpoint import Resume
+from holdfast.core.commands import ChangeTypes, Resume, SetTopics
 from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.model import DeadLetter, Schedule, WaitKind
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import ListTopics, ListTypes, Query
 from holdfast.core.states import RunState
 from holdfast.core.transfer import IMPORT, Dump, Fate, KeptEvent, Restoration, export_pause, is_ruled, ruling
+from holdfast.engine.capabilities import transfer_of
 from holdfast.engine.export import RUNS_AT_ONCE, Told
 from holdfast.engine.paging import run_pages
 
@@ -67,10 +69,11 @@ class ImportReport(msgspec.Struct, kw_only=True):
 class Import:
     """Takes in lines, a batch at a time."""
 
-    def __init__(self, store: Store, told: Told) -> None:
+    def __init__(self, store: Store, told: Told, *, by: str = "") -> None:
         self.report = ImportReport()
         self._store = store
         self._told = told
+        self._by = by
         self._reading = lines.Reading()
         self._runs: list[Dump] = []
         self._events: list[KeptEvent] = []
@@ -97,8 +100,8 @@ class Import:
             await self._flush()
             await self._resume()
             # Not before all is there: they would fire at once.
-            self.report.schedules = await self._store.restore_schedules(self._schedules)
-            await self._store.restore(self._restoration(is_last=True))
+            self.report.schedules = await transfer_of(self._store, "import_").restore_schedules(self._schedules)
+            await transfer_of(self._store, "import_").restore(self._restoration(is_last=True))
         return self.report
 
     def _so_far(self) -> str:
@@ -112,10 +115,10 @@ class Import:
 
     async def _begin(self, header: lines.Header) -> None:
         self.report.export_id = header.export_id
-        self._topics = {topic.name for topic in await self._store.topics()}
-        self._types = {rule.name for rule in await self._store.types() if is_ruled(rule)}
+        self._topics = {topic.name for topic in await self._store.catalog(ListTopics())}
+        self._types = {rule.name for rule in await self._store.catalog(ListTypes()) if is_ruled(rule)}
         # Before anything else: whatever is emitted from now on has a higher number than all that the runs know.
-        told = await self._store.restore(self._restoration())
+        told = await transfer_of(self._store, "import_").restore(self._restoration())
         self.report.was_finished = told.is_finished
 
     async def _add(self, line: lines.Content, size: int) -> None:
@@ -139,10 +142,10 @@ class Import:
     async def _rule(self, line: lines.TopicLine | lines.TypeLine) -> None:
         """Set rules, unless some were set here: those count."""
         if isinstance(line, lines.TopicLine) and line.topic.name not in self._topics:
-            await self._store.put_topics([line.topic])
+            await self._store.apply(SetTopics(topics=[line.topic]))
             self.report.topics += 1
         elif isinstance(line, lines.TypeLine) and line.type.name not in self._types:
-            await self._store.change_types([ruling(line.type)])
+            await self._store.apply(ChangeTypes(changes=[ruling(line.type)]))
             self.report.types += 1
 
     def _is_full(self) -> bool:
@@ -152,7 +155,7 @@ class Import:
     async def _flush(self) -> None:
         """Write what has gathered."""
         restoration = self._restoration(runs=self._runs, events=self._events, letters=self._letters)
-        told = await self._store.restore(restoration)
+        told = await transfer_of(self._store, "import_").restore(restoration)
         for dump, fate in zip(self._runs, told.fates, strict=True):
             self._note(dump, fate)
         self.report.events += told.events
@@ -204,7 +207,7 @@ class Import:
         if pause not in self._pauses or pause is None:
             return
         try:
-            is_resumed = await self._store.control(run_id, Resume(id=IMPORT + pause))
+            is_resumed = await self._store.apply(Resume(run_id=run_id, id=IMPORT + pause, by=self._by))
         except RunNotFound:
             return
         self.report.resumed += bool(is_resumed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.audit import BY, REQUEST
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, Micros, instant, micros, moment
 from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.cron import zone_of
@@ -30,7 +31,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerInfo,
 )
-from holdfast.core.ports import Details
+from holdfast.core.questions import Details
 from holdfast.core.received import received_in
 from holdfast.core.schedules import UPCOMING, next_slots
 from holdfast.core.states import RunState
@@ -187,6 +188,17 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     at: datetime
     data: dict[str, str | int]
+
+    @property
+    def by(self) -> str | None:
+        """Who asked for it, if somebody did and the audit knows."""
+        by = self.data.get(BY)
+        return None if by is None else str(by)
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a person or a program asked for it, by a control."""
+        return REQUEST in self.data
 
     @classmethod
     def created(cls, run: Run) -> list[AuditInfo]:

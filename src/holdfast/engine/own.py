@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.codec import encode_any
-from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Event
 from holdfast.core.ports import Database
+from holdfast.engine.capabilities import database_of
 from holdfast.engine.door import Door, refuse_workflow_code
 
 if TYPE_CHECKING:
@@ -61,13 +61,7 @@ class OwnTransactions(Door):
 
     def database_for(self, what: str) -> Database:
         """The store as a database; `InvalidRequest` names what needs it, if it is none."""
-        database = self.store.database
-        if database is None:
-            raise InvalidRequest(
-                f"hf.{what}: this store is no database that tables of yours could be in; use sqlite:///file.db "
-                "or postgresql://…"
-            )
-        return database
+        return database_of(self.store, what)
 
 
 def an_event(topic: str, payload: Any) -> Event:

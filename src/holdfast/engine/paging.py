@@ -8,7 +8,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from holdfast.core.model import DeadLetter, Schedule
-from holdfast.core.ports import PAGE_LIMIT, Details, LetterQuery, Query, Reader, ScheduleQuery
+from holdfast.core.ports import Reader
+from holdfast.core.questions import PAGE_LIMIT, Details, ListDeadLetters, ListSchedules, Query
 
 T = TypeVar("T")
 
@@ -40,21 +41,23 @@ def run_pages(
     return pages(read, limit, page_size)
 
 
-def letter_pages(store: Reader, query: LetterQuery, limit: int | None = None) -> AsyncIterator[Sequence[DeadLetter]]:
+def letter_pages(
+    store: Reader, query: ListDeadLetters, limit: int | None = None
+) -> AsyncIterator[Sequence[DeadLetter]]:
     """All dead letters that a query asks for, oldest first."""
 
     def read(last: DeadLetter | None, size: int) -> Awaitable[Sequence[DeadLetter]]:
         after = query.after if last is None else last.number
-        return store.dead_letters(replace(query, after=after, limit=size))
+        return store.catalog(replace(query, after=after, limit=size))
 
     return pages(read, limit)
 
 
-def schedule_pages(store: Reader, query: ScheduleQuery, limit: int | None = None) -> AsyncIterator[Sequence[Schedule]]:
+def schedule_pages(store: Reader, query: ListSchedules, limit: int | None = None) -> AsyncIterator[Sequence[Schedule]]:
     """All schedules that a query asks for, by name."""
 
     def read(last: Schedule | None, size: int) -> Awaitable[Sequence[Schedule]]:
         after = query.after if last is None else last.name
-        return store.schedules(replace(query, after=after, limit=size))
+        return store.catalog(replace(query, after=after, limit=size))
 
     return pages(read, limit)

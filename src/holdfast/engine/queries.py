@@ -9,7 +9,8 @@ from typing import TypedDict
 from holdfast.core.clock import Micros, instant, micros
 from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.intent import check_string, check_tags
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.hint import Hint
+from holdfast.core.questions import EndsOf, RepliesTo
 from holdfast.engine.lookout import Lookout
 
 
@@ -25,8 +26,8 @@ class Replies(Lookout[tuple[str, str], str | None]):
 
     async def _look(self, keys: Sequence[tuple[str, str]]) -> None:
         # Ends first: a run that had ended by then has no reply but those the second question finds.
-        ended = {run.id for run in await self._store.ends(list({run_id for run_id, _ in keys}))}
-        replies = await self._store.replies(keys)
+        ended = {run.id for run in await self._store.changes(EndsOf(run_ids=list({run_id for run_id, _ in keys})))}
+        replies = await self._store.changes(RepliesTo(messages=keys))
         for pair in keys:
             if pair in replies:
                 self._resolve(pair, replies[pair])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Backlog, WorkerInfo
 from holdfast.core.ports import Reader
+from holdfast.core.questions import CountReady
 
 DEAD_AFTER: Micros = 60 * SECOND
 """A worker that has not been heard of for so long is not counted on. Each tells that it lives much more often."""
@@ -33,4 +34,4 @@ def is_handled(type: str, workers: Iterable[WorkerInfo]) -> bool:
 async def unhandled(store: Reader, now: Micros) -> Sequence[Backlog]:
     """The types of which runs are due that no living worker executes. Costs nothing that grows with other runs."""
     living = alive(await store.workers(), now)
-    return [due for due in await store.backlog() if not is_handled(due.type, living)]
+    return [due for due in await store.stats(CountReady()) if not is_handled(due.type, living)]

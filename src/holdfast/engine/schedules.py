@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Unpack
 
 from holdfast.core.clock import moment
+from holdfast.core.commands import PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
 from holdfast.core.errors import ScheduleNotFound, StoreUnavailable
 from holdfast.core.ids import new_id
-from holdfast.core.ports import ScheduleQuery
+from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
@@ -41,13 +42,13 @@ class Schedules(Door):
         if (known := self.registry.get(schedule.type)) is not None:
             known.signature.decode(schedule.payload, f"payload of {schedule.type!r}")  # refused now, not in the night
         await self.opened()
-        (stored,) = await self.store.put_schedules([schedule])
+        (stored,) = await self.store.apply(PutSchedules(schedules=[schedule]))
         return ScheduleInfo.of(stored)
 
     async def schedules(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[ScheduleInfo]:
         """All schedules, by name. `type` may end in `.*`."""
         await self.opened()
-        async for page in schedule_pages(self.store, ScheduleQuery(type=type), limit):
+        async for page in schedule_pages(self.store, ListSchedules(type=type), limit):
             for schedule in page:
                 yield ScheduleInfo.of(schedule)
 
@@ -55,7 +56,7 @@ class Schedules(Door):
         """A schedule as it stands; `ScheduleNotFound` if there is none of this name."""
         check_schedule_name(name)
         await self.opened()
-        found = await self.store.schedules(ScheduleQuery(name=name))
+        found = await self.store.catalog(ListSchedules(name=name))
         if not found:
             raise _not_found(name)
         return ScheduleInfo.of(found[0])
@@ -70,7 +71,7 @@ class Schedules(Door):
 
     async def _pause(self, name: str, *, is_paused: bool) -> bool:
         await self.get_schedule(name)
-        (is_changed,) = await self.store.pause_schedules([name], is_paused=is_paused)
+        (is_changed,) = await self.store.apply(PauseSchedules(names=[name], is_paused=is_paused))
         return is_changed
 
     async def triggered(self, name: str) -> str:
@@ -78,7 +79,7 @@ class Schedules(Door):
         check_schedule_name(name)
         await self.opened()
         run_id = new_id()
-        if not await self.store.trigger_schedule(name, run_id):
+        if not await self.store.apply(TriggerSchedule(name=name, run_id=run_id)):
             raise _not_found(name)
         if self.signals.wants("run.started"):
             await self._tell_triggered(run_id)
@@ -100,7 +101,7 @@ class Schedules(Door):
         """
         check_schedule_name(name)
         await self.opened()
-        (is_removed,) = await self.store.remove_schedules([name])
+        (is_removed,) = await self.store.apply(RemoveSchedules(names=[name]))
         return is_removed
 
 

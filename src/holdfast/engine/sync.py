@@ -115,9 +115,10 @@ class SyncRunHandle(_Facade, Generic[R]):
         patch: Mapping[str, Any] | None = None,
         force: bool = False,
         id: str | None = None,
+        by: str = "",
     ) -> SyncRunHandle[R]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id), self._loop)
+        return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id, by=by), self._loop)
 
     info = _blocking(RunHandle.info)
     history = _blocking(RunHandle.history)
@@ -346,9 +347,10 @@ class Sync(_Facade):
         patch: Mapping[str, Any] | None = None,
         force: bool = False,
         id: str | None = None,
+        by: str = "",
     ) -> SyncRunHandle[Any]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        return self.run(run_id).fork(location, patch=patch, force=force, id=id)
+        return self.run(run_id).fork(location, patch=patch, force=force, id=id, by=by)
 
     # In your own transactions
 

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Unpack
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.engine.controls import check_reason
+from holdfast.engine.controls import check_actor, check_reason
 from holdfast.engine.door import Door
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
@@ -24,6 +24,7 @@ class Transfers(Door):
         live: bool = True,
         timeout: float = TIMEOUT_SECONDS,
         reason: str = "exported",
+        by: str = "",
         told: Told | None = None,
         **chosen: Unpack[Filter],
     ) -> Export:
@@ -46,17 +47,19 @@ class Transfers(Door):
             is_live=live,
             timeout_seconds=timeout,
             reason=check_reason(reason),
+            by=check_actor(by),
             told=told or _say_nothing,
         )
 
-    async def import_(self, lines: Lines, *, told: Told | None = None) -> ImportReport:
+    async def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
         """Take in the lines of an export. Runs that are there already are left as they are, so it may be repeated.
 
         When all lines are there, what the export has paused goes on here; what a person had paused stays so. A file
         that was cut off or changed is refused with `InvalidRequest`, and then nothing goes on.
         """
+        actor = check_actor(by)
         await self.opened()
-        return await Import(self.store, told or _say_nothing).take(lines)
+        return await Import(self.store, told or _say_nothing, by=actor).take(lines)
 
 
 def _say_nothing(_what: str, _count: int) -> None:

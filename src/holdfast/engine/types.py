@@ -9,7 +9,9 @@ from datetime import timedelta
 from msgspec import UNSET, UnsetType
 
 from holdfast.core import limits
+from holdfast.core.commands import ChangeTypes
 from holdfast.core.model import TypeRule
+from holdfast.core.questions import CountRuns, CountSlots, ListTypes
 from holdfast.core.types import checked_change
 from holdfast.engine.door import Door
 from holdfast.engine.info import TypeInfo
@@ -48,16 +50,16 @@ class Types(Door):
             runtime=runtime,
         )
         await self.opened()
-        await self.store.change_types([change])
+        await self.store.apply(ChangeTypes(changes=[change]))
 
     async def types(self) -> Sequence[TypeInfo]:
         """Every type that was spoken of, has runs, or has a worker, by name."""
         await self.opened()
-        rules = {rule.name: rule for rule in await self.store.types()}
+        rules = {rule.name: rule for rule in await self.store.catalog(ListTypes())}
         workers = await self.store.workers()
-        counts = await self.store.counts()
+        counts = await self.store.stats(CountRuns())
         parked: Counter[str] = Counter()
-        for use in await self.store.slots():
+        for use in await self.store.stats(CountSlots()):
             parked[limits.type_of(use.name)] += use.waiting
         names = sorted({*rules, *counts, *(type for worker in workers for type in worker.types)})
         return [

@@ -154,7 +154,7 @@ class Context(Receiving):
         check_name(name, "name of a transaction")
         if not self._turn.has_database:
             raise InvalidRequest(
-                f"ctx.tx({name!r}): this store is no database that tables of yours could be in; use sqlite:///file.db "
+                f"ctx.tx({name!r}): this store cannot hold your tables; use sqlite:///file.db "
                 "or postgresql://…, or a step with an idempotency key"
             )
         plain, declared = check_function(name, function), declared_options(name, function)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountReady, CountRuns
 from holdfast.engine.routing import alive, is_handled
 from holdfast.telemetry.catalogue import QUEUE_AGE, QUEUE_DEPTH, RUNS, STORE_UP, UNHANDLED
 from holdfast.telemetry.exposition import Sample
@@ -49,7 +50,7 @@ class Census:
         return [(STORE_UP, (), 1), *queues, *counts]
 
     async def _count(self) -> list[Sample]:
-        counts = await (await self._store()).counts()
+        counts = await (await self._store()).stats(CountRuns())
         return [
             (RUNS, (type, state.value), count) for type, states in counts.items() for state, count in states.items()
         ]
@@ -59,7 +60,7 @@ class Census:
         now = await store.now()
         living = alive(await store.workers(), now)
         samples: list[Sample] = []
-        for backlog in await store.backlog():
+        for backlog in await store.stats(CountReady()):
             type = (backlog.type,)
             samples.append((QUEUE_DEPTH, type, backlog.count))
             samples.append((QUEUE_AGE, type, max(0, now - backlog.since) / SECOND))

@@ -17,53 +17,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Command, Sent
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import (
-    AuditFact,
-    Backlog,
-    DeadLetter,
-    Entry,
-    Event,
-    Firing,
-    Holding,
-    Intent,
-    Message,
-    Run,
-    Schedule,
-    Topic,
-    TypeChange,
-    TypeOffer,
-    TypeRule,
-    WorkerInfo,
-)
-from holdfast.core.ports import (
-    Database,
-    Details,
-    Due,
-    Finding,
-    Fired,
-    LetterQuery,
-    Pruned,
-    Query,
-    ScheduleQuery,
-    SchemaStatus,
-    Sent,
-    SlotUse,
-    Store,
-    Transacted,
-    Transaction,
-)
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, WorkerInfo
+from holdfast.core.ports import Database, Finding, Pruned, SchemaStatus, Store, Transacted, Transaction, Transfer
+from holdfast.core.questions import Awaited, Details, ListDueSchedules, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.states import RunState
-from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
+from holdfast.testing.calls import Call
 from holdfast.testing.patience import wait_for
 
 R = TypeVar("R")
 When = Literal["before", "after"]
 """Before a call it is not carried out; after it, it is, and only its answer gets lost."""
+
+
+OF_WORKERS = frozenset({"claim", "checkpoint", "transact", "look", "fire", "renew", "retire"})
+"""The calls that are disturbed and counted: those of workers."""
 
 
 class FaultyStore:
@@ -137,14 +109,19 @@ class FaultyStore:
             raise self._refusal[1]
         return await self._through("checkpoint", lambda: self.inner.checkpoint(checkpoints))
 
-    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
-        return await self._through("look", lambda: self.inner.look(holdings))
+    async def changes(self, question: Awaited[R]) -> R:
+        return await self._through(Call.of("changes", question).name, lambda: self.inner.changes(question))
 
-    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
-        return await self._through("fire", lambda: self.inner.fire(firings))
+    async def apply(self, command: Command[R]) -> R:
+        return await self._through(Call.of("apply", command).name, lambda: self.inner.apply(command))
 
-    async def retire(self, worker_id: str) -> None:
-        await self._through("retire", lambda: self.inner.retire(worker_id))
+    async def catalog(self, question: Listing[R]) -> R:
+        if isinstance(question, ListDueSchedules):
+            if self.frozen.is_set():
+                await self._thawed.wait()
+            if self.crashed.is_set():
+                raise StoreUnavailable("due_schedules: this worker has crashed")
+        return await self.inner.catalog(question)
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         if self.frozen.is_set():
@@ -156,6 +133,8 @@ class FaultyStore:
         return answer
 
     async def _through(self, name: str, call: Callable[[], Awaitable[R]]) -> R:
+        if name not in OF_WORKERS:
+            return await call()
         if (action := self._actions.pop((name, "before"), None)) is not None:
             await action()
         elif self.frozen.is_set():
@@ -206,6 +185,10 @@ class FaultyStore:
         return None if inner is None else FaultyDatabase(inner, self._through)
 
     @property
+    def transfer(self) -> Transfer | None:
+        return self.inner.transfer
+
+    @property
     def flushes(self) -> int:
         return self.inner.flushes
 
@@ -215,56 +198,14 @@ class FaultyStore:
     async def create(self, intents: Sequence[Intent], lease: LeaseRequest | None = None) -> Created:
         return await self.inner.create(intents, None if self.crashed.is_set() else lease)
 
-    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
-        return await self.inner.send(messages)
-
-    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        return await self.inner.emit(events)
-
-    async def put_topics(self, topics: Sequence[Topic]) -> None:
-        await self.inner.put_topics(topics)
-
-    async def change_types(self, changes: Sequence[TypeChange]) -> None:
-        await self.inner.change_types(changes)
-
-    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
-        await self.inner.offer_types(worker, offers)
-
-    async def replay_letters(self, numbers: Sequence[int]) -> int:
-        return await self.inner.replay_letters(numbers)
-
-    async def purge_letters(self, numbers: Sequence[int]) -> int:
-        return await self.inner.purge_letters(numbers)
-
-    async def put_schedules(self, schedules: Sequence[Schedule]) -> Sequence[Schedule]:
-        return await self.inner.put_schedules(schedules)
-
-    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
-        return await self.inner.pause_schedules(names, is_paused=is_paused)
-
-    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
-        return await self.inner.remove_schedules(names)
-
-    async def trigger_schedule(self, name: str, run_id: str) -> bool:
-        return await self.inner.trigger_schedule(name, run_id)
-
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await self.inner.prune(limit, retention=retention, is_dry_run=is_dry_run)
-
-    async def control(self, run_id: str, request: Control) -> bool | None:
-        return await self.inner.control(run_id, request)
-
-    def serve(self) -> Callable[[], None]:
-        return self.inner.serve()
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self.inner.listen(listener)
 
-    async def get(self, run_id: str) -> Details | None:
-        return await self.inner.get(run_id)
-
-    async def find(self, key: str) -> str | None:
-        return await self.inner.find(key)
+    async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
+        return await self.inner.get(run_id, key=key)
 
     async def list(self, query: Query) -> Sequence[Details]:
         return await self.inner.list(query)
@@ -275,63 +216,11 @@ class FaultyStore:
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
         return await self.inner.audit(run_id)
 
-    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        return await self.inner.ends(run_ids)
-
-    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        return await self.inner.replies(asked)
-
-    async def topics(self) -> Sequence[Topic]:
-        return await self.inner.topics()
-
-    async def types(self) -> Sequence[TypeRule]:
-        return await self.inner.types()
-
-    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
-        return await self.inner.slots(type)
-
-    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
-        return await self.inner.dead_letters(query)
-
-    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
-        return await self.inner.dump(run_ids)
-
-    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return await self.inner.kept_events(after, limit)
-
-    async def last_event(self) -> int:
-        return await self.inner.last_event()
-
-    async def restore(self, restoration: Restoration) -> Restored:
-        return await self.inner.restore(restoration)
-
-    async def restore_schedules(self, schedules: Sequence[Schedule]) -> int:
-        return await self.inner.restore_schedules(schedules)
-
-    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
-        return await self.inner.schedules(query)
-
-    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
-        if self.frozen.is_set():
-            await self._thawed.wait()
-        if self.crashed.is_set():
-            raise StoreUnavailable("due_schedules: this worker has crashed")
-        return await self.inner.due_schedules(limit, after)
-
-    async def counts(self) -> dict[str, dict[RunState, int]]:
-        return await self.inner.counts()
-
-    async def backlog(self) -> Sequence[Backlog]:
-        return await self.inner.backlog()
+    async def stats(self, question: Stat[R]) -> R:
+        return await self.inner.stats(question)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self.inner.workers()
-
-    async def held(self) -> dict[str, int]:
-        return await self.inner.held()
-
-    async def orphans(self, limit: int) -> Sequence[str]:
-        return await self.inner.orphans(limit)
 
     async def check(self) -> Sequence[Finding]:
         return await self.inner.check()
@@ -350,6 +239,9 @@ class FaultyDatabase:
 
     async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
         return await self._through("transact", lambda: self.inner.transact(checkpoint, location, transaction))
+
+    def serve(self) -> Callable[[], None]:
+        return self.inner.serve()
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
         return self.inner.connection(readonly=readonly)

@@ -10,6 +10,7 @@ from holdfast.core.checkpoint import Verdicts
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Holding
 from holdfast.core.ports import Store
+from holdfast.core.questions import VerdictsOn
 
 _PAUSE_SECONDS = 0.02
 
@@ -59,7 +60,7 @@ class Lookout:
             self._must_look = False
             with suppress(StoreUnavailable):  # the next heartbeat tells how they stand, and logs the outage
                 holdings = self._holdings()
-                answer = await self._store.look(holdings)
+                answer = await self._store.changes(VerdictsOn(holdings=holdings))
                 self._loop.call_soon(self._heard, holdings, answer)
             await asyncio.sleep(self._pause_seconds)
 

@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from holdfast.core.clock import SECOND, Clock, Micros, Timer, moment
+from holdfast.core.commands import Fired, FireSchedules
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Schedule
 from holdfast.core.outage import Outage
-from holdfast.core.ports import Fired, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import ListDueSchedules
 from holdfast.core.schedules import SLOTS_LIMIT, firing
 from holdfast.worker.herald import Herald
 
@@ -120,10 +122,10 @@ class Scheduler:
         times: list[Micros] = []
         while True:
             asked_at = self._clock.now()
-            due = await self._store.due_schedules(PAGE, after)
+            due = await self._store.catalog(ListDueSchedules(limit=PAGE, after=after))
             self._tell_time(due.now, asked_at)
             for batch in _batches(self._firings(due.schedules, due.now)):
-                times += self._told(batch, await self._store.fire(batch), due.now)
+                times += self._told(batch, await self._store.apply(FireSchedules(firings=batch)), due.now)
             if len(due.schedules) < PAGE or self._is_stopped:
                 break
             last = due.schedules[-1]

@@ -20,12 +20,14 @@ from typing import Any, Protocol, Self
 from holdfast.config import settings
 from holdfast.core.checkpoint import Claimed, Finish, LeaseRequest, Verdicts
 from holdfast.core.clock import SECOND, Clock, FollowingClock, Micros, micros
+from holdfast.core.commands import OfferTypes, PutSchedules, RetireWorker
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, check_text, is_count
 from holdfast.core.model import Holding, Lease, WorkerInfo
-from holdfast.core.ports import PAGE_LIMIT, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import PAGE_LIMIT
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.rules import SUSPECT_CRASHES
 from holdfast.core.signals import Signals
@@ -131,8 +133,7 @@ class Worker:
         self._pruner: Pruner | None = None
         self._scheduler: Scheduler
         self._claimer: Claimer
-        self._unlisten: Callable[[], None] | None = None
-        self._unserve: Callable[[], None] | None = None
+        self._leaving: list[Callable[[], None]] = []
         self._lookout: Lookout
         self._is_started = False
         self._is_gone = False
@@ -186,7 +187,7 @@ class Worker:
             herald=self.herald,
         )
         # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
-        await self._store.offer_types(self.name, self._repertoire.offers())
+        await self._store.apply(OfferTypes(worker=self.name, offers=self._repertoire.offers()))
         await self.renew()
         await self._declare_schedules()
         if self._has_heart:
@@ -202,8 +203,9 @@ class Worker:
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
-        self._unlisten = self._store.listen(self._hear)
-        self._unserve = self._store.serve()
+        self._leaving.append(self._store.listen(self._hear))
+        if (database := self._store.database) is not None:
+            self._leaving.append(database.serve())
         self._claimer.wake()
         self._scheduler.start()
         if self._on_start is not None:
@@ -239,7 +241,7 @@ class Worker:
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._store.retire(self.id)
+                await self._store.apply(RetireWorker(worker_id=self.id))
         self.herald.worker("worker.stopped")
         self._log.info("worker %s stopped", self.name)
 
@@ -308,9 +310,8 @@ class Worker:
         self._is_gone = True
         if self._on_stop is not None:
             self._on_stop(self)
-        for leave in (self._unlisten, self._unserve):
-            if leave is not None:
-                leave()
+        for leave in self._leaving:
+            leave()
         if self._heart is not None:
             await self._heart.stop()
         if self._pruner is not None:
@@ -430,7 +431,7 @@ class Worker:
         """Have the store know the schedules that stand in the code; those that are as they were are left alone."""
         declared = list(self._registry.schedules())
         for start in range(0, len(declared), PAGE_LIMIT):
-            await self._store.put_schedules(declared[start : start + PAGE_LIMIT])
+            await self._store.apply(PutSchedules(schedules=declared[start : start + PAGE_LIMIT]))
 
     def _looked_at_schedules(self, has_made_runs: bool) -> None:  # noqa: FBT001 - what it says
         if has_made_runs:

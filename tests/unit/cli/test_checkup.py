@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -11,9 +12,12 @@ from holdfast.cli.checkup import findings
 from holdfast.core.clock import SECOND, Micros, SystemClock
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import WorkerInfo
-from holdfast.core.ports import Details, Finding, Query
+from holdfast.core.ports import Finding
+from holdfast.core.questions import Details, FindOrphans, Query, Stat
 from holdfast.core.states import RunState
 from holdfast.stores.memory import MemoryStore
+
+A = TypeVar("A")
 
 MINUTE: Micros = 60 * SECOND
 
@@ -35,8 +39,9 @@ class SickStore(MemoryStore):
     async def workers(self) -> Sequence[WorkerInfo]:
         return self.told_workers
 
-    async def orphans(self, limit: int) -> Sequence[str]:
-        return self.lost[:limit]
+    async def stats(self, question: Stat[A]) -> A:
+        is_about_orphans = isinstance(question, FindOrphans)
+        return cast("A", self.lost) if is_about_orphans else await super().stats(question)
 
     async def list(self, query: Query) -> Sequence[Details]:
         return self.told_runs if self.told_runs is not None else await super().list(query)

@@ -98,6 +98,7 @@ def test_the_rest_has_its_forms_too() -> None:
     assert render.audit_json(AuditInfo(event="created", at=ZERO, data={"type": "a"})) == {
         "event": "created",
         "at": "2030-01-31T12:00:00.000000Z",
+        "by": None,
         "data": {"type": "a"},
     }
 

@@ -443,7 +443,7 @@ def test_a_person_cancelled_a_run_if_that_was_the_last_request_about_it(events: 
 
 
 def test_an_ended_run_takes_the_key_again_that_it_lost_last() -> None:
-    reused = facts((KEY_REUSED, {"key": "k", "by": "x"}), (KEY_REUSED, {"key": "l", "by": "y"}))
+    reused = facts((KEY_REUSED, {"key": "k", "to": "x"}), (KEY_REUSED, {"key": "l", "to": "y"}))
     assert lost_key(RUN, reused) == "l"
     assert lost_key(replace(RUN, key="k"), reused) is None
     assert lost_key(RUN, facts(("claimed", {}))) is None

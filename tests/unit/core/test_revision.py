@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import revision, rules
-from holdfast.core.checkpoint import Fork
+from holdfast.core.commands import Fork
 from holdfast.core.entries import EVENTS_LOCATION, PRUNED
 from holdfast.core.errors import InvalidRequest, RunBusy
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind
@@ -37,7 +37,7 @@ from tests.unit.core.a_history import (
 
 
 def fork(entries: Sequence[Entry], location: str, **patch: str) -> tuple[Run, list[str]]:
-    request = Fork(id="f", run_id="fork", location=location, patch=patch)
+    request = Fork(run_id="run", id="f", new_run_id="fork", location=location, patch=patch)
     run, copied = revision.fork(RUN, entries, request, NOW)
     return run, [entry.location for entry in copied]
 
@@ -296,7 +296,7 @@ def test_what_has_no_result_cannot_be_patched(kind: EntryKind) -> None:
 
 
 def test_a_failure_can_be_patched_into_a_success() -> None:
-    request = Fork(id="f", run_id="fork", location="b", patch={"a": "7"})
+    request = Fork(run_id="run", id="f", new_run_id="fork", location="b", patch={"a": "7"})
     _, (entry,) = revision.fork(RUN, [failed("a", 1), step("b", 2)], request, NOW)
     assert (entry.state, entry.result, entry.error) == (EntryState.DONE, "7", None)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Checkpoint, Pause, Release
+from holdfast.core.checkpoint import Checkpoint, Release
+from holdfast.core.commands import Pause
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.core.transfer import EXPORT, export_pause
@@ -17,7 +18,7 @@ HELD = Run(
 
 def test_a_sign_of_life_before_a_run_could_pause_does_not_hide_that_an_export_paused_it() -> None:
     """Or else an import would leave it paused for ever."""
-    pause = Pause(id=f"{EXPORT}e1")
+    pause = Pause(run_id="r", id=f"{EXPORT}e1")
     pausing = replace(HELD, is_pausing=True)
     release = Checkpoint(run_id="r", token=1, seen=0, next=Release(), beat=1)
     facts = (

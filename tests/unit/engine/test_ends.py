@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from typing import TypeVar, cast
 
 import pytest
 import pytest_asyncio
 
-from holdfast.core.checkpoint import Cancel, Finish
+from holdfast.core.checkpoint import Finish
+from holdfast.core.commands import Cancellation
 from holdfast.core.errors import ErrorRecord, StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import Intent, Run
+from holdfast.core.model import Intent
+from holdfast.core.questions import Awaited, EndsOf
 from holdfast.core.states import RunState
 from holdfast.engine.ends import Ends
 from holdfast.stores.memory import MemoryStore
@@ -19,6 +22,9 @@ from holdfast.stores.operations import transitions
 from holdfast.testing.patience import guarded
 
 DONE = Finish(state=RunState.SUCCEEDED, result="1")
+
+
+A = TypeVar("A")
 
 
 class CountingStore(MemoryStore):
@@ -37,13 +43,13 @@ class CountingStore(MemoryStore):
             self._was_asked.clear()
             await self._was_asked.wait()
 
-    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
+    async def changes(self, question: Awaited[A]) -> A:
         self.asked += 1
         self._was_asked.set()
-        self.asked_for.append(set(run_ids))
+        self.asked_for.append(set(cast("EndsOf", question).run_ids))
         if self.trouble is not None:
             raise self.trouble
-        return await super().ends(run_ids)
+        return await super().changes(question)
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingS
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(1)
-    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
     store._tell()  # the hint that another process would have given
     end = await guarded("the end is found", waiting)
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
@@ -129,19 +135,19 @@ async def test_without_hints_everything_is_looked_for_now_and_then(ends: Ends, s
 
 async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: CountingStore) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    ask = store.ends
+    ask = store.changes
 
-    async def slow(run_ids: Sequence[str]) -> Sequence[Run]:
-        found = await ask(run_ids)  # what is there now; then something happens
+    async def slow(question: Awaited[A]) -> A:
+        found = await ask(question)  # what is there now; then something happens
         begun.set()
         await go_on.wait()
         return found
 
-    store.ends = slow  # type: ignore[method-assign]
+    store.changes = slow  # type: ignore[method-assign]
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await begun.wait()
-    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
     ends._hear(Hint(ended=frozenset("a"), is_foreign=True))
     go_on.set()
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
@@ -156,7 +162,7 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(3)
     store.trouble = None
-    transitions.cancel(store._unit, "a", Cancel(id="c", reason="enough"), 0)
+    transitions.cancel(store._unit, "a", Cancellation(reason="enough", request="c"), 0)
     assert (await guarded("the end is found", waiting)).state is RunState.CANCELLED
     assert [record.getMessage().partition(" after ")[0] for record in caplog.records] == [
         "cannot look for results; trying again: gone",

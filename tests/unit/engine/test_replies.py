@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
 
 from holdfast.core.model import Reply
 from holdfast.core.ports import Store
+from holdfast.core.questions import Awaited, RepliesTo
 from holdfast.engine.replies import Replies
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import an_id, checkpoint_for, held, succeed, write
 from holdfast.testing.patience import guarded, until
+
+A = TypeVar("A")
 
 
 class CountingStore(MemoryStore):
@@ -23,9 +27,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.asked = 0
 
-    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        self.asked += 1
-        return await super().replies(asked)
+    async def changes(self, question: Awaited[A]) -> A:
+        self.asked += isinstance(question, RepliesTo)
+        return await super().changes(question)
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Hold
+from holdfast.core.checkpoint import Hold
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Event, Message
@@ -70,8 +71,10 @@ async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteSto
             asyncio.create_task(store.create([an_intent(2)])),
             asyncio.create_task(store.create([an_intent(3)])),
             asyncio.ensure_future(store.checkpoint([checkpoint_for(lease, Hold(), entries=(a_step("a"),))])),
-            asyncio.create_task(store.send([Message(id="m", name="n", payload="1", run_id=an_id(1))])),
-            asyncio.create_task(store.emit([Event(id="e", topic="t", payload="1")])),
+            asyncio.create_task(
+                store.apply(SendMessages(messages=[Message(id="m", name="n", payload="1", run_id=an_id(1))]))
+            ),
+            asyncio.create_task(store.apply(EmitEvents(events=[Event(id="e", topic="t", payload="1")]))),
             asyncio.create_task(asyncio.to_thread(store.renew, a_worker(), [], SECOND)),
         ]
         await queued(store, len(asked))
@@ -89,7 +92,7 @@ async def test_a_refusal_reaches_only_its_own_caller(store: SqliteStore) -> None
         asked = [
             asyncio.create_task(store.create([an_intent(2)])),
             asyncio.create_task(store.create([an_intent(3), an_intent(4, key="taken", payload='{"other":1}')])),
-            asyncio.create_task(store.control("nobody", Cancel(id="c"))),
+            asyncio.create_task(store.apply(Cancel(run_id="nobody", id="c"))),
             asyncio.create_task(store.create([an_intent(5)])),
         ]
         await queued(store, len(asked))

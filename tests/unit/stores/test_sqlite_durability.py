@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from holdfast.core.checkpoint import Hold
+from holdfast.core.commands import SendMessages
 from holdfast.stores.sqlite import SqliteStore, wal
 from holdfast.testing.contract.arrange import a_message, a_step, an_id, an_intent, checkpoint_for, held, write
 from tests.unit.stores.power_cut import Cut, Disk, Sync
@@ -33,7 +34,7 @@ async def live(disk: Disk, path: Path) -> None:
     lease = await held(store, RUNS)
     await write(store, checkpoint_for(lease, Hold(), entries=(a_step("charge"),)))
     disk.promise("select count(*) from entry where run_id = ? and location = 'charge'", lease.run.id)
-    await store.send([a_message(RUNS, id="m1")])
+    await store.apply(SendMessages(messages=[a_message(RUNS, id="m1")]))
     disk.promise("select count(*) from inbox where run_id = ?", lease.run.id)
     with store.database.connection() as connection:
         connection.execute("create table mine (id integer)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.checkpoint import Hold, Release, Suspend
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import EmitEvents, SendMessages
 from holdfast.core.model import EVENT_RETENTION
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -60,18 +61,18 @@ async def test_of_wake_ups_the_last_hundred_are_kept_though_nobody_claims(
 
     for number in range(300):
         clock.advance(SECOND)
-        await store.send([a_message(1, id=f"m{number}")])
+        await store.apply(SendMessages(messages=[a_message(1, id=f"m{number}")]))
 
     assert await count(store, "audit") <= 100 + 50
 
 
 async def test_expired_events_go_away_in_small_bites(store: SqliteStore, clock: SettableClock) -> None:
-    await store.emit([an_event(f"e{number}", topic=f"topic-{number % 7}") for number in range(250)])
+    await store.apply(EmitEvents(events=[an_event(f"e{number}", topic=f"topic-{number % 7}") for number in range(250)]))
     clock.advance(EVENT_RETENTION)
 
     left = []
     for number in range(4):
-        await store.emit([an_event(f"new-{number}")])
+        await store.apply(EmitEvents(events=[an_event(f"new-{number}")]))
         await store.prune(100)
         left.append(await count(store, "event"))
 
@@ -79,21 +80,21 @@ async def test_expired_events_go_away_in_small_bites(store: SqliteStore, clock: 
 
 
 async def test_an_event_that_expired_may_be_emitted_again(store: SqliteStore, clock: SettableClock) -> None:
-    await store.emit([an_event("e")])
+    await store.apply(EmitEvents(events=[an_event("e")]))
     await suspended(store, 1, for_event("paid", after=1))
     clock.advance(EVENT_RETENTION)
 
-    assert await store.emit([an_event("e")]) == [1]
+    assert await store.apply(EmitEvents(events=[an_event("e")])) == [1]
 
 
 async def test_a_receipt_counts_for_a_day_and_is_then_pruned(store: SqliteStore, clock: SettableClock) -> None:
     lease = await held(store)
-    await store.send([a_message(1, id=f"m{number}") for number in range(5)])
+    await store.apply(SendMessages(messages=[a_message(1, id=f"m{number}") for number in range(5)]))
     await write(store, checkpoint_for(lease, Hold(), consumed=(1, 2, 3, 4, 5), seen=5))
     before = await count(store, "receipt")
     clock.advance(DAY)
 
-    await store.send([a_message(1, id="m0")])
+    await store.apply(SendMessages(messages=[a_message(1, id="m0")]))
     await store.prune(100)
 
     assert (before, await count(store, "receipt"), await count(store, "inbox")) == (5, 0, 1)
@@ -102,9 +103,9 @@ async def test_a_receipt_counts_for_a_day_and_is_then_pruned(store: SqliteStore,
 async def test_an_event_is_not_missed_because_a_clock_ran_back(store: SqliteStore, clock: SettableClock) -> None:
     lease = await held(store)
     clock.advance(60 * SECOND)
-    await store.emit([an_event("first")])
+    await store.apply(EmitEvents(events=[an_event("first")]))
     clock._now -= 30 * SECOND  # what another process may read, whose clock was set right meanwhile
-    await store.emit([an_event("second")])
+    await store.apply(EmitEvents(events=[an_event("second")]))
 
     verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid", after=1),)))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import RetireWorker
 from holdfast.engine.routing import is_alive
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.liveness import PROBE_SECONDS, WorkerLocks, is_free, lock_path
@@ -117,7 +118,7 @@ async def test_a_worker_that_retired_is_left_to_its_lease(store: SqliteStore, ot
     lease = await held(store)
     await renew(store, holding_of(lease))
 
-    await store.retire(WORKER)
+    await store.apply(RetireWorker(worker_id=WORKER))
 
     assert await claimed_ids(other, worker=OTHER_WORKER) == []
     assert list(store._files.workers.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.core.ports import Query
+from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import (
     audits,

@@ -20,6 +20,7 @@ from holdfast.core.clock import SystemClock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
+from holdfast.core.questions import CountRuns
 from holdfast.stores.sqlite import SqliteStore, watch
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 from holdfast.testing.patience import GUARD_SECONDS, guard, guarded, until
@@ -181,7 +182,7 @@ async def test_processes_take_turns_and_lose_nothing(path: Path, store: SqliteSt
         for writer in (one, two):
             assert await asyncio.to_thread(hear, writer) == "done"
 
-    counts = await store.counts()
+    counts = await store.stats(CountRuns())
     assert [sum(states.values()) for states in counts.values()] == [2 * count]
 
 

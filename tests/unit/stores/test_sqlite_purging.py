@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core.checkpoint import Recover, Renew
+from holdfast.core.checkpoint import Renew
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import Recover, SendMessages
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Reply
-from holdfast.core.ports import Pruned, Query
+from holdfast.core.ports import Pruned
+from holdfast.core.questions import Query
 from holdfast.core.retention import ROWS_PER_RUN, RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import SqliteStore
@@ -25,6 +27,7 @@ from holdfast.testing.contract.arrange import (
     ended,
     fail,
     held,
+    holder_of,
     write,
 )
 
@@ -48,7 +51,7 @@ async def keep(store: SqliteStore, type: str, retention: int | None) -> None:
 
 async def a_long_run(store: SqliteStore, steps: int) -> None:
     lease = await held(store, 1, tags={"it's": "%"}, key="k", retention=SECOND)
-    await store.send([a_message(id="m1")])
+    await store.apply(SendMessages(messages=[a_message(id="m1")]))
     entries = tuple(a_step(f"step#{number}", number) for number in range(1, steps + 1))
     replies = (Reply(message_id="m1", payload="1"),)
     await write(store, checkpoint_for(lease, seen=1, consumed=(1,), values={"done": "1"}, replies=replies))
@@ -99,10 +102,10 @@ async def test_a_run_with_a_long_history_goes_a_bite_at_a_time_and_out_of_sight(
     told = [await store.prune(2)]
     after = await rows(store)
     assert await store.get(an_id(1)) is None
-    assert await store.find("k") is None
+    assert await holder_of(store, "k") is None
     assert [details.run.state for details in await store.list(Query(is_deleted=True))] == [RunState.FAILED]
     with pytest.raises(RunNotFound):
-        await store.control(an_id(1), Recover(id="r", force=True))
+        await store.apply(Recover(run_id=an_id(1), id="r", force=True))
     while told[-1].has_more:
         told.append(await store.prune(2))
 

@@ -8,6 +8,7 @@ import apsw
 import pytest
 import pytest_asyncio
 
+from holdfast.core.commands import ChangeTypes
 from holdfast.core.model import TypeChange
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import TYPE, an_id, an_intent, claim, claimed_ids, start
@@ -16,7 +17,7 @@ from holdfast.testing.contract.arrange import TYPE, an_id, an_intent, claim, cla
 @pytest_asyncio.fixture
 async def store(store: SqliteStore) -> SqliteStore:
     """One slot, which one run has and another waits for."""
-    await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+    await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
     await start(store, an_intent(1), an_intent(2))
     await claim(store)
     return store
@@ -54,8 +55,8 @@ async def test_a_run_that_ended_without_giving_its_slot_back_loses_it_when_limit
     )
     assert await claimed_ids(store) == []
 
-    await store.change_types([TypeChange(name=TYPE, concurrency=2)])
-    await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+    await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=2)]))
+    await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
 
     assert await level(store) == "ok"
     assert await claimed_ids(store) == [an_id(2)]

@@ -12,8 +12,10 @@ import apsw
 import pytest
 
 from holdfast.core.checkpoint import Suspend
+from holdfast.core.commands import EmitEvents
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Event, Wait, WaitKind
+from holdfast.core.questions import EndsOf
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.wal import _COMMITS_BEFORE_ALLOCATING, _FRAME_BYTES, PAGES, Wal
@@ -79,7 +81,7 @@ async def test_a_log_that_is_copied_back_is_written_over_from_its_beginning(tmp_
     for round_ in range(5):
         await store.create([an_intent(2000 + 1000 * round_ + number) for number in range(1000)])
     assert wal_of(tmp_path / "a.db").stat().st_size <= 2 * ALLOCATED_BYTES
-    assert len(await store.ends([])) == 0
+    assert len(await store.changes(EndsOf(run_ids=[]))) == 0
     await store.close()
 
 
@@ -133,7 +135,7 @@ async def test_an_event_reaches_few_if_no_more_wait_for_it(tmp_path: Path, waiti
     event = Event(id="e", topic="topic", payload="1")
 
     assert await store._writer.run(lambda transaction: not transaction.waits.has_more_than(event.topic, 3)) is is_few
-    assert list(await store.emit([event])) == [waiting]
+    assert list(await store.apply(EmitEvents(events=[event]))) == [waiting]
     await store.close()
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from typing import TypeVar
 
 import pytest
 
 from holdfast import StoreUnavailable
-from holdfast.core.model import Backlog
-from holdfast.core.states import RunState
+from holdfast.core.questions import CountRuns, Stat
 from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry import census as module
 from holdfast.telemetry.catalogue import STORE_UP
 from holdfast.telemetry.census import Census
+
+A = TypeVar("A")
 
 
 class SlowStore(MemoryStore):
@@ -26,19 +27,19 @@ class SlowStore(MemoryStore):
         self.is_down = self.is_only_slow = False
         self.gate: asyncio.Event | None = None
 
-    async def counts(self) -> dict[str, dict[RunState, int]]:
+    async def stats(self, question: Stat[A]) -> A:
+        is_counting = isinstance(question, CountRuns)
+        if not is_counting:
+            if self.is_down and not self.is_only_slow:
+                raise StoreUnavailable("it is down")
+            return await super().stats(question)
         if self.is_down:
             raise StoreUnavailable("it took too long")
         self.counted += 1
         self.seconds += 3
         if self.gate is not None:
             await self.gate.wait()
-        return await super().counts()
-
-    async def backlog(self) -> Sequence[Backlog]:
-        if self.is_down and not self.is_only_slow:
-            raise StoreUnavailable("it is down")
-        return await super().backlog()
+        return await super().stats(question)
 
 
 async def opened(store: SlowStore) -> SlowStore:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
 
 from holdfast.core import cron
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.commands import PutSchedules
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.hint import Hint
 from holdfast.core.model import Schedule
-from holdfast.core.ports import Due, Query
+from holdfast.core.questions import Listing, Query
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.worker import scheduler as module
 from holdfast.worker.scheduler import PAGE, Scheduler
 
 POLL = 5 * SECOND
+
+
+A = TypeVar("A")
 
 
 class CountingStore(MemoryStore):
@@ -31,11 +36,11 @@ class CountingStore(MemoryStore):
         self.looks = 0
         self.trouble: Exception | None = None
 
-    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
+    async def catalog(self, question: Listing[A]) -> A:
         self.looks += 1
         if self.trouble is not None:
             raise self.trouble
-        return await super().due_schedules(limit, after)
+        return await super().catalog(question)
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ async def test_without_schedules_it_looks_only_when_the_poll_is_due(
 
 
 async def test_it_sleeps_until_the_next_slot(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
-    await store.put_schedules([a_schedule("a", 2 * SECOND)])
+    await store.apply(PutSchedules(schedules=[a_schedule("a", 2 * SECOND)]))
     scheduler.hear(Hint(is_rescheduled=True))
     await settled(scheduler)
     await advance(scheduler, clock, 2 * SECOND)
@@ -113,7 +118,7 @@ async def test_many_schedules_are_fired_page_by_page(
 ) -> None:
     monkeypatch.setattr(module, "RUNS_LIMIT", 70)
     count = 2 * PAGE + 1
-    await store.put_schedules([a_schedule(f"{number}") for number in range(count)])
+    await store.apply(PutSchedules(schedules=[a_schedule(f"{number}") for number in range(count)]))
     clock.pass_to(clock.now() + SECOND)
     scheduler.wake()
     await settled(scheduler)
@@ -136,7 +141,7 @@ async def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others_and_kee
         return right(name)
 
     strange = Schedule(name="strange", type="shop", payload="{}", zone="Europe/Rome", cron="* * * * *")
-    await store.put_schedules([strange, a_schedule("usual", 60 * SECOND)])
+    await store.apply(PutSchedules(schedules=[strange, a_schedule("usual", 60 * SECOND)]))
     monkeypatch.setattr(cron, "zone_of", zone_of)
     looks = store.looks
     with caplog.at_level(logging.WARNING, "holdfast.scheduler"):
@@ -152,7 +157,7 @@ async def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others_and_kee
 async def test_whatever_goes_wrong_is_tried_again_and_said_once(
     scheduler: Scheduler, store: CountingStore, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await store.put_schedules([a_schedule("a", 60 * SECOND)])
+    await store.apply(PutSchedules(schedules=[a_schedule("a", 60 * SECOND)]))
     store.trouble = RuntimeError("no luck")
     with caplog.at_level(logging.INFO, "holdfast.scheduler"):
         await advance(scheduler, clock, 70 * SECOND)
@@ -168,7 +173,7 @@ async def test_whatever_goes_wrong_is_tried_again_and_said_once(
 
 
 async def test_once_stopped_it_fires_no_more(scheduler: Scheduler, store: CountingStore, clock: VirtualClock) -> None:
-    await store.put_schedules([a_schedule("a")])
+    await store.apply(PutSchedules(schedules=[a_schedule("a")]))
     await scheduler.stop()
     scheduler.hear(Hint(is_rescheduled=True))
     await advance(scheduler, clock, 10 * SECOND)

@@ -16,6 +16,7 @@ from holdfast.cli.render import audit_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import spoken, stamp
+from holdfast.core.audit import BY
 from holdfast.engine.info import AuditInfo
 
 
@@ -40,14 +41,16 @@ def command(out: Output, run: str) -> None:
 
 
 def _table(facts: Sequence[AuditInfo]) -> Table:
-    table = Table((Column("at"), Column("after", is_number=True), Column("event"), Column("data", may_be_cut=True)))
+    columns = Column("at"), Column("after", is_number=True), Column("event"), Column("by")
+    table = Table((*columns, Column("data", may_be_cut=True)))
     for fact in facts:
         table.rows.append(
             {
                 "at": (stamp(fact.at), "dim"),
                 "after": spoken(fact.at - facts[0].at),
                 "event": cleaned(fact.event),
-                "data": cleaned("  ".join(f"{name}={value}" for name, value in fact.data.items())),
+                "by": cleaned(fact.by or ""),
+                "data": cleaned("  ".join(f"{name}={value}" for name, value in fact.data.items() if name != BY)),
             }
         )
     return table

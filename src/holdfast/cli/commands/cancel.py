@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -40,4 +41,4 @@ def command(
     The exit code is 6 if a run that was named had ended already.
     """
     choice = Choice(runs, words, dry_run, yes)
-    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.cancel(run_id, reason, force=force))
+    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.cancel(run_id, reason, force=force, by=actor()))

@@ -21,6 +21,7 @@ from holdfast.cli.summary import short_ids, state_cell
 from holdfast.cli.table import Column, Line, Table
 from holdfast.cli.view import report_lines
 from holdfast.core.intent import matches_type
+from holdfast.core.questions import CountRuns
 from holdfast.core.states import LIVE
 from holdfast.engine.check import RunCheck
 from holdfast.runner.rehearsal import Fit
@@ -115,7 +116,7 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
 
 
 async def _count(hf: Holdfast, type: str | None) -> int:
-    counts = await hf.store.counts()
+    counts = await hf.store.stats(CountRuns())
     return sum(
         number
         for name, states in counts.items()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -43,4 +44,4 @@ def command(
     The exit code is 6 if a run that was named was left because a worker holds it.
     """
     choice = Choice(runs, words, dry_run, yes)
-    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.delete(run_id, force=force))
+    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.delete(run_id, force=force, by=actor()))

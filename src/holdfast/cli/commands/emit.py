@@ -8,6 +8,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
@@ -34,7 +35,7 @@ def command(out: Output, topic: str, payload: Sequence[str]) -> None:
     value = parse_payload(payload)
 
     async def work(hf: Holdfast) -> None:
-        reached = await hf.emit(topic, value)
+        reached = await hf.emit(topic, value, by=actor())
         with despite("the event was published"):
             if out.is_json:
                 out.item({"topic": topic, "reached": reached})

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -63,7 +64,12 @@ def command(
             await _preview(out, hf, wanted, is_live=not no_live)
             return ExitCode.OK
         export = hf.export(
-            live=not no_live, timeout=timeout.total_seconds(), reason=reason, told=Teller(out), **wanted.options()
+            live=not no_live,
+            timeout=timeout.total_seconds(),
+            reason=reason,
+            by=actor(),
+            told=Teller(out),
+            **wanted.options(),
         )
         stream = sys.stdout.buffer
         async for line in export:

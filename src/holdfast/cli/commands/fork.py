@@ -8,6 +8,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -18,8 +19,8 @@ from holdfast.cli.revising import check_can_ask, entry_json, is_agreed, read_run
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.core import revision
-from holdfast.core.checkpoint import Fork
 from holdfast.core.codec import encode_any
+from holdfast.core.commands import Fork
 
 
 @holdfast_command(
@@ -59,7 +60,7 @@ def command(
         known = {entry.location for entry in entries}
         patch = dict(parse_patch(text, known) for text in patches)
         texts = {at: encode_any(value) for at, value in patch.items()}
-        request = Fork(id="preview", run_id=new_id or "preview", location=location, patch=texts)
+        request = Fork(run_id=run_id, id="preview", new_run_id=new_id or "preview", location=location, patch=texts)
         _, kept = revision.fork(found, entries, request, await hf.store.now())
         words = f"the new run begins with {len(kept)} of {len(entries)} entries" + (
             f", {len(patch)} of them patched" if patch else ""
@@ -74,7 +75,7 @@ def command(
         if not yes and not is_agreed(out, f"Fork run {run_id}?", kept, words):
             out.talk("nothing was made")
             return ExitCode.FAILED
-        fork = await hf.fork(run_id, location, patch=patch, force=force, id=new_id)
+        fork = await hf.fork(run_id, location, patch=patch, force=force, id=new_id, by=actor())
         with despite(f"run {fork.id} was made" if fork.created else f"there is run {fork.id} already"):
             if out.is_json:
                 out.item({"id": fork.id, "created": fork.created, "of": run_id})

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -49,7 +50,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
                 _preview(out, summary)
                 return ExitCode.OK
             stream.seek(0)
-            report = await hf.import_(stream, told=Teller(out))
+            report = await hf.import_(stream, by=actor(), told=Teller(out))
             _tell(out, report, scrubbed(hf.url))
             return ExitCode.CONFLICT if report.refused else ExitCode.OK
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -38,4 +39,6 @@ def command(
     A step that executes right now is not interrupted: its run pauses when it is done.
     The exit code is 6 if a run that was named had ended, or was paused already.
     """
-    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason))
+    return do_to_runs(
+        out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason, by=actor())
+    )

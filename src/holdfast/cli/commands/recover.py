@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -42,4 +43,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
     What succeeded is kept; what was undone is done again. Children that failed are recovered with their parent, so
     parents and children may be named in any order. The exit code is 6 if the one run that was named is no such run.
     """
-    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id))
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id, by=actor()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -32,4 +33,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
 
     The exit code is 6 if a run that was named was not paused.
     """
-    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.resume(run_id))
+    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.resume(run_id, by=actor()))

@@ -8,6 +8,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
@@ -54,7 +55,7 @@ def command(out: Output, run: str, location: str, *, force: bool, dry_run: bool,
         if not yes and not is_agreed(out, f"Rewind run {run_id}?", gone, _words(planned)):
             out.talk("nothing was changed")
             return ExitCode.FAILED
-        is_rewound = await hf.rewind(run_id, location, force=force)
+        is_rewound = await hf.rewind(run_id, location, force=force, by=actor())
         if out.is_json:
             out.item({"id": run_id, "location": location, "rewound": is_rewound})
         else:

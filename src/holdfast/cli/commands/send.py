@@ -10,6 +10,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -60,7 +61,7 @@ def command(
         sent_id = new_id() if message_id is None else message_id
         if wait:
             return await _request(out, hf.run(run_id), name, value, sent_id=sent_id, timeout=timeout)
-        await hf.run(run_id).send(name, value, id=sent_id)
+        await hf.run(run_id).send(name, value, id=sent_id, by=actor())
         with despite(f"message {sent_id} was sent"):
             if out.is_json:
                 out.item({"run_id": run_id, "name": name, "id": sent_id})
@@ -76,7 +77,7 @@ async def _request(
 ) -> ExitCode:
     seconds = None if timeout is None else timeout.total_seconds()
     try:
-        reply = await run.request(name, value, id=sent_id, timeout=seconds)
+        reply = await run.request(name, value, id=sent_id, timeout=seconds, by=actor())
     except TimeoutError:
         out.talk(f"no reply yet; --id {sent_id} with the same command goes on waiting for it")
         return ExitCode.STILL_GOING

@@ -11,6 +11,7 @@ import click
 
 from holdfast.app import Holdfast
 from holdfast.cli import completing
+from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -118,7 +119,7 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     """
 
     async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
-        return await hf.replay_dead_letters(chosen)
+        return await hf.replay_dead_letters(chosen, by=actor())
 
     return _act(out, "replay", numbers, topic, dry_run=dry_run, yes=yes, act=act)
 

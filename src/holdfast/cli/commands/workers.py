@@ -16,6 +16,7 @@ from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.clock import Micros, moment
 from holdfast.core.model import WorkerInfo
+from holdfast.core.questions import CountLeases
 from holdfast.engine.routing import is_alive
 
 
@@ -36,7 +37,7 @@ def command(out: Output, verb: str) -> None:
 
     async def work(hf: Holdfast) -> None:
         workers = await hf.store.workers()
-        held = await hf.store.held()
+        held = await hf.store.stats(CountLeases())
         now = await hf.store.now()
         if out.is_json:
             out.items(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from holdfast.core.clock import Micros
@@ -19,6 +19,9 @@ class StateEvents:
 
     def topics(self) -> Mapping[str, Topic]:
         return self._state.topics
+
+    def put_topics(self, topics: Sequence[Topic]) -> None:
+        self._state.topics |= {topic.name: topic for topic in topics}
 
     def find(self, topic: str, id: str) -> Published | None:
         return next((one for one in self._state.events[topic] if one.event.id == id), None)

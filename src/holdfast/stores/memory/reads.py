@@ -5,24 +5,105 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import chain, islice
+from typing import TypeVar, assert_never, cast
 
 from holdfast.core import limits, rules, transfer
 from holdfast.core.clock import Micros
-from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, Topic, WorkerInfo
-from holdfast.core.ports import Details, Due, LetterQuery, Query, ScheduleQuery, SlotUse
+from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, WorkerInfo
+from holdfast.core.questions import (
+    AnyAwaited,
+    AnyListing,
+    AnyStat,
+    Awaited,
+    CountLeases,
+    CountReady,
+    CountRuns,
+    CountSlots,
+    Details,
+    Due,
+    EndsOf,
+    FindOrphans,
+    ListDeadLetters,
+    ListDueSchedules,
+    Listing,
+    ListSchedules,
+    ListTopics,
+    ListTypes,
+    Query,
+    RepliesTo,
+    SlotUse,
+    Stat,
+    VerdictsOn,
+)
 from holdfast.core.states import RunState
 from holdfast.core.topics import covers
 from holdfast.core.transfer import Dump, KeptEvent
 from holdfast.stores.memory.state import Published, Record, State
+from holdfast.stores.memory.unit_of_work import StateUnit
+from holdfast.stores.operations import leases
+
+A = TypeVar("A")
 
 
-def get(state: State, run_id: str) -> Details | None:
-    record = state.records.get(run_id)
+def get(state: State, run_id: str | None, key: str | None) -> Details | None:
+    record = state.records.get((state.keys.get(key) if key is not None else run_id) or "")
     return record.details() if record and record.run.deleted_at is None else None
 
 
-def find(state: State, key: str) -> str | None:
-    return state.keys.get(key)
+def stats(state: State, question: Stat[A], now: Micros) -> A:
+    return cast("A", _stats(state, cast("AnyStat", question), now))
+
+
+def _stats(state: State, question: AnyStat, now: Micros) -> object:
+    match question:
+        case CountRuns():
+            return counts(state)
+        case CountReady():
+            return backlog(state, now)
+        case CountLeases():
+            return held(state)
+        case CountSlots():
+            return slots(state, question.type)
+        case FindOrphans():
+            return orphans(state, question.limit)
+        case _:
+            assert_never(question)
+
+
+def catalog(state: State, question: Listing[A], now: Micros) -> A:
+    return cast("A", _catalog(state, cast("AnyListing", question), now))
+
+
+def _catalog(state: State, question: AnyListing, now: Micros) -> object:
+    match question:
+        case ListTopics():
+            return sorted(state.topics.values(), key=lambda topic: topic.name)
+        case ListTypes():
+            return sorted(state.types.values(), key=lambda rule: rule.name)
+        case ListDeadLetters():
+            return dead_letters(state, question)
+        case ListSchedules():
+            return schedules(state, question)
+        case ListDueSchedules():
+            return due_schedules(state, question.limit, question.after, now)
+        case _:
+            assert_never(question)
+
+
+def changes(state: State, question: Awaited[A], now: Micros) -> A:
+    return cast("A", _changes(state, cast("AnyAwaited", question), now))
+
+
+def _changes(state: State, question: AnyAwaited, now: Micros) -> object:
+    match question:
+        case EndsOf():
+            return ends(state, question.run_ids)
+        case VerdictsOn():
+            return leases.look(StateUnit(state), question.holdings, now)
+        case RepliesTo():
+            return replies(state, question.messages)
+        case _:
+            assert_never(question)
 
 
 def list_runs(state: State, query: Query) -> list[Details]:
@@ -53,10 +134,6 @@ def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, s
     known = [(run_id, message_id) for run_id, message_id in asked if run_id in state.records]
     found = {pair: state.records[pair[0]].replies.get(pair[1]) for pair in known}
     return {pair: reply[0] for pair, reply in found.items() if reply is not None}
-
-
-def topics(state: State) -> list[Topic]:
-    return sorted(state.topics.values(), key=lambda topic: topic.name)
 
 
 def slots(state: State, type: str | None) -> list[SlotUse]:
@@ -100,7 +177,7 @@ def orphans(state: State, limit: int) -> list[str]:
     return list(islice(lost, limit))
 
 
-def dead_letters(state: State, query: LetterQuery) -> list[DeadLetter]:
+def dead_letters(state: State, query: ListDeadLetters) -> list[DeadLetter]:
     chosen = (
         letter
         for letter in state.letters.values()
@@ -110,7 +187,7 @@ def dead_letters(state: State, query: LetterQuery) -> list[DeadLetter]:
     return list(chosen)[: query.limit]
 
 
-def schedules(state: State, query: ScheduleQuery) -> list[Schedule]:
+def schedules(state: State, query: ListSchedules) -> list[Schedule]:
     matching = [schedule for schedule in state.schedules.values() if query.admits(schedule)]
     return sorted(matching, key=lambda schedule: schedule.name)[: query.limit]
 

@@ -26,7 +26,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerInfo,
 )
-from holdfast.core.ports import Details
+from holdfast.core.questions import Details
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import Origin
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from holdfast.core import rules
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Sent
 from holdfast.core.model import Arrival, Event, Message, Run, TopicMode, Wait, WaitKind
-from holdfast.core.ports import Sent
 from holdfast.core.topics import topic_of
 from holdfast.stores.operations import inboxes, queues
 from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
@@ -18,11 +18,11 @@ from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
 _log = logging.getLogger("holdfast.store")
 
 
-def send(unit: UnitOfWork, messages: Sequence[Message], now: Micros) -> list[Sent]:
-    return [send_one(unit, message, now) for message in messages]
+def send(unit: UnitOfWork, messages: Sequence[Message], now: Micros, *, by: str = "") -> list[Sent]:
+    return [send_one(unit, message, now, by=by) for message in messages]
 
 
-def send_one(unit: UnitOfWork, message: Message, now: Micros) -> Sent:
+def send_one(unit: UnitOfWork, message: Message, now: Micros, *, by: str = "") -> Sent:
     """Deliver a message once, however often it is sent."""
     run_id = message.run_id if message.key is None else unit.runs.with_key(message.key)
     run = unit.runs.get(run_id) if run_id is not None else None
@@ -32,7 +32,7 @@ def send_one(unit: UnitOfWork, message: Message, now: Micros) -> Sent:
         return Sent(run_id=run_id)  # also if it has ended since: the answer got lost
     if run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
-    inboxes.deliver(unit, run, rules.message_arrival(message, run, now), now)
+    inboxes.deliver(unit, run, rules.message_arrival(message, run, now), now, by=by)
     return Sent(run_id=run_id)
 
 
@@ -49,11 +49,11 @@ def consume(unit: UnitOfWork, run_id: str, numbers: Sequence[int], now: Micros) 
             unit.events.take(name, int(ref or 0), run_id, now)
 
 
-def emit(unit: UnitOfWork, events: Sequence[Event], now: Micros) -> list[int]:
-    return [publish(unit, event, now) for event in events]
+def emit(unit: UnitOfWork, events: Sequence[Event], now: Micros, *, by: str = "") -> list[int]:
+    return [publish(unit, event, now, by=by) for event in events]
 
 
-def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None = None) -> int:
+def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None = None, *, by: str = "") -> int:
     """Keep an event and hand it to every run that waits for it now, or to one; the answer is their number."""
     topic = topic_of(event.topic, unit.events.topics())
     known = unit.events.find(event.topic, event.id)
@@ -63,17 +63,17 @@ def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None 
         unit.events.drop(event.topic, known.number)
     is_queue = (mode or topic.mode) == "queue"
     arrival = unit.events.add(event, now, is_queue=is_queue)
-    reached = int(queues.hand_on(unit, arrival, now)) if is_queue else _spread(unit, arrival, now)
+    reached = int(queues.hand_on(unit, arrival, now, by=by)) if is_queue else _spread(unit, arrival, now, by)
     if reached:
         unit.events.count(arrival, reached)
     return reached
 
 
-def _spread(unit: UnitOfWork, arrival: Arrival, now: Micros) -> int:
+def _spread(unit: UnitOfWork, arrival: Arrival, now: Micros, by: str) -> int:
     """Hand an event to every run that waits for it and has none yet; how many."""
     reached = 0
     for run in _waiting(unit, arrival):
-        inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now)
+        inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
         reached += 1
     return reached
 

@@ -5,16 +5,28 @@ from __future__ import annotations
 from typing import assert_never
 
 from holdfast.core import audit, retention, revision, rules
-from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import Micros
+from holdfast.core.commands import (
+    Cancel,
+    Cancellation,
+    Delete,
+    Fork,
+    Pause,
+    Recover,
+    Resume,
+    Rewind,
+    RunControl,
+    Wake,
+)
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Run
 from holdfast.stores.operations import revisions, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
-def control(unit: UnitOfWork, run_id: str, request: Control, now: Micros) -> bool | None:
+def control(unit: UnitOfWork, request: RunControl, now: Micros) -> bool | None:
     """Apply a control request. Raises before it writes."""
+    run_id = request.run_id
     run = unit.runs.get(run_id)
     if run is None:
         raise RunNotFound(f"there is no run {run_id}")
@@ -25,10 +37,10 @@ def control(unit: UnitOfWork, run_id: str, request: Control, now: Micros) -> boo
     return _carry_out(unit, run, request, now)
 
 
-def _carry_out(unit: UnitOfWork, run: Run, request: Control, now: Micros) -> bool | None:
+def _carry_out(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> bool | None:
     match request:
         case Cancel():
-            return transitions.cancel(unit, run.id, request, now)
+            return transitions.cancel(unit, run.id, Cancellation.of(request), now)
         case Pause():
             return _change(unit, run, rules.paused(run, now), request, now)
         case Resume():

@@ -27,23 +27,23 @@ def give_up_messages(unit: UnitOfWork, run: Run, now: Micros) -> None:
         unit.dead_letters.add(letter)
 
 
-def replay(unit: UnitOfWork, numbers: Sequence[int], now: Micros) -> int:
+def replay(unit: UnitOfWork, numbers: Sequence[int], now: Micros, *, by: str = "") -> int:
     """Deliver dead letters after all; how many. A message to a run that takes none stays where it is."""
     found = [unit.dead_letters.get(number) for number in dict.fromkeys(numbers)]
-    return sum(_replay_one(unit, letter, now) for letter in found if letter is not None)
+    return sum(_replay_one(unit, letter, now, by) for letter in found if letter is not None)
 
 
 def purge(unit: UnitOfWork, numbers: Sequence[int]) -> int:
     return sum(unit.dead_letters.remove(number) for number in numbers)
 
 
-def _replay_one(unit: UnitOfWork, letter: DeadLetter, now: Micros) -> bool:
+def _replay_one(unit: UnitOfWork, letter: DeadLetter, now: Micros, by: str) -> bool:
     if letter.topic is not None:
         event = Event(id=letter.id, topic=letter.topic, payload=letter.payload)
-        arrivals.publish(unit, event, now, mode="queue")  # as which it was emitted
+        arrivals.publish(unit, event, now, mode="queue", by=by)  # as which it was emitted
     else:
         message = Message(id=letter.id, name=letter.name or "", payload=letter.payload, run_id=letter.run_id)
-        if arrivals.send_one(unit, message, now).refused is not None:
+        if arrivals.send_one(unit, message, now, by=by).refused is not None:
             return False
     unit.dead_letters.remove(letter.number)
     return True

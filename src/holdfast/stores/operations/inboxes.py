@@ -8,8 +8,8 @@ from holdfast.core.model import Arrival, Run, Wait
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
-def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros) -> None:
-    """Put what arrived into a run's inbox, and wake the run if it sleeps waiting for it."""
+def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: str = "") -> None:
+    """Put an arrival into a run's inbox, and wake the run if it sleeps waiting for it. `by` is who sent it."""
     if run.state.is_end:
         return
     unit.inboxes.add(run.id, arrival)
@@ -26,7 +26,7 @@ def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros) -> None:
     if after.is_held:
         unit.news.arrived.add(run.id)
     elif after.ready_at != run.ready_at:
-        unit.audit.note_often(audit.of_wake(after, arrival, now), after.arrivals)
+        unit.audit.note_often(audit.of_wake(after, arrival, by, now), after.arrivals)
         unit.news.ready.add(after.type)
 
 

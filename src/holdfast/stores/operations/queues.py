@@ -17,11 +17,11 @@ from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
 _log = logging.getLogger("holdfast.store")
 
 
-def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros) -> bool:
+def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros, *, by: str = "") -> bool:
     """Give a pending event to the run that has waited longest for one; without any it stays pending."""
     run = _next_in_line(unit, arrival)
     if run is not None:
-        hand(unit, run, arrival, now)
+        hand(unit, run, arrival, now, by=by)
     return run is not None
 
 
@@ -40,10 +40,10 @@ def _next_in_line(unit: UnitOfWork, arrival: Arrival) -> Run | None:
     return None
 
 
-def hand(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros) -> None:
+def hand(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: str = "") -> None:
     """Give an event to a run, and to no other as long as that wants it."""
     unit.events.hand(arrival, run.id)
-    inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now)
+    inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
 
 
 def give_back(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micros) -> None:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.core import kinship, recovery, revision, rules
 from holdfast.core.audit import REQUEST
-from holdfast.core.checkpoint import Recover, Rewind
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Recover, Rewind
 from holdfast.core.model import Arrival, Run, Wait, WaitKind
 from holdfast.core.recovery import Recovery
 from holdfast.core.revision import Revised, Revision

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from holdfast.core import schedules as rules
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Fired
 from holdfast.core.model import Firing, Intent, Schedule
-from holdfast.core.ports import Fired
 from holdfast.stores.operations import starts
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 

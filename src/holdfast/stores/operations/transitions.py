@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.core import audit, kinship, rules
 from holdfast.core import limits as limit_rules
-from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancellation
 from holdfast.core.model import AuditFact, Run
 from holdfast.stores.operations import dead_letters, inboxes, limits, queues
 from holdfast.stores.operations.unit_of_work import UnitOfWork
@@ -31,20 +31,20 @@ def move(unit: UnitOfWork, before: Run, after: Run, now: Micros, fact: AuditFact
         unit.news.ready.add(after.type)
 
 
-def cancel(unit: UnitOfWork, run_id: str, request: Cancel, now: Micros) -> bool:
+def cancel(unit: UnitOfWork, run_id: str, why: Cancellation, now: Micros) -> bool:
     """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
     run = unit.runs.get(run_id)
-    if run is None or run.state.is_end or (run.rollback is not None and not request.force):
+    if run is None or run.state.is_end or (run.rollback is not None and not why.force):
         return False
     if run.is_held:
         unit.news.taken.add(run_id)
-    if not request.force and unit.histories.has_undo(run_id):
-        after, around = rules.cancel_by_undoing(run, request.reason, now)
+    if not why.force and unit.histories.has_undo(run_id):
+        after, around = rules.cancel_by_undoing(run, why.reason, now)
         entry = rules.turn_around_entry(around, unit.histories.last_position(run_id) + 1, now)
         unit.histories.record(run_id, after.token, entry)
     else:
-        after = rules.cancelled(run, request.reason, now)
-    move(unit, run, after, now, audit.of_cancel(after, request, now))
+        after = rules.cancelled(run, why.reason, now)
+    move(unit, run, after, now, audit.of_cancel(after, why, now))
     return True
 
 

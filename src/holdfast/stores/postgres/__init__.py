@@ -3,8 +3,8 @@
 Only `app` and `testing` import it; only this package imports the driver. Start with `store`, which is the port.
 
 An operation is one function of the server, called in one trip; `migrations` has them, `calls` their statements. What
-is rare or touches several runs is decided in Python by the operations of the memory store (`deciding`), on a `working`
-set that is locked and loaded by `wishes`; `changes` are written back.
+is rare or touches several runs is decided in Python by `stores.operations` on a working set (`deciding`), which the kit
+in `stores.working` provides: a `load_document` says what to lock and load, and the changes are written back.
 
 Whatever an operation says to the server is a talk (`talks`), and one of these carries it: a `wire`, which is a
 connection of the event loop itself (`link`), for what is small; `sessions`, threads with a connection each, for the

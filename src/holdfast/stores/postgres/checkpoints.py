@@ -26,8 +26,8 @@ from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 
 encode = msgspec.json.encode
 
@@ -248,14 +248,14 @@ class Writing:
         self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
     ) -> Talk[Verdicts]:
         """Write a batch by the operations of the model. `Settled` if at the location `settling` somebody else was."""
-        wishes = Wishes()
+        to_load = LoadRequest()
         for checkpoint in batch:
-            wishes.checkpoint(checkpoint)
+            to_load.checkpoint(checkpoint)
             run = self._held.run(checkpoint.run_id, checkpoint.token)
             if run is not None and run.group is not None and isinstance(checkpoint.next, Finish):
-                wishes.groups[run.group] += 1
+                to_load.groups[run.group] += 1
             if run is not None and run.slots and not isinstance(checkpoint.next, Hold):
-                wishes.leave(run)
+                to_load.leave(run)
         kept: list[tuple[Run, tuple[Wait, ...]]] = []
 
         def operation(working: WorkingSet, now: Micros) -> Verdicts:
@@ -268,7 +268,7 @@ class Writing:
             kept[:] = [(record.run, record.waits) for record in records]
             return told
 
-        told, news = yield from decided(self._calls, wishes, operation, self._at, bounds)
+        told, news = yield from decided(self._calls, to_load, operation, self._at, bounds)
         self.news.add(news)
         self._now = told.now
         for verdict in told.verdicts:

@@ -232,7 +232,7 @@ def _vacuum(connection: Connection, schema: str) -> Iterator[Finding]:
 
 def _requests(connection: Connection, schema: str) -> Iterator[Finding]:
     ((count, age),) = connection.execute(qualified(_REQUESTS, schema)).fetchall()
-    text = f"{count:,} wishes of producers in SQL are not carried out yet"
+    text = f"{count:,} requests of producers in SQL are not carried out yet"
     if age > LATE_REQUEST_SECONDS * SECOND:
         yield Finding.warning("requests", f"{text}, the oldest for {age // SECOND:,} s; is a worker running?")
     else:

@@ -23,8 +23,8 @@ from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.wishes import Due, Unknown, Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import DueRuns, LoadRequest, NotLoaded
+from holdfast.stores.working.working_set import WorkingSet
 
 encode = msgspec.json.encode
 
@@ -103,18 +103,20 @@ def _claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds
 ) -> Talk[Claimed]:
     suspects = SUSPECTS if request.may_suspect else 0
-    limited, more = (Due(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE))
+    limited, more = (
+        DueRuns(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE)
+    )
     types = found.limited + found.others
-    wishes = Wishes(types=set(types), due={limited, Due(found.others, request.limit, suspects)})
+    to_load = LoadRequest(types=set(types), due={limited, DueRuns(found.others, request.limit, suspects)})
     for type in found.rated:
-        wishes.serve(type, WAITING)
+        to_load.serve(type, WAITING)
 
     def operation(working: WorkingSet, now: Micros) -> Claimed:
         unit = working.unit
         known = [rule for rule in map(working.types.get, types) if rule is not None]
         enabled = {*types} - {rule.name for rule in known if not rule.is_enabled}
         due = [r.run for r in working.records.values() if r.run.type in enabled and rules.is_due(r.run, now)]
-        queue = queue_of(due) if more in wishes.due else _queue_in_sight(due, limited, more)
+        queue = queue_of(due) if more in to_load.due else _queue_in_sight(due, limited, more)
         chosen, has_more = choose_within_limits(unit, queue, request, now)
         leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
@@ -126,11 +128,11 @@ def _claim_limited(
         return replace(claimed, leases=leased.leases, next_ready_at=leased.next_ready_at)
 
     # Whom it gave no slot has none to tell of: whoever waits for one is made ready by others.
-    claimed, _ = yield from decided(calls, wishes, operation, at, bounds, then=read)
+    claimed, _ = yield from decided(calls, to_load, operation, at, bounds, then=read)
     return claimed
 
 
-def _queue_in_sight(due: Sequence[Run], wanted: Due, more: Due) -> Queue:
+def _queue_in_sight(due: Sequence[Run], wanted: DueRuns, more: DueRuns) -> Queue:
     """The due runs as the queue they form. A claim that gets behind what was loaded of a rank wants `more`."""
     places: dict[int, list[Place]] = {}
     for run in due:
@@ -144,16 +146,16 @@ def _queue_in_sight(due: Sequence[Run], wanted: Due, more: Due) -> Queue:
     ]
 
 
-def _until(end: Place, runs: Iterator[Run], more: Due) -> Iterator[Run]:
+def _until(end: Place, runs: Iterator[Run], more: DueRuns) -> Iterator[Run]:
     """The runs of a lane up to a place; behind it there may be others that were not loaded."""
     priority = None
     for run in runs:
         if place_of(run) > end:
-            raise Unknown("due", more)
+            raise NotLoaded("due", more)
         yield run
         priority = run.priority
     if priority == end[0]:
-        raise Unknown("due", more)
+        raise NotLoaded("due", more)
 
 
 @lru_cache(maxsize=16)
@@ -194,15 +196,15 @@ def create(
         except psycopg.DatabaseError as error:
             if error.sqlstate != TAKEN:
                 raise
-    wishes = Wishes()
-    wishes.intents(intents)
+    to_load = LoadRequest()
+    to_load.intents(intents)
     if lease is not None:
-        wishes.types.update(intent.type for intent in intents)
+        to_load.types.update(intent.type for intent in intents)
 
     def operation(working: WorkingSet, now: Micros) -> Created:
         return model.create(working.unit, intents, lease, now)
 
-    return (yield from decided(calls, wishes, operation, at, bounds or TRANSACTION))
+    return (yield from decided(calls, to_load, operation, at, bounds or TRANSACTION))
 
 
 def create_again(

@@ -12,23 +12,23 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Command, EmitEvents, SendMessages, Sent
 from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
 from holdfast.core.model import Entry, Event, Intent, Message
-from holdfast.core.ports import Sent, Transacted, Transaction
-from holdfast.stores.operations import arrivals
-from holdfast.stores.postgres import claims, reads
+from holdfast.core.ports import Transacted, Transaction
+from holdfast.stores.postgres import claims, commands, reads
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.checkpoints import Held, Settled, Writing
 from holdfast.stores.postgres.connections import connect
-from holdfast.stores.postgres.deciding import PART, decided
+from holdfast.stores.postgres.deciding import PART
 from holdfast.stores.postgres.outsiders import converse
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.trouble import is_conflict, is_overdue, unavailable
-from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.working.load_request import LoadRequest
 
 T = TypeVar("T")
 
@@ -61,6 +61,7 @@ class PostgresDatabase:
         sessions: Sessions,
         bell: Bell,
         time: Callable[[], tuple[Micros | None, Micros]],
+        serve: Callable[[], Callable[[], None]],
     ) -> None:
         self._address = address
         self._calls = calls
@@ -68,6 +69,7 @@ class PostgresDatabase:
         self._sessions = sessions
         self._bell = bell
         self._time = time
+        self.serve = serve
 
     # Inside of runs
 
@@ -163,18 +165,16 @@ class PostgresDatabase:
         return await self._converse(connection, claims.create(self._calls, intents, None, at, PART))
 
     async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
-        at, _ = self._time()
-        wishes = Wishes()
-        wishes.send(messages)
-        talk = decided(self._calls, wishes, lambda working, now: arrivals.send(working.unit, messages, now), at, PART)
-        return await self._converse(connection, talk)
+        command = SendMessages(messages=messages)
+        return await self._apply_in(connection, LoadRequest.of(command), command)
 
     async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
+        command = EmitEvents(events=events)
+        return await self._apply_in(connection, LoadRequest.of(command), command)
+
+    async def _apply_in(self, connection: object, to_load: LoadRequest, command: Command[T]) -> T:
         at, _ = self._time()
-        wishes = Wishes()
-        wishes.emit(events)
-        talk = decided(self._calls, wishes, lambda working, now: arrivals.emit(working.unit, events, now), at, PART)
-        return await self._converse(connection, talk)
+        return await self._converse(connection, commands.on_working_set(self._calls, to_load, command, at, PART))
 
     async def _converse(self, connection: object, talk: Talk[tuple[T, News]]) -> T:
         """Do something in a user's transaction. Whoever it concerns is told by the server, when it commits."""

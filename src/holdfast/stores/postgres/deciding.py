@@ -1,8 +1,8 @@
-"""Deciding: an operation of the model on a working set, in one transaction.
+"""Deciding: an operation on a working set, in one transaction.
 
-What it is about is locked and loaded in one trip, the memory store's own operations decide, and what they changed is
-written in another. If they want to know more than was loaded, everything is undone and done again with more: so locks
-are always taken in one order, and what was read is what is decided on.
+One trip locks and loads what the operation is about, the operation decides, and another trip writes what it changed. If
+the operation needs more than was loaded, everything is rolled back and repeated with more: so locks are always taken in
+one order, and what was read is what is decided on.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import Run
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.changes import changes_of
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
+from holdfast.stores.postgres.load_document import document
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained
-from holdfast.stores.postgres.wishes import Unknown, Wishes
-from holdfast.stores.postgres.working import WorkingSet
-
-ROUNDS_LIMIT = 200
-"""Each round knows more than the one before, so this many are a mistake of ours."""
+from holdfast.stores.working.decision import ROUNDS_LIMIT, Operation, decide
+from holdfast.stores.working.load_request import LoadRequest, NotLoaded
 
 MUCH_CHARACTERS = 2_000_000
 """To decide on so much may take longer than our transactions usually may: they are to outlast no process that stands
@@ -40,8 +36,6 @@ UNIQUE = "23505"
 """What the database says when somebody else was quicker with a key that an ended run was to take again."""
 
 T = TypeVar("T")
-
-Operation = Callable[[WorkingSet, Micros], T]
 
 
 class Bounds:
@@ -107,7 +101,7 @@ PART = Bounds(
 
 def decided(
     calls: Calls,
-    wishes: Wishes,
+    to_load: LoadRequest,
     operation: Operation[T],
     at: Micros | None,
     bounds: Bounds = TRANSACTION,
@@ -121,21 +115,21 @@ def decided(
     for _ in range(ROUNDS_LIMIT):
         try:
             if then is None:
-                attempt = _attempt(calls, wishes, operation, at, bounds, is_committing=True)
+                attempt = _attempt(calls, to_load, operation, at, bounds, is_committing=True)
                 return (yield from bounds.around(attempt, is_committing=True))
-            attempt = _attempt(calls, wishes, operation, at, bounds)
+            attempt = _attempt(calls, to_load, operation, at, bounds)
             return (yield from bounds.around(_completed(attempt, then)))
-        except Unknown as unknown:
-            wishes.add(unknown)
+        except NotLoaded as missing:
+            to_load.add(missing)
         except psycopg.DatabaseError as error:
             if error.sqlstate not in (TAKEN, UNIQUE):
                 raise  # else it is done again, and meets whoever was quicker
-    raise AssertionError(f"an operation wants to know ever more: {wishes}")
+    raise AssertionError(f"an operation needs ever more: {to_load}")
 
 
 def _attempt(
     calls: Calls,
-    wishes: Wishes,
+    to_load: LoadRequest,
     operation: Operation[T],
     at: Micros | None,
     bounds: Bounds,
@@ -143,26 +137,18 @@ def _attempt(
     is_committing: bool = False,
 ) -> Talk[tuple[T, News]]:
     """Load, decide and write; and commit what was written, if that is known to be all."""
-    document = yield calls.load, (wishes.document(calls.schema), at)
-    yield from bounds.taking_time(document)
-    loaded = unreadable.loaded(document, wishes.runs, is_strict=bool(wishes.due))
-    working = WorkingSet(loaded, wishes)
-    told = operation(working, loaded.now)
+    found = yield calls.load, (document(to_load, calls.schema), at)
+    yield from bounds.taking_time(found)
+    loaded = unreadable.loaded(found, to_load.runs, is_strict=bool(to_load.due))
+    decision = decide(loaded, to_load, operation)
     last = [bounds.commit] if is_committing else []
-    if changes := changes_of(working):
-        last.insert(0, (calls.apply, (msgspec.json.encode(changes).decode(), loaded.now)))
+    if decision.changes:
+        last.insert(0, (calls.apply, (msgspec.json.encode(decision.changes).decode(), loaded.now)))
     if last:
         yield chained(*last)
-    # Whoever claims meanwhile passes over runs that are locked, so those that are due are told of afterwards.
-    runs = [record.run for record in working.records.values()]
-    working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}
-    return told, working.news
+    return decision.answer, decision.news
 
 
 def _completed(attempt: Talk[tuple[T, News]], then: Callable[[T], Talk[T]]) -> Talk[tuple[T, News]]:
     told, news = yield from attempt
     return (yield from then(told)), news
-
-
-def _is_due(run: Run, now: Micros) -> bool:
-    return run.ready_at is not None and run.ready_at <= now

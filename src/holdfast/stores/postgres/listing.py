@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from holdfast.core.ports import Details, Query
+from holdfast.core.questions import Details, Query
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import reads
 from holdfast.stores.postgres.statements import qualified

@@ -15,7 +15,7 @@ import psycopg
 from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
 from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerInfo
-from holdfast.core.ports import Details, LetterQuery, SlotUse
+from holdfast.core.questions import Details, ListDeadLetters, SlotUse
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
@@ -210,7 +210,10 @@ _worker = msgspec.json.Decoder(WorkerInfo)
 _rule = msgspec.json.Decoder(TypeRule)
 
 
-def get(connection: psycopg.Connection[Any], schema: str, run_id: str) -> Details | None:
+def get(connection: psycopg.Connection[Any], schema: str, run_id: str | None, key: str | None) -> Details | None:
+    if key is not None:
+        holder = connection.execute(qualified(_FIND, schema), (key,)).fetchone()
+        run_id = holder[0] if holder else None
     found = details(connection.execute(qualified(_GET, schema), (run_id,)))
     return found[0] if found else None
 
@@ -238,11 +241,6 @@ def settled(connection: psycopg.Connection[Any], schema: str, run_id: str, locat
     """What is recorded at a location for good."""
     row = connection.execute(qualified(_SETTLED, schema), (run_id, location)).fetchone()
     return _entry.decode(row[0]) if row is not None else None
-
-
-def find(connection: psycopg.Connection[Any], schema: str, key: str) -> str | None:
-    found = connection.execute(qualified(_FIND, schema), (key,)).fetchone()
-    return found[0] if found else None
 
 
 def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[Entry, ...]:
@@ -291,7 +289,7 @@ def replies(
     return {(run_id, message_id): payload for run_id, message_id, payload in chain.from_iterable(found)}
 
 
-def dead_letters(connection: psycopg.Connection[Any], schema: str, query: LetterQuery) -> list[DeadLetter]:
+def dead_letters(connection: psycopg.Connection[Any], schema: str, query: ListDeadLetters) -> list[DeadLetter]:
     values = {"topic": query.topic, "after": query.after, "limit": query.limit}
     if query.topic is None:
         statement = _LETTERS

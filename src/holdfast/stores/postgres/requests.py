@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 import msgspec
 import psycopg
 
-from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import RunNotFound
 from holdfast.core.hint import News
 from holdfast.core.model import Event, Message, Value
-from holdfast.stores.operations import arrivals, controls
+from holdfast.stores.operations import commands
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Connection, hold
 from holdfast.stores.postgres.topics import REQUESTING, classid
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 
 BATCH_LIMIT = 200
 
@@ -44,21 +44,30 @@ class EmitRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="emit"
     event: Event
 
 
+class CancelBody(Value, frozen=True, kw_only=True):
+    """The id and the reason of a cancel."""
+
+    id: str
+    reason: str = ""
+
+
 class CancelRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="cancel"):
     """Cancel a run. It may have ended since."""
 
     run_id: str
-    request: Cancel
+    request: CancelBody
 
 
 Request = SendRequest | EmitRequest | CancelRequest
 
+RequestedCommand = SendMessages | EmitEvents | Cancel
+
 
 class Taken(NamedTuple):
-    """A request by its number; None is one that nobody understands, and that is dropped."""
+    """A request by its number, as a command; None stands for one that cannot be read, and is dropped."""
 
     number: int
-    request: Request | None
+    command: RequestedCommand | None
 
 
 _WAITING = """
@@ -79,9 +88,9 @@ _TAKE = """
             limit %s
             for update skip locked
         ))
-        returning number, body
+        returning number, body, by
     )
-    select number, body
+    select number, body, by
     from taken
     order by number
 """  # by the primary key
@@ -133,18 +142,15 @@ def _carry_out_singly(connection: Connection, calls: Calls, at: Micros | None) -
 
 def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micros | None) -> News:
     """Do what requests ask for, wholly or not at all, in a transaction that is open."""
-    requests = [one.request for one in taken if one.request is not None]
-    if not requests:
+    asked = [one.command for one in taken if one.command is not None]
+    if not asked:
         return News()
-    wishes = Wishes()
-    for request in requests:
-        _wish(wishes, request)
 
     def operation(working: WorkingSet, now: Micros) -> None:
-        for request in requests:
-            _perform(working, request, now)
+        for command in asked:
+            _perform(working, command, now)
 
-    _, news = hold(connection, decided(calls, wishes, operation, at, PART))
+    _, news = hold(connection, decided(calls, LoadRequest.of(*asked), operation, at, PART))
     return news
 
 
@@ -160,31 +166,22 @@ def _is_hopeless(error: Exception) -> bool:
     return error.sqlstate[:2] in _VALUES
 
 
-def _wish(wishes: Wishes, request: Request) -> None:
-    match request:
-        case SendRequest():
-            wishes.send([request.message])
-        case EmitRequest():
-            wishes.emit([request.event])
-        case CancelRequest():
-            wishes.control(request.run_id, request.request)
-
-
-def _perform(working: WorkingSet, request: Request, now: Micros) -> None:
-    match request:
-        case SendRequest():
-            (sent,) = arrivals.send(working.unit, [request.message], now)
-            if sent.refused is not None:  # it was not, when it was sent
+def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> None:
+    """Carry out a command as far as that is still possible: the run may have ended since it was written."""
+    match command:
+        case SendMessages():
+            (sent,) = commands.apply(working.unit, command, now)
+            if sent.refused is not None:
                 _log.warning(
                     "a message to run %s is dropped: the run has ended meanwhile",
                     sent.run_id,
                     extra={"run_id": sent.run_id},
                 )
-        case EmitRequest():
-            arrivals.emit(working.unit, [request.event], now)
-        case CancelRequest():
+        case EmitEvents():
+            commands.apply(working.unit, command, now)
+        case Cancel():
             with suppress(RunNotFound):
-                controls.control(working.unit, request.run_id, request.request, now)
+                commands.apply(working.unit, command, now)
 
 
 def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:
@@ -197,21 +194,22 @@ def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[T
     if found is None or not found[0]:
         return []
     rows = connection.execute(qualified(_TAKE, schema), (limit,))
-    return [Taken(number, _decoded(number, body)) for number, body in rows]
+    return [Taken(number, _decoded(number, body, by)) for number, body, by in rows]
 
 
-def _decoded(number: int, body: str) -> Request | None:
+def _decoded(number: int, body: str, by: str) -> RequestedCommand | None:
     try:
         request = _request.decode(body)
         match request:
             case SendRequest():
                 _payload.decode(request.message.payload)
+                return SendMessages(messages=(request.message,), by=by)
             case EmitRequest():
                 _payload.decode(request.event.payload)
+                return EmitEvents(events=(request.event,), by=by)
             case CancelRequest():
-                pass
+                return Cancel(run_id=request.run_id, id=request.request.id, reason=request.request.reason, by=by)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         # Nobody would ever understand it, and it must not stand in the way of the others.
         _log.warning("request %s is dropped: nobody could read it: %s", number, error)
         return None
-    return request

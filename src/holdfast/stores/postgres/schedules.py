@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import schedules as rules
 from holdfast.core.clock import Micros
+from holdfast.core.commands import FireSchedules, PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
 from holdfast.core.hint import News
-from holdfast.core.model import Firing, Schedule
-from holdfast.core.ports import Due, Fired, ScheduleQuery
+from holdfast.core.model import Schedule
+from holdfast.core.questions import Due, ListSchedules
+from holdfast.stores.operations import commands
 from holdfast.stores.operations import schedules as model
 from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
 from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Connection, Talk
 from holdfast.stores.postgres.topics import SCHEDULING, classid
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 
 _LOAD = "select {schema}.load_schedules_v1(%s, %s, %s)"
 
@@ -58,6 +59,8 @@ _DUE = "select {schema}.due_schedules_v1(%s, %s, %s, %s)"
 
 T = TypeVar("T")
 
+ScheduleCommand = PutSchedules | PauseSchedules | RemoveSchedules | TriggerSchedule | FireSchedules
+
 _decode = msgspec.json.Decoder(Schedule).decode
 _decode_all = msgspec.json.Decoder(list[Schedule]).decode
 _decode_due = msgspec.json.Decoder(Due).decode
@@ -74,56 +77,47 @@ class _Row(msgspec.Struct, frozen=True):
         return cls(schedule.name, schedule.type, schedule.next_at, _json(schedule))
 
 
-def put(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[Sequence[Schedule], News]]:
-    names = [schedule.name for schedule in wanted]
-    return _changing(calls, names, Wishes(), lambda working, now: model.put(working.unit, wanted, now), at)
+def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Talk[tuple[Any, News]]:
+    """Carry out a command about schedules."""
+
+    def operation(working: WorkingSet, now: Micros) -> Any:
+        return commands.apply(working.unit, command, now)
+
+    # A firing passes over schedules that another process is changing; the others wait for their turn.
+    is_patient = not isinstance(command, FireSchedules)
+    return _changing(calls, _names(command), LoadRequest.of(command), operation, at, is_patient=is_patient)
+
+
+def _names(command: ScheduleCommand) -> Sequence[str]:
+    match command:
+        case PutSchedules():
+            return [schedule.name for schedule in command.schedules]
+        case PauseSchedules() | RemoveSchedules():
+            return command.names
+        case TriggerSchedule():
+            return [command.name]
+        case FireSchedules():
+            return [firing.schedule.name for firing in command.firings]
 
 
 def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[int, News]]:
     names = [schedule.name for schedule in wanted]
-    return _changing(calls, names, Wishes(), lambda working, _: model.restore(working.unit, wanted), at)
-
-
-def pause(
-    calls: Calls, names: Sequence[str], at: Micros | None, *, is_paused: bool
-) -> Talk[tuple[Sequence[bool], News]]:
-    return _changing(
-        calls, names, Wishes(), lambda working, now: model.pause(working.unit, names, now, is_paused=is_paused), at
-    )
-
-
-def remove(calls: Calls, names: Sequence[str], at: Micros | None) -> Talk[tuple[Sequence[bool], News]]:
-    return _changing(calls, names, Wishes(), lambda working, _: model.remove(working.unit, names), at)
-
-
-def trigger(calls: Calls, name: str, run_id: str, at: Micros | None) -> Talk[tuple[bool, News]]:
-    wishes = Wishes(runs={run_id})
-    return _changing(calls, [name], wishes, lambda working, now: model.trigger(working.unit, name, run_id, now), at)
-
-
-def fire(calls: Calls, firings: Sequence[Firing], at: Micros | None) -> Talk[tuple[Sequence[Fired], News]]:
-    wishes = Wishes()
-    for firing in firings:
-        wishes.runs.update(firing.schedule.open_run_ids)
-        wishes.runs.update(rules.run_id_of(firing.schedule, slot) for slot in firing.slots)
-    names = [firing.schedule.name for firing in firings]
-    return _changing(
-        calls, names, wishes, lambda working, now: model.fire(working.unit, firings, now), at, is_patient=False
-    )
+    return _changing(calls, names, LoadRequest(), lambda working, _: model.restore(working.unit, wanted), at)
 
 
 def _changing(
     calls: Calls,
     names: Sequence[str],
-    wishes: Wishes,
+    to_load: LoadRequest,
     operation: Callable[[WorkingSet, Micros], T],
     at: Micros | None,
     *,
     is_patient: bool = True,
 ) -> Talk[tuple[T, News]]:
-    """Carry out an operation of the model on some schedules and the runs it wants to know of.
+    """Carry out an operation on some schedules and the runs that it is about.
 
-    Schedules are locked before runs, always. Who is not patient passes over those that somebody else is at.
+    Schedules are always locked before runs. Without patience, schedules that another transaction has locked are
+    passed over.
     """
 
     def work() -> Talk[tuple[T, News]]:
@@ -140,7 +134,7 @@ def _changing(
             after.update(working.schedules)
             return told
 
-        told = yield from decided(calls, wishes, on_working_set, at, PART)
+        told = yield from decided(calls, to_load, on_working_set, at, PART)
         yield from _write(calls, before, after)
         return told
 
@@ -159,7 +153,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def list_schedules(connection: Connection, schema: str, query: ScheduleQuery) -> list[Schedule]:
+def list_schedules(connection: Connection, schema: str, query: ListSchedules) -> list[Schedule]:
     if query.name is not None:
         found: Iterable[tuple[str]] = connection.execute(qualified(_GET, schema), (query.name,))
         return [schedule for (body,) in found if query.admits(schedule := _decode(body))][: query.limit]

@@ -7,47 +7,21 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import psycopg
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, FollowingClock, Micros
+from holdfast.core.commands import Command
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import (
-    Event,
-    Firing,
-    Holding,
-    Intent,
-    Message,
-    Schedule,
-    Topic,
-    TypeChange,
-    TypeOffer,
-    WorkerInfo,
-)
-from holdfast.core.ports import (
-    Fired,
-    Pruned,
-    SchemaStatus,
-    Sent,
-)
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerInfo
+from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.transfer import Restoration, Restored
-from holdfast.stores.operations import arrivals, dead_letters, types
-from holdfast.stores.postgres import (
-    claims,
-    controls,
-    leases,
-    pruning,
-    schedules,
-    schema,
-    transfers,
-)
-from holdfast.stores.postgres import topics as topic_rules
+from holdfast.stores.postgres import answers, checkup, claims, commands, leases, listing, pruning, reads, schema
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.calls import Calls, answer
@@ -55,20 +29,18 @@ from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase
-from holdfast.stores.postgres.deciding import Operation, decided
-from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.request_thread import RequestThread
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
+from holdfast.stores.postgres.transfers import PostgresTransfer
 from holdfast.stores.postgres.trouble import unavailable
 from holdfast.stores.postgres.wire import Wire
-from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
-SMALL = 4
-"""So many runs are made at most in one go on the wire: more would keep the loop busy."""
+FEW = 8
+"""The most ends that are asked for on the event loop itself."""
 ERRAND_SECONDS = 2.0
 """So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
@@ -76,11 +48,10 @@ HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_W = TypeVar("_W")
 _Carrier = TypeVar("_Carrier", Sessions, Wire, RequestThread)
 
 
-class PostgresStore(Reading):
+class PostgresStore:
     """Runs in one schema of a Postgres database, for any number of processes on any number of machines."""
 
     flushes = 2
@@ -187,7 +158,7 @@ class PostgresStore(Reading):
         created = await self._write(
             lambda: claims.create(self._calls, intents, lease, at),
             again=lambda: claims.create_again(self._calls, intents, lease, at),
-            is_small=len(intents) <= SMALL,
+            is_small=len(intents) <= commands.SMALL,
         )
         self._held.lease([run.lease for run in created.runs if run.lease is not None])
         return created
@@ -246,88 +217,14 @@ class PostgresStore(Reading):
                 self._held.let_go(verdict.run_id)
         return told
 
-    async def retire(self, worker_id: str) -> None:
-        await self._running(self._writers).run(
-            lambda connection: connection.execute(self._calls.retire, (worker_id,)).close()
-        )
-
-    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
-        wishes = Wishes()
-        wishes.send(messages)
-        return await self._decide(wishes, lambda working, now: arrivals.send(working.unit, messages, now))
-
-    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        wishes = Wishes()
-        wishes.emit(events)
-        # To whoever waits, which may be many.
-        return await self._decide(wishes, lambda working, now: arrivals.emit(working.unit, events, now), is_small=False)
-
-    async def put_topics(self, topics: Sequence[Topic]) -> None:
-        await self._run_in(self._writers, topic_rules.put, topics)
-
-    async def change_types(self, changes: Sequence[TypeChange]) -> None:
-        wishes = Wishes(types={change.name for change in changes}, is_ruling=True)
-        # Of whoever is held or waits, which may be many.
-        await self._decide(wishes, lambda working, now: types.change(working.unit, changes, now), is_small=False)
-
-    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
-        wishes = Wishes(types={offer.name for offer in offers})
-        await self._decide(wishes, lambda working, now: types.offer(working.unit, worker, offers, now))
-
-    async def replay_letters(self, numbers: Sequence[int]) -> int:
-        wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, now: dead_letters.replay(working.unit, numbers, now))
-
-    async def purge_letters(self, numbers: Sequence[int]) -> int:
-        wishes = Wishes(letters=set(numbers))
-        return await self._decide(wishes, lambda working, _: dead_letters.purge(working.unit, numbers))
-
-    async def restore(self, restoration: Restoration) -> Restored:
-        at = self._at
-        return await self._write(lambda: transfers.restored(self._calls, restoration, at), is_small=False)
-
-    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
-        at = self._at
-        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
-
-    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
-        return await self._write_many(wanted, schedules.put)
-
-    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
-        return await self._write_many(names, partial(schedules.pause, is_paused=is_paused))
-
-    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
-        return await self._write_many(names, schedules.remove)
-
-    async def trigger_schedule(self, name: str, run_id: str) -> bool:
-        at = self._at
-        return await self._write(lambda: schedules.trigger(self._calls, name, run_id, at))
-
-    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
-        return await self._write_many(firings, schedules.fire)
-
-    async def _write_many(
-        self,
-        wanted: Sequence[_W],
-        talk: Callable[[Calls, Sequence[_W], Micros | None], Talk[tuple[Sequence[_R], News]]],
-    ) -> Sequence[_R]:
-        at = self._at
-        return await self._write(lambda: talk(self._calls, wanted, at), is_small=len(wanted) <= SMALL)
-
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         return await self._run_in(
             self._writers, pruning.prune, limit, self._at, retention=retention, is_dry_run=is_dry_run
         )
 
-    async def control(self, run_id: str, request: Control) -> bool | None:
+    async def apply(self, command: Command[_R]) -> _R:
         at = self._at
-        # Whole families may be cancelled or reopened.
-        return await self._write(lambda: controls.control(self._calls, run_id, request, at), is_small=False)
-
-    async def _decide(self, wishes: Wishes, operation: Operation[_R], *, is_small: bool = True) -> _R:
-        """Have an operation of the model decide, on what `wishes` ask for to begin with."""
-        at = self._at
-        return await self._write(lambda: decided(self._calls, wishes, operation, at), is_small=is_small)
+        return await self._write(lambda: commands.apply(self._calls, command, at), is_small=commands.is_small(command))
 
     def _write(
         self,
@@ -357,19 +254,43 @@ class PostgresStore(Reading):
             lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
         )
 
-    # Reading: see `Reading`
+    # Reading
+
+    async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
+        return await self._read(reads.get, run_id, key)
+
+    async def list(self, query: Query) -> Sequence[Details]:
+        return await self._read(listing.list_runs, query)
+
+    async def history(self, run_id: str) -> Sequence[Entry]:
+        return await self._read(reads.history, run_id)
+
+    async def audit(self, run_id: str) -> Sequence[AuditFact]:
+        return await self._read(reads.audit, run_id)
+
+    async def stats(self, question: Stat[_R]) -> _R:
+        return await self._read(answers.stats, question, self._at)
+
+    async def catalog(self, question: Listing[_R]) -> _R:
+        return await self._read(answers.catalog, question, self._at)
+
+    async def changes(self, question: Awaited[_R]) -> _R:
+        is_about_few_ends = isinstance(question, EndsOf) and question.size <= FEW
+        if is_about_few_ends:
+            return await self._running(self._wire).hold(lambda: answers.few_ends(self._address.schema, question))
+        return await self._read(answers.changes, question, self._at)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await self._read(reads.workers)
+
+    async def check(self) -> Sequence[Finding]:
+        return await self._read(checkup.findings)
 
     def _read(
         self, function: Callable[Concatenate[Connection, str, _P], _R], *args: _P.args, **kwargs: _P.kwargs
     ) -> asyncio.Future[_R]:
+        """Read something, given a connection and the name of the schema."""
         return self._run_in(self._readers, function, *args, **kwargs)
-
-    def _ask(self, talk: Callable[[], Talk[_R]]) -> asyncio.Future[_R]:
-        return self._running(self._wire).hold(talk)
-
-    @property
-    def _schema(self) -> str:
-        return self._address.schema
 
     def _run_in(
         self,
@@ -381,21 +302,36 @@ class PostgresStore(Reading):
         schema = self._address.schema
         return self._running(sessions).run(lambda connection: function(connection, schema, *args, **kwargs))
 
-    # For tables of users
+    # Capabilities
 
     @property
     def database(self) -> PostgresDatabase:
         sessions = self._running(self._transactors)
         return PostgresDatabase(
-            self._address, self._calls, self._held, sessions=sessions, bell=self._bell, time=self._time
+            self._address,
+            self._calls,
+            self._held,
+            sessions=sessions,
+            bell=self._bell,
+            time=self._time,
+            serve=self._serve,
         )
 
-    # Telling
+    @property
+    def transfer(self) -> PostgresTransfer:
+        return PostgresTransfer(
+            self._calls,
+            read=lambda job: self._running(self._readers).run(job),
+            write=self._write,
+            time=lambda: self._at,
+        )
+
+    # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         return self._bell.listen(listener)
 
-    def serve(self) -> Callable[[], None]:
+    def _serve(self) -> Callable[[], None]:
         return self._running(self._request_thread).serve()
 
     # Sessions

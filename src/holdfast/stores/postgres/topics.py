@@ -11,6 +11,7 @@ import psycopg
 
 from holdfast.core.model import Topic
 from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.talks import Talk
 
 BUCKETS = 65_536
 """So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
@@ -47,6 +48,8 @@ _LOCK = """
     ) as wanted
 """  # in the order given: there is nothing that could change it
 
+_TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
+
 _topic = msgspec.json.Decoder(Topic)
 
 
@@ -81,7 +84,7 @@ def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]
 
 def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
     """Wait for one of the turns, and keep it until the end of the transaction. Before any lock of a topic."""
-    connection.execute("select pg_advisory_xact_lock(%s, %s)", (classid(schema), turn))
+    connection.execute(_TAKE_TURN, (classid(schema), turn))
 
 
 def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> bool:
@@ -90,14 +93,13 @@ def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> boo
     return found is not None and bool(found[0])
 
 
-def put(connection: psycopg.Connection[Any], schema: str, topics: Sequence[Topic]) -> None:
+def put(schema: str, topics: Sequence[Topic]) -> Talk[None]:
     """Set the rules for topics; of several for one name the last counts. The pruner looks at all topics again."""
     last = {topic.name: topic for topic in topics}
     wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]
-    with connection.transaction():
-        take_turn(connection, schema, PRUNING)  # or a pruner that read the old rules would say that it looked
-        connection.execute(qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),))
-        connection.execute(qualified(_LOOK_AGAIN, schema))
+    yield _TAKE_TURN, (classid(schema), PRUNING)  # or a pruner that read the old rules would say that it looked
+    yield qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),)
+    yield qualified(_LOOK_AGAIN, schema), ()
 
 
 def list_topics(connection: psycopg.Connection[Any], schema: str) -> list[Topic]:

@@ -5,8 +5,8 @@ What becomes of them the operations of the memory store decide, as of everything
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import psycopg
@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from holdfast.core.audit import kept
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
-from holdfast.core.model import EntryKind
+from holdfast.core.model import EntryKind, Schedule
 from holdfast.core.received import received_in
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
 from holdfast.stores.operations import transfers
+from holdfast.stores.postgres import schedules
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
@@ -26,8 +27,8 @@ from holdfast.stores.postgres.statements import qualified
 from holdfast.stores.postgres.talks import Talk
 from holdfast.stores.postgres.topics import RESTORING, classid
 from holdfast.stores.postgres.unreadable import readable
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 
 STEPS_LIMIT = 1_000_000
 """So many numbers are drawn one by one, which every role may; a wider gap is jumped over, which is for the owner."""
@@ -131,7 +132,50 @@ _KEEP_ORIGIN = """
 """
 
 _dump = msgspec.json.Decoder(Dump)
+
+_R = TypeVar("_R")
+
+
+class Read(Protocol):
+    """Reads something on a connection of its own."""
+
+    def __call__(self, job: Callable[[psycopg.Connection[Any]], _R], /) -> Awaitable[_R]: ...
+
+
+class Write(Protocol):
+    """Carries out a talk, again after a lost connection, and announces what it changed."""
+
+    def __call__(self, talk: Callable[[], Talk[tuple[_R, News]]], /, *, is_small: bool) -> Awaitable[_R]: ...
+
+
 _origin = msgspec.json.Decoder(Origin)
+
+
+class PostgresTransfer:
+    """The capability `Transfer`. `read` and `write` say how statements reach the server."""
+
+    def __init__(self, calls: Calls, *, read: Read, write: Write, time: Callable[[], Micros | None]) -> None:
+        self._calls = calls
+        self._read = read
+        self._write = write
+        self._time = time
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        return await self._read(lambda connection: dump(connection, self._calls.schema, run_ids))
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._read(lambda connection: kept_events(connection, self._calls.schema, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._read(lambda connection: last_event(connection, self._calls.schema))
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        at = self._time()
+        return await self._write(lambda: restored(self._calls, restoration, at), is_small=False)
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        at = self._time()
+        return await self._write(lambda: schedules.restore(self._calls, wanted, at), is_small=False)
 
 
 def dump(connection: psycopg.Connection[Any], schema: str, run_ids: Sequence[str]) -> list[Dump]:
@@ -174,7 +218,7 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk
         after = working.origins[restoration.export_id]
         return told
 
-    told, news = yield from decided(calls, _wishes(restoration, origin), operation, at, PART)
+    told, news = yield from decided(calls, _to_load(restoration, origin), operation, at, PART)
     yield qualified(_KEEP_ORIGIN, schema), (name, msgspec.json.encode(after).decode())
     return told, news
 
@@ -197,22 +241,22 @@ def _raise_numbers(schema: str, last: int) -> Talk[None]:
         yield qualified(_DRAW, schema), (gap,)
 
 
-def _wishes(restoration: Restoration, origin: Origin) -> Wishes:
-    wishes = Wishes()
+def _to_load(restoration: Restoration, origin: Origin) -> LoadRequest:
+    to_load = LoadRequest()
     for one in restoration.runs:
-        wishes.runs.add(one.run.id)
-        wishes.audits.add(one.run.id)
+        to_load.runs.add(one.run.id)
+        to_load.audits.add(one.run.id)
         if one.run.key is not None:
-            wishes.keys.add(one.run.key)
+            to_load.keys.add(one.run.key)
     for event in restoration.events:
-        wishes.events.add((event.topic, event.id))
+        to_load.events.add((event.topic, event.id))
         if event.is_queued:
-            wishes.emitted.add(event.topic)
-            wishes.waiting[event.topic] += 1
+            to_load.emitted.add(event.topic)
+            to_load.waiting[event.topic] += 1
         else:
-            wishes.awaited.add(event.topic)
-    wishes.new_events = _numbers_wanted(restoration, origin.high)
-    return wishes
+            to_load.awaited.add(event.topic)
+    to_load.new_events = _numbers_wanted(restoration, origin.high)
+    return to_load
 
 
 def _numbers_wanted(restoration: Restoration, high: int) -> int:

@@ -17,12 +17,12 @@ from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
-from holdfast.core.ports import Details
+from holdfast.core.questions import Details
 from holdfast.core.unreadable import joined, reason_of, salvaged
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.json_parts import items, members
 from holdfast.stores.postgres.talks import Talk
-from holdfast.stores.postgres.working import Loaded
+from holdfast.stores.working.working_set import Loaded
 
 FAILURES = (msgspec.MsgspecError, RecursionError)
 """What is raised for a row that cannot be decoded."""

@@ -11,9 +11,10 @@ import apsw
 
 from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Clock
+from holdfast.core.commands import Sent
 from holdfast.core.errors import Fatal, InvalidRequest
 from holdfast.core.model import Event, Intent, Message
-from holdfast.core.ports import Sent, Transacted, Transaction
+from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.operations import arrivals, starts
 from holdfast.stores.sqlite import checkpoints, transactions
 from holdfast.stores.sqlite.board import mark
@@ -95,6 +96,9 @@ class SqliteDatabase:
                 raise
             with self._translating():
                 connection.execute("commit")
+
+    def serve(self) -> Callable[[], None]:
+        return lambda: None  # nobody asks for anything in plain SQL
 
     # They are coroutines only because other databases have connections to be awaited: nothing happens in between.
 

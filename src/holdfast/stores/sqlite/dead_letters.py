@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import apsw
 
 from holdfast.core.model import DeadLetter
-from holdfast.core.ports import LetterQuery
+from holdfast.core.questions import ListDeadLetters
 from holdfast.core.topics import FAMILY
 from holdfast.stores.sqlite import rows
 
@@ -80,7 +80,7 @@ class DeadLetters:
         return self._connection.changes() > 0
 
 
-def list_letters(connection: apsw.Connection, query: LetterQuery) -> list[DeadLetter]:
+def list_letters(connection: apsw.Connection, query: ListDeadLetters) -> list[DeadLetter]:
     after, limit = query.after, query.limit
     if query.topic is None:
         found = connection.execute(_ALL, (after, limit))

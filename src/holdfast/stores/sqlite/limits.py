@@ -18,7 +18,7 @@ from holdfast.core import limits, rules
 from holdfast.core.clock import Micros
 from holdfast.core.limits import Window
 from holdfast.core.model import Run, TypeRule
-from holdfast.core.ports import SlotUse
+from holdfast.core.questions import SlotUse
 from holdfast.stores.sqlite import rows
 
 if TYPE_CHECKING:

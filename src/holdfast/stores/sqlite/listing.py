@@ -11,7 +11,7 @@ from itertools import islice
 
 import apsw
 
-from holdfast.core.ports import Details, Query
+from holdfast.core.questions import Details, Query
 from holdfast.core.states import RunState
 from holdfast.stores.sqlite import reads, rows
 from holdfast.stores.sqlite.rows import Row

@@ -13,7 +13,7 @@ import apsw
 
 from holdfast.core.audit import kept
 from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
-from holdfast.core.ports import Details
+from holdfast.core.questions import Details
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.unreadable import joined, reason_of
 from holdfast.stores.operations.unit_of_work import OddRow
@@ -99,7 +99,9 @@ _ORPHANS = f"""
 """  # reads every run
 
 
-def get(connection: apsw.Connection, run_id: str) -> Details | None:
+def get(connection: apsw.Connection, run_id: str | None, key: str | None) -> Details | None:
+    if key is not None:
+        run_id = connection.execute(_FIND, (key,)).get
     found = raw_or_not(connection, _GET, (run_id,))
     return details(connection, found)[0] if found else None
 
@@ -142,11 +144,6 @@ def _read(row: Row) -> tuple[Run, str | None]:
         with suppress(OddRow):
             return rows.whole_run_of(row), None
     return unreadable.salvage(row)
-
-
-def find(connection: apsw.Connection, key: str) -> str | None:
-    run_id: str | None = connection.execute(_FIND, (key,)).get
-    return run_id
 
 
 def audit(connection: apsw.Connection, run_id: str) -> tuple[AuditFact, ...]:

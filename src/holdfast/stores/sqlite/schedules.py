@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.clock import Micros
 from holdfast.core.intent import matches_type
 from holdfast.core.model import Schedule
-from holdfast.core.ports import Due, ScheduleQuery
+from holdfast.core.questions import Due, ListSchedules
 from holdfast.stores.sqlite import rows
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Schedules:
             self._changed.clear()
 
 
-def list_schedules(connection: apsw.Connection, query: ScheduleQuery) -> list[Schedule]:
+def list_schedules(connection: apsw.Connection, query: ListSchedules) -> list[Schedule]:
     if query.name is not None:
         found: Iterable[rows.Row] = connection.execute(_GET, (query.name,))
         return [schedule for (body,) in found if query.admits(schedule := _decode(body))][: query.limit]

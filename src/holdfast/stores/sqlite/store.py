@@ -6,86 +6,36 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Control, Created, LeaseRequest, Verdicts
+from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created, LeaseRequest, Verdicts
 from holdfast.core.clock import Clock, Micros, SystemClock
+from holdfast.core.commands import Command, EmitEvents, RetireWorker, SendMessages
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import (
-    AuditFact,
-    Backlog,
-    DeadLetter,
-    Entry,
-    Event,
-    Firing,
-    Holding,
-    Intent,
-    Message,
-    Run,
-    Schedule,
-    Topic,
-    TypeChange,
-    TypeOffer,
-    TypeRule,
-    WorkerInfo,
-)
-from holdfast.core.ports import (
-    Details,
-    Due,
-    Finding,
-    Fired,
-    LetterQuery,
-    Pruned,
-    Query,
-    ScheduleQuery,
-    SchemaStatus,
-    Sent,
-    SlotUse,
-)
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerInfo
+from holdfast.core.ports import Finding, Pruned, SchemaStatus
+from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.states import RunState
-from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
-from holdfast.stores.operations import (
-    arrivals,
-    controls,
-    dead_letters,
-    leases,
-    pruning,
-    schedules,
-    starts,
-    transfers,
-)
-from holdfast.stores.operations import types as type_rules
-from holdfast.stores.sqlite import (
-    backlogs,
-    checkup,
-    claims,
-    histories,
-    limits,
-    listing,
-    purging,
-    reads,
-    schema,
-    types,
-    unreadable,
-)
-from holdfast.stores.sqlite import dead_letters as letters
-from holdfast.stores.sqlite import events as event_rows
-from holdfast.stores.sqlite import schedules as timetable
-from holdfast.stores.sqlite import transfers as moving
+from holdfast.stores.operations import commands, leases, pruning, starts
+from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
 from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
 from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.transaction import Transaction
+from holdfast.stores.sqlite.transfers import SqliteTransfer
 from holdfast.stores.sqlite.trouble import unavailable
 from holdfast.stores.sqlite.watch import Others
 from holdfast.stores.sqlite.writer import Writer
+
+A = TypeVar("A")
 
 _SMALL = 8
 """So many runs at most are dealt with on the event loop itself."""
@@ -181,62 +131,6 @@ class SqliteStore:
 
         return self._writer.run_blocking(operation)
 
-    async def retire(self, worker_id: str) -> None:
-        def operation(unit: Transaction) -> None:
-            unit.workers.remove(worker_id)
-            unit.after_commit.append(lambda: self._locks.release(worker_id))
-
-        self._locks.retiring(worker_id)
-        await self._writer.run(operation)
-
-    async def send(self, messages: Sequence[Message]) -> Sequence[Sent]:
-        run = self._writer.run_small if len(messages) == 1 else self._writer.run
-        return await run(lambda unit: arrivals.send(unit, messages, unit.now()))
-
-    async def emit(self, events: Sequence[Event]) -> Sequence[int]:
-        if len(events) > 1:
-            return await self._writer.run(lambda unit: arrivals.emit(unit, events, unit.now()))
-        return await self._writer.run_small(
-            lambda unit: arrivals.emit(unit, events, unit.now()),
-            is_small=lambda unit: all(not unit.waits.has_more_than(event.topic, _SMALL) for event in events),
-        )
-
-    async def put_topics(self, topics: Sequence[Topic]) -> None:
-        await self._writer.run(lambda unit: unit.events.put_topics(topics))
-
-    async def change_types(self, changes: Sequence[TypeChange]) -> None:
-        await self._writer.run(lambda unit: type_rules.change(unit, changes, unit.now()))
-
-    async def offer_types(self, worker: str, offers: Sequence[TypeOffer]) -> None:
-        await self._writer.run(lambda unit: type_rules.offer(unit, worker, offers, unit.now()))
-
-    async def replay_letters(self, numbers: Sequence[int]) -> int:
-        return await self._writer.run(lambda unit: dead_letters.replay(unit, numbers, unit.now()))
-
-    async def purge_letters(self, numbers: Sequence[int]) -> int:
-        return await self._writer.run(lambda unit: dead_letters.purge(unit, numbers))
-
-    async def restore(self, restoration: Restoration) -> Restored:
-        return await self._writer.run(lambda unit: transfers.restore(unit, restoration, unit.now()))
-
-    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
-        return await self._writer.run(lambda unit: schedules.restore(unit, wanted))
-
-    async def put_schedules(self, wanted: Sequence[Schedule]) -> Sequence[Schedule]:
-        return await self._writer.run(lambda unit: schedules.put(unit, wanted, unit.now()))
-
-    async def pause_schedules(self, names: Sequence[str], *, is_paused: bool) -> Sequence[bool]:
-        return await self._writer.run(lambda unit: schedules.pause(unit, names, unit.now(), is_paused=is_paused))
-
-    async def remove_schedules(self, names: Sequence[str]) -> Sequence[bool]:
-        return await self._writer.run(lambda unit: schedules.remove(unit, names))
-
-    async def trigger_schedule(self, name: str, run_id: str) -> bool:
-        return await self._writer.run(lambda unit: schedules.trigger(unit, name, run_id, unit.now()))
-
-    async def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
-        return await self._writer.run(lambda unit: schedules.fire(unit, firings, unit.now()))
-
     async def prune(self, limit: int, *, retention: Micros = RUN_RETENTION, is_dry_run: bool = False) -> Pruned:
         if not is_dry_run:
             return await self._writer.run(lambda unit: pruning.prune(unit, limit, retention, unit.now()))
@@ -245,16 +139,27 @@ class SqliteStore:
         runs = await self._readers.run(lambda connection: purging.count(connection, retention, now))
         return replace(pruned, runs=runs)
 
-    async def control(self, run_id: str, request: Control) -> bool | None:
-        return await self._writer.run(lambda unit: controls.control(unit, run_id, request, unit.now()))
+    async def apply(self, command: Command[A]) -> A:
+        def operation(unit: Transaction) -> A:
+            if isinstance(command, RetireWorker):
+                unit.after_commit.append(partial(self._locks.release, command.worker_id))
+            return commands.apply(unit, command, unit.now())
+
+        if isinstance(command, SendMessages) and len(command.messages) == 1:
+            return await self._writer.run_small(operation)
+        if isinstance(command, EmitEvents) and len(command.events) == 1:
+            topic = command.events[0].topic
+            return await self._writer.run_small(
+                operation, is_small=lambda unit: not unit.waits.has_more_than(topic, _SMALL)
+            )
+        if isinstance(command, RetireWorker):
+            self._locks.retiring(command.worker_id)
+        return await self._writer.run(operation)
 
     # Reading
 
-    async def get(self, run_id: str) -> Details | None:
-        return await self._readers.run_small(lambda connection: reads.get(connection, run_id))
-
-    async def find(self, key: str) -> str | None:
-        return await self._readers.run_small(lambda connection: reads.find(connection, key))
+    async def get(self, run_id: str | None = None, *, key: str | None = None) -> Details | None:
+        return await self._readers.run_small(lambda connection: reads.get(connection, run_id, key))
 
     async def list(self, query: Query) -> Sequence[Details]:
         return await self._readers.run(lambda connection: listing.list_runs(connection, query))
@@ -269,80 +174,33 @@ class SqliteStore:
     async def audit(self, run_id: str) -> Sequence[AuditFact]:
         return await self._readers.run(lambda connection: reads.audit(connection, run_id))
 
-    async def ends(self, run_ids: Sequence[str]) -> Sequence[Run]:
-        run = self._readers.run_small if len(run_ids) <= _SMALL else self._readers.run
-        return await run(lambda connection: reads.ends(connection, run_ids))
+    async def stats(self, question: Stat[A]) -> A:
+        return await self._readers.run(lambda connection: answers.stats(connection, question, self._clock.now()))
 
-    async def look(self, holdings: Sequence[Holding]) -> Verdicts:
-        run = self._readers.run_small if len(holdings) <= _SMALL else self._readers.run
-        return await run(
-            lambda connection: leases.look(Transaction(connection, self._clock), holdings, self._clock.now())
-        )
+    async def catalog(self, question: Listing[A]) -> A:
+        return await self._readers.run(lambda connection: answers.catalog(connection, question, self._clock.now()))
 
-    async def replies(self, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-        run = self._readers.run_small if len(asked) <= _SMALL else self._readers.run
-        return await run(lambda connection: reads.replies(connection, asked))
-
-    async def topics(self) -> Sequence[Topic]:
-        return await self._readers.run(event_rows.list_topics)
-
-    async def types(self) -> Sequence[TypeRule]:
-        return await self._readers.run(types.list_types)
-
-    async def slots(self, type: str | None = None) -> Sequence[SlotUse]:
-        return await self._readers.run(lambda connection: limits.uses(connection, type))
-
-    async def dead_letters(self, query: LetterQuery) -> Sequence[DeadLetter]:
-        return await self._readers.run(lambda connection: letters.list_letters(connection, query))
-
-    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
-        def read(connection: apsw.Connection) -> Sequence[Dump]:
-            with unreadable.readable("a run"):
-                return moving.dump(connection, run_ids)
-
-        return await self._readers.run(read)
-
-    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
-        return await self._readers.run(lambda connection: moving.kept_events(connection, after, limit))
-
-    async def last_event(self) -> int:
-        return await self._readers.run(event_rows.last_event)
-
-    async def schedules(self, query: ScheduleQuery) -> Sequence[Schedule]:
-        return await self._readers.run(lambda connection: timetable.list_schedules(connection, query))
-
-    async def due_schedules(self, limit: int, after: tuple[Micros, str] = (0, "")) -> Due:
-        now = self._clock.now()
-        return await self._readers.run(lambda connection: timetable.due(connection, limit, after, now))
-
-    async def counts(self) -> dict[str, dict[RunState, int]]:
-        return await self._readers.run(reads.counts)
-
-    async def backlog(self) -> Sequence[Backlog]:
-        return await self._readers.run(lambda connection: backlogs.backlog(connection, self._clock.now()))
+    async def changes(self, question: Awaited[A]) -> A:
+        run = self._readers.run_small if question.size <= _SMALL else self._readers.run
+        return await run(lambda connection: answers.changes(connection, question, self._clock))
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._readers.run(lambda connection: with_deaths(reads.workers(connection), self._files.workers))
 
-    async def held(self) -> dict[str, int]:
-        return await self._readers.run(backlogs.held)
-
-    async def orphans(self, limit: int) -> Sequence[str]:
-        return await self._readers.run(lambda connection: reads.orphans(connection, limit))
-
     async def check(self) -> Sequence[Finding]:
         return await self._readers.run(lambda connection: checkup.findings(connection, self._files, self._clock.now()))
 
-    # For tables of users
+    # Capabilities
 
     @property
     def database(self) -> SqliteDatabase:
         return SqliteDatabase(self._files, self._clock, lambda: self._running()[0])
 
-    # Telling
+    @property
+    def transfer(self) -> SqliteTransfer:
+        return SqliteTransfer(lambda: self._writer, lambda: self._readers)
 
-    def serve(self) -> Callable[[], None]:
-        return lambda: None
+    # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         leave = self._others.listen(listener)

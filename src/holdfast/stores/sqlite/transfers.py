@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import apsw
@@ -12,12 +12,16 @@ import msgspec
 
 from holdfast.core import transfer
 from holdfast.core.errors import Unreadable
-from holdfast.core.transfer import Dump, KeptEvent, Origin
-from holdfast.stores.sqlite import histories, reads, rows
+from holdfast.core.model import Schedule
+from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored
+from holdfast.stores.operations import schedules, transfers
+from holdfast.stores.sqlite import events, histories, reads, rows, unreadable
 from holdfast.stores.sqlite.rows import Row
 
 if TYPE_CHECKING:
+    from holdfast.stores.sqlite.readers import Readers
     from holdfast.stores.sqlite.transaction import Transaction
+    from holdfast.stores.sqlite.writer import Writer
 
 _RUNS = f"""
     select {rows.WHOLE_RUN}
@@ -83,6 +87,33 @@ class Origins:
 
     def put(self, export_id: str, origin: Origin) -> None:
         self._connection.execute(_KEEP_ORIGIN, (f"origin {export_id}", rows.json_of(origin)))
+
+
+class SqliteTransfer:
+    """The capability `Transfer`."""
+
+    def __init__(self, writer: Callable[[], Writer], readers: Callable[[], Readers]) -> None:
+        self._writer = writer
+        self._readers = readers
+
+    async def dump(self, run_ids: Sequence[str]) -> Sequence[Dump]:
+        def read(connection: apsw.Connection) -> Sequence[Dump]:
+            with unreadable.readable("a run"):
+                return dump(connection, run_ids)
+
+        return await self._readers().run(read)
+
+    async def kept_events(self, after: int, limit: int) -> Sequence[KeptEvent]:
+        return await self._readers().run(lambda connection: kept_events(connection, after, limit))
+
+    async def last_event(self) -> int:
+        return await self._readers().run(events.last_event)
+
+    async def restore(self, restoration: Restoration) -> Restored:
+        return await self._writer().run(lambda unit: transfers.restore(unit, restoration, unit.now()))
+
+    async def restore_schedules(self, wanted: Sequence[Schedule]) -> int:
+        return await self._writer().run(lambda unit: schedules.restore(unit, wanted))
 
 
 def dump(connection: apsw.Connection, run_ids: Sequence[str]) -> list[Dump]:

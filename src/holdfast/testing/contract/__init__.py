@@ -12,8 +12,8 @@ that is open, empty, and reads its time from the fixture `clock`.
             await store.close()
 
 Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
-A store that is also a database for tables of users is put to `DatabaseContract` as well.
-A store without hints leaves `HintContract` out by subclassing the other parts itself.
+A store that offers the capability `Transfer` is put to `TransferContract` as well, and one that offers `Database` to
+`DatabaseContract`. A store without hints leaves `HintContract` out by subclassing the other parts itself.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ from holdfast.testing.contract.rollback import RollbackContract  # noqa: E402
 from holdfast.testing.contract.schedule import ScheduleContract  # noqa: E402
 from holdfast.testing.contract.slot import SlotContract  # noqa: E402
 from holdfast.testing.contract.start import StartContract  # noqa: E402
-from holdfast.testing.contract.transfer import TransferContract  # noqa: E402
+from holdfast.testing.contract.transfer import ExportContract  # noqa: E402
 from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
@@ -103,6 +103,7 @@ __all__ = [
     "DatabaseContract",
     "DeleteContract",
     "EventContract",
+    "ExportContract",
     "ForkContract",
     "GenerationContract",
     "GroupContract",
@@ -136,6 +137,10 @@ class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContr
     """What reaches a run from outside: messages, events, the ends of children."""
 
 
+class TransferContract(ExportContract, MovedEventContract):
+    """What a store promises from which runs can be exported, and into which they can be imported."""
+
+
 class StoreContract(
     StartContract,
     ClaimContract,
@@ -153,8 +158,6 @@ class StoreContract(
     RecoverContract,
     ReopenContract,
     ForkContract,
-    TransferContract,
-    MovedEventContract,
     ScheduleContract,
     TypeContract,
     LimitContract,
@@ -165,4 +168,4 @@ class StoreContract(
     ReadContract,
     HintContract,
 ):
-    """Everything a store promises."""
+    """Everything that every store promises."""

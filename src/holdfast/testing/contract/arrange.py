@@ -41,7 +41,8 @@ from holdfast.core.model import (
     WaitKind,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, Store
+from holdfast.core.ports import Store, Transfer
+from holdfast.core.questions import Details
 from holdfast.core.received import record_of
 from holdfast.core.states import RunState
 from holdfast.testing.contract.clock import START
@@ -327,6 +328,18 @@ async def picture_of(store: Store, *numbers: int) -> list[Picture]:
         (await store.get(run_id), tuple(await store.history(run_id)), tuple(await store.audit(run_id)))
         for run_id in ids
     ]
+
+
+async def holder_of(store: Store, key: str) -> str | None:
+    """The id of the run that has a key."""
+    details = await store.get(key=key)
+    return None if details is None else details.run.id
+
+
+def transfer_of(store: Store) -> Transfer:
+    """The store as a place that runs can be exported from and imported into."""
+    assert store.transfer is not None
+    return store.transfer
 
 
 class Listening:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Checkpoint, Hold, Next, Release, Suspend
+from holdfast.core.checkpoint import Checkpoint, Hold, Next, Release, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, SendMessages
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -154,7 +156,7 @@ class CheckpointContract(Contract):
     async def test_a_holder_that_lost_its_run_shows_no_sign_of_life(self, store: Store) -> None:
         """S2, T8: nor does it publish anything."""
         lease = await held(store)
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         verdict = await write(store, checkpoint_for(lease, beat=1, values={"progress": "1"}))
 
         details = await store.get(an_id(1))
@@ -221,7 +223,7 @@ class CheckpointContract(Contract):
     async def test_a_suspension_with_something_unseen_in_the_inbox_does_not_sleep(self, store: Store) -> None:
         """S3, T4: if `arrivals` is higher than `seen` the run stays held and the answer brings what is newer."""
         lease = await held(store)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),), entries=(a_step(),)))
 
@@ -235,7 +237,7 @@ class CheckpointContract(Contract):
     async def test_a_suspension_that_has_seen_everything_sleeps(self, store: Store) -> None:
         """T4: the holder knows what is in its inbox and waits for something else."""
         lease = await held(store)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), seen=1, waits=(for_message("other"),)))
 
@@ -297,7 +299,7 @@ class CheckpointContract(Contract):
         """SEMANTICS, blocking never loses a result: entries, what they used up, and what was asked for before them."""
         await start(store, an_intent(1), an_intent(2))
         lease = await claim_one(store)
-        await store.send([a_message(1, id="m1"), a_message(1, id="m2")])
+        await store.apply(SendMessages(messages=[a_message(1, id="m1"), a_message(1, id="m2")]))
         clock.advance(SECOND)
 
         verdict = await write(
@@ -363,9 +365,9 @@ class CheckpointContract(Contract):
     async def _check_fenced(self, store: Store, clock: SettableClock, next: Next, *, is_cancelled: bool) -> None:
         await start(store, an_intent(2), an_intent(3))
         lease = await held(store, type="fenced")
-        await store.send([a_message(1, id="m1")])
+        await store.apply(SendMessages(messages=[a_message(1, id="m1")]))
         if is_cancelled:
-            await store.control(an_id(1), Cancel(id="c"))
+            await store.apply(Cancel(run_id=an_id(1), id="c"))
         else:
             clock.advance(LEASE)
             await claim_one(store, type="fenced", worker=OTHER_WORKER)
@@ -402,7 +404,7 @@ class CheckpointContract(Contract):
         """T4: what has arrived is looked up where it is kept."""
         lease = await held(store)
         async with another(store) as twin:
-            await twin.send([a_message(1)])
+            await twin.apply(SendMessages(messages=[a_message(1)]))
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
 
@@ -428,8 +430,8 @@ class CheckpointContract(Contract):
     async def test_a_batch_is_many_verdicts_in_order(self, store: Store) -> None:
         """T9: applied or lost, one per run; a lost one does not hinder the others."""
         leases = [await held(store, number) for number in (1, 2, 3)]
-        await store.control(an_id(2), Cancel(id="c"))
-        await store.send([a_message(3)])
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
+        await store.apply(SendMessages(messages=[a_message(3)]))
 
         verdicts = (await store.checkpoint([checkpoint_for(lease, entries=(a_step(),)) for lease in leases])).verdicts
 
@@ -453,7 +455,7 @@ class CheckpointContract(Contract):
         answer = await store.checkpoint([checkpoint_for(lease, succeed(), entries=(a_step(),)) for lease in leases])
 
         assert [verdict.run_id for verdict in answer.verdicts] == [an_id(number) for number in range(200)]
-        assert await store.counts() == {leases[0].run.type: {RunState.SUCCEEDED: 200}}
+        assert await store.stats(CountRuns()) == {leases[0].run.type: {RunState.SUCCEEDED: 200}}
 
 
 def _everything(lease: Lease, next: Next) -> Checkpoint:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import Cancel, Release, Suspend
+from holdfast.core.checkpoint import Release, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel
 from holdfast.core.model import Arrival, WaitKind
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     TYPE,
@@ -62,7 +64,7 @@ class ChildContract(Contract):
 
         await write(store, checkpoint_for(lease, children=tuple(an_intent(n, **CHILD) for n in range(2, 1_002))))
 
-        assert await store.counts() == {TYPE: {RunState.RUNNING: 1}, "child": {RunState.PENDING: 1_000}}
+        assert await store.stats(CountRuns()) == {TYPE: {RunState.RUNNING: 1}, "child": {RunState.PENDING: 1_000}}
 
     async def test_a_child_whose_id_exists_is_left_alone(self, store: Store) -> None:
         """SEMANTICS, starting: an id that exists never touches the existing run."""
@@ -85,7 +87,7 @@ class ChildContract(Contract):
         clock.advance(SECOND)
         await write(store, checkpoint_for(good, succeed('{"ok":1}')))
         await write(store, checkpoint_for(bad, fail("no luck")))
-        await store.control(an_id(4), Cancel(id="c", reason="enough"))
+        await store.apply(Cancel(run_id=an_id(4), id="c", reason="enough"))
 
         verdict = await write(store, checkpoint_for(parent))
 
@@ -117,7 +119,7 @@ class ChildContract(Contract):
 
         assert (await the_run(store)).ready_at == START + SECOND
         fact = (await store.audit(an_id(1)))[-1]
-        assert (fact.event, fact.data) == ("woken", {"by": "child", "name": an_id(2)})
+        assert (fact.event, fact.data) == ("woken", {"cause": "child", "name": an_id(2)})
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ["2"]
 
     async def test_the_end_of_another_child_does_not_wake_the_parent(self, store: Store) -> None:
@@ -220,7 +222,7 @@ class ChildContract(Contract):
         below = (an_intent(n, parent_id=an_id(n - 1), on_close="cancel") for n in range(2, length + 1))
         await start(store, an_intent(1), *below)
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await the_run(store, length)).state is RunState.CANCELLED
 
@@ -229,7 +231,7 @@ class ChildContract(Contract):
         await suspended(store, 1, for_child(2))
         await suspended(store, 2, for_message("go"), **CHILD, on_close="cancel")
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert [(await the_run(store, number)).state for number in (1, 2)] == [RunState.CANCELLED] * 2
         assert await facts_of(store, 1) == ["claimed", "suspended", "cancelled"]

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.checkpoint import Hold, Release, Suspend
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import SendMessages
 from holdfast.core.model import Lease
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
@@ -66,7 +67,7 @@ class ClaimContract(Contract):
         lease = await held(store)
         entries = (a_step("b", 1), a_step("a", 2), a_retry("z"))
         await write(store, checkpoint_for(lease, Release(), entries=tuple(reversed(entries))))
-        await store.send([a_message(id="m1"), a_message(id="m2", payload="2")])
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2", payload="2")]))
 
         again = await claim_one(store)
 
@@ -245,7 +246,7 @@ class ClaimContract(Contract):
         await write(store, checkpoint_for(lease, Release()))
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         run = (await claim_one(store)).run
 
@@ -366,7 +367,7 @@ class ClaimContract(Contract):
         await write(store, checkpoint_for(lease, entries=(a_retry(),)))
         for number in range(40):
             await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
-            await store.send([a_message(id=f"m{number}")])
+            await store.apply(SendMessages(messages=[a_message(id=f"m{number}")]))
             lease = await claim_one(store)
 
         facts = await facts_of(store)

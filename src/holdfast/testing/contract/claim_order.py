@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.core.checkpoint import Release
 from holdfast.core.claim_order import BEGUN, CHILD, NEW, SHARE, Shares, after_claims, counted, next_rank, rank_before
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import ChangeTypes, SendMessages
 from holdfast.core.model import Lease, Rate, TypeChange
 from holdfast.core.ports import Store
 from holdfast.testing.contract.arrange import (
@@ -112,7 +113,7 @@ class ClaimOrderContract(Contract):
         await suspended(store, 1, for_message("go"))
         await new(store, *range(2, 40))
         clock.advance(SECOND)
-        await store.send([a_message(1)])
+        await store.apply(SendMessages(messages=[a_message(1)]))
 
         assert await claimed_ids(store, limit=1) == ids(1)
 
@@ -202,7 +203,7 @@ class ClaimOrderContract(Contract):
     ) -> None:
         """SEMANTICS, claim order: parked runs get the slots of a limit in claim order."""
         await suspended(store, 1, for_message("go"))
-        await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
         await new(store, 2)
         (holder,) = (await claim(store)).leases
         await new(store, 3, 4)
@@ -210,7 +211,7 @@ class ClaimOrderContract(Contract):
         await new(store, 6, priority=50)
         assert await claimed_ids(store) == []
         clock.advance(SECOND)
-        await store.send([a_message(1)])
+        await store.apply(SendMessages(messages=[a_message(1)]))
         assert await claimed_ids(store) == []
 
         assert await _drained(store, holder) == ids(6, 1, 5, 3, 4)
@@ -218,7 +219,7 @@ class ClaimOrderContract(Contract):
     async def test_the_slots_of_a_limit_are_shared_by_rank(self, store: Store) -> None:
         """SEMANTICS, claim order: no rank starves, of those that wait for a slot either."""
         await begun(store, *range(1, 21))
-        await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
         await children(store, *range(21, 24))
         await new(store, *range(24, 27))
         (holder,) = (await claim(store, limit=1)).leases
@@ -234,7 +235,7 @@ class ClaimOrderContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, claim order: a rate gives its slots in claim order."""
-        await store.change_types([TypeChange(name=TYPE, rate=Rate(count=1, period=SECOND))])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, rate=Rate(count=1, period=SECOND))]))
         await new(store, 0)
         assert await claimed_ids(store) == ids(0)
         await new(store, *range(1, 4))

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Release
+from holdfast.core.checkpoint import Release
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import EntryKind
 from holdfast.core.ports import Store
@@ -30,6 +31,7 @@ from holdfast.testing.contract.arrange import (
     for_message,
     for_time,
     held,
+    holder_of,
     picture_of,
     start,
     succeed,
@@ -49,7 +51,7 @@ class ControlContract(Contract):
         await start(store, an_intent(1))
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="it's ☃ %s")) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", reason="it's ☃ %s")) is True
 
         run = await the_run(store)
         assert (run.state, run.ready_at, run.finished_at) == (RunState.CANCELLED, None, START + SECOND)
@@ -73,7 +75,7 @@ class ControlContract(Contract):
         await write(store, checkpoint_for(await held(store, 8), Release()))
         numbers = range(1, 9)
 
-        answers = [await store.control(an_id(number), Cancel(id=f"c{number}")) for number in numbers]
+        answers = [await store.apply(Cancel(run_id=an_id(number), id=f"c{number}")) for number in numbers]
 
         assert answers == [True] * 8
         runs = [await the_run(store, number) for number in numbers]
@@ -86,7 +88,7 @@ class ControlContract(Contract):
         """T8: the token grows with each control that takes a held run away."""
         lease = await held(store)
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await the_run(store)).token == lease.run.token + 1
 
@@ -95,10 +97,10 @@ class ControlContract(Contract):
         lease = await held(store)
         waits = (for_message("go"), for_event("paid"))
         await write(store, checkpoint_for(lease, entries=(a_step(),), waits=waits, values={"done": "1"}))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
-        assert await store.emit([an_event()]) == [0]
-        assert [sent.refused for sent in await store.send([a_message()])] == ["finished"]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [0]
+        assert [sent.refused for sent in await store.apply(SendMessages(messages=[a_message()]))] == ["finished"]
         details = await store.get(an_id(1))
         assert details is not None
         assert (details.waits, details.values) == ((), {"done": "1"})
@@ -110,7 +112,7 @@ class ControlContract(Contract):
         await ended(store, 1, state)
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="late")) is False
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", reason="late")) is False
         assert await picture_of(store, 1) == before
 
     async def test_a_repeated_cancel_changes_nothing_and_gives_the_same_answer(
@@ -118,18 +120,18 @@ class ControlContract(Contract):
     ) -> None:
         """S6: requests carry an id, repeats are no-ops; another one finds nothing to change."""
         await start(store, an_intent(1))
-        await store.control(an_id(1), Cancel(id="c", reason="first"))
+        await store.apply(Cancel(run_id=an_id(1), id="c", reason="first"))
         before = await picture_of(store, 1)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="first")) is True
-        assert await store.control(an_id(1), Cancel(id="d", reason="second")) is False
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", reason="first")) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="d", reason="second")) is False
         assert await picture_of(store, 1) == before
 
     async def test_cancelling_an_unknown_run_is_an_error(self, store: Store) -> None:
         """The port: `RunNotFound` for an unknown run."""
         with pytest.raises(RunNotFound):
-            await store.control(an_id(9), Cancel(id="c"))
+            await store.apply(Cancel(run_id=an_id(9), id="c"))
 
     async def test_of_a_cancel_and_an_end_that_race_one_wins(self, store: Store) -> None:
         """PROMISES 2: one end."""
@@ -141,7 +143,7 @@ class ControlContract(Contract):
                 for lease in leases
                 for one in (
                     write(store, checkpoint_for(lease, succeed())),
-                    store.control(lease.run.id, Cancel(id=lease.run.id)),
+                    store.apply(Cancel(run_id=lease.run.id, id=lease.run.id)),
                 )
             )
         )
@@ -157,7 +159,7 @@ class ControlContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),), waits=(for_message("go"),)))
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="enough")) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", reason="enough")) is True
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
@@ -173,17 +175,17 @@ class ControlContract(Contract):
         """SEMANTICS, control: `force` skips undo."""
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
 
-        assert await store.control(an_id(1), Cancel(id="c", force=True)) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", force=True)) is True
 
         assert (await the_run(store)).state is RunState.CANCELLED
 
     async def test_only_force_ends_a_run_that_rolls_back(self, store: Store) -> None:
         """SEMANTICS, control: what rolls back ends by itself; a second cancel changes nothing."""
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
-        await store.control(an_id(1), Cancel(id="c", reason="first"))
+        await store.apply(Cancel(run_id=an_id(1), id="c", reason="first"))
 
-        assert await store.control(an_id(1), Cancel(id="d", reason="second")) is False
-        assert await store.control(an_id(1), Cancel(id="e", reason="now", force=True)) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="d", reason="second")) is False
+        assert await store.apply(Cancel(run_id=an_id(1), id="e", reason="now", force=True)) is True
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.error and run.error.message) == (RunState.CANCELLED, None, "now")
@@ -191,7 +193,7 @@ class ControlContract(Contract):
     async def test_a_key_of_a_cancelled_run_is_still_its_key(self, store: Store) -> None:
         """SEMANTICS, starting: a finished run holds its key."""
         await start(store, an_intent(1, key="k"))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
-        assert await store.find("k") == an_id(1)
+        assert await holder_of(store, "k") == an_id(1)
         assert await claimed_ids(store) == []

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Suspend, Verdict
+from holdfast.core.checkpoint import Suspend, Verdict
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.commands import Cancel, SendMessages, Sent, SetTopics
 from holdfast.core.errors import InvalidRequest, KeyConflict
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Message, Topic
-from holdfast.core.ports import Database, Sent, Store, Transacted
+from holdfast.core.ports import Database, Store, Transacted
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -33,6 +34,7 @@ from holdfast.testing.contract.arrange import (
     for_event,
     for_message,
     held,
+    holder_of,
     picture_of,
     start,
     succeed,
@@ -181,7 +183,7 @@ class DatabaseContract(Contract):
 
     async def test_a_cancelled_run_transacts_no_more(self, store: Store, book: Book) -> None:
         lease = await held(store)
-        await store.control(an_id(1), Cancel(id="c1"))
+        await store.apply(Cancel(run_id=an_id(1), id="c1"))
         assert (await book.transact(lease)).verdict.is_lost
         assert book.lines() == 0
 
@@ -201,7 +203,7 @@ class DatabaseContract(Contract):
 
     async def test_the_answer_brings_what_arrived(self, store: Store, book: Book) -> None:
         lease = await held(store)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         answer = await book.transact(lease)
         assert [arrival.name for arrival in answer.verdict.arrivals] == ["go"]
 
@@ -272,7 +274,7 @@ class DatabaseContract(Contract):
         with book.rolled_back() as connection:
             await book.database.create_in(connection, [an_intent(1, key="k")])
         assert await store.get(an_id(1)) is None
-        assert await store.find("k") is None
+        assert await holder_of(store, "k") is None
 
     async def test_a_key_finds_the_run_that_has_it_also_in_a_transaction(self, store: Store, book: Book) -> None:
         """S1."""
@@ -311,7 +313,7 @@ class DatabaseContract(Contract):
         with book.rolled_back() as connection:
             await book.database.send_in(connection, [a_message()])
         assert await picture_of(store, 1) == before
-        await store.send([a_message(payload='"again"')])
+        await store.apply(SendMessages(messages=[a_message(payload='"again"')]))
         assert [arrival.payload for arrival in (await claim_one(store)).arrivals] == ['"again"']
 
     async def test_the_holder_of_a_run_hears_of_a_message_that_was_committed(self, store: Store, book: Book) -> None:
@@ -327,11 +329,11 @@ class DatabaseContract(Contract):
     async def test_a_message_is_one_however_it_is_sent(self, store: Store, book: Book) -> None:
         """SEMANTICS, waiting: a repeated send is no second message."""
         lease = await held(store)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         with book.database.connection() as connection:
             await book.database.send_in(connection, [a_message(id="m1"), a_message(id="m2")])
             await book.database.send_in(connection, [a_message(id="m2")])
-        await store.send([a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m2")]))
         assert [arrival.ref for arrival in (await write(store, checkpoint_for(lease))).arrivals] == ["m1", "m2"]
 
     async def test_a_message_finds_its_run_by_key_also_one_of_the_same_transaction(
@@ -394,7 +396,7 @@ class DatabaseContract(Contract):
     async def test_an_event_of_a_transaction_goes_to_one_run_if_its_topic_is_a_queue(
         self, store: Store, book: Book
     ) -> None:
-        await store.put_topics([Topic(name="paid", mode="queue")])
+        await store.apply(SetTopics(topics=[Topic(name="paid", mode="queue")]))
         await suspended(store, 1, for_event("paid"))
         await suspended(store, 2, for_event("paid"))
         with book.database.connection() as connection:

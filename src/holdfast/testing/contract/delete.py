@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Control, Delete, Fork, Pause, Recover, Resume, Rewind, Wake
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import (
+    Cancel,
+    Delete,
+    Fork,
+    Pause,
+    Recover,
+    ReplayDeadLetters,
+    Resume,
+    Rewind,
+    RunControl,
+    SendMessages,
+    Wake,
+)
 from holdfast.core.errors import RunBusy, RunNotFound
 from holdfast.core.model import DeadLetter, Message, RunOptions
-from holdfast.core.ports import LetterQuery, Pruned, Query, Store
+from holdfast.core.ports import Pruned, Store
+from holdfast.core.questions import CountRuns, EndsOf, FindOrphans, ListDeadLetters, Query
 from holdfast.core.retention import DELETED_RETENTION
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -27,6 +40,7 @@ from holdfast.testing.contract.arrange import (
     for_child,
     for_message,
     held,
+    holder_of,
     holding_of,
     picture_of,
     renew,
@@ -39,15 +53,15 @@ from holdfast.testing.contract.arrange import (
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
 
-CONTROLS: tuple[Control, ...] = (
-    Cancel(id="x"),
-    Pause(id="x"),
-    Resume(id="x"),
-    Wake(id="x"),
-    Rewind(id="x", location="charge", force=True),
-    Recover(id="x", force=True),
-    Fork(id="x", run_id=an_id(9), location="charge", force=True),
-    Delete(id="x", force=True),
+CONTROLS: tuple[RunControl, ...] = (
+    Cancel(run_id=an_id(1), id="x"),
+    Pause(run_id=an_id(1), id="x"),
+    Resume(run_id=an_id(1), id="x"),
+    Wake(run_id=an_id(1), id="x"),
+    Rewind(run_id=an_id(1), id="x", location="charge", force=True),
+    Recover(run_id=an_id(1), id="x", force=True),
+    Fork(run_id=an_id(1), id="x", new_run_id=an_id(9), location="charge", force=True),
+    Delete(run_id=an_id(1), id="x", force=True),
 )
 
 
@@ -63,10 +77,10 @@ class DeleteContract(Contract):
         await start(store, an_intent(1, key="k", tags={"it's": "%"}), an_intent(2))
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Delete(id="d")) is True
+        assert await store.apply(Delete(run_id=an_id(1), id="d")) is True
 
         assert await store.get(an_id(1)) is None
-        assert await store.find("k") is None
+        assert await holder_of(store, "k") is None
         for query in (
             Query(),
             Query(type=TYPE),
@@ -75,8 +89,8 @@ class DeleteContract(Contract):
             Query(states=frozenset({RunState.CANCELLED})),
         ):
             assert an_id(1) not in [details.run.id for details in await store.list(query)]
-        assert await store.counts() == {TYPE: {RunState.PENDING: 1}}
-        assert await store.orphans(10) == []
+        assert await store.stats(CountRuns()) == {TYPE: {RunState.PENDING: 1}}
+        assert await store.stats(FindOrphans(limit=10)) == []
         assert await claimed_ids(store) == [an_id(2)]
 
     async def test_a_deleted_run_is_listed_if_asked_for(self, store: Store, clock: SettableClock) -> None:
@@ -85,7 +99,7 @@ class DeleteContract(Contract):
         await ended(store, 3, type="other")
         await ended(store, 4)
         for number in (1, 2, 3):
-            await store.control(an_id(number), Delete(id="d"))
+            await store.apply(Delete(run_id=an_id(number), id="d"))
 
         found = [
             [details.run.id for details in await store.list(query)]
@@ -110,7 +124,7 @@ class DeleteContract(Contract):
         await ended(store, 1, retention=100 * DELETED_RETENTION, key="k")
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Delete(id="d")) is True
+        assert await store.apply(Delete(run_id=an_id(1), id="d")) is True
 
         (details,) = await store.list(Query(is_deleted=True))
         run = details.run
@@ -129,17 +143,17 @@ class DeleteContract(Contract):
     ) -> None:
         """SEMANTICS, control: as by a forced cancel; whoever waits for its end is told."""
         lease = await held(store, 1, options=RunOptions(undelivered="dead_letter"))
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         step = a_step(has_undo=True)
         await write(store, checkpoint_for(lease, seen=1, entries=(step,)))
         await write(store, checkpoint_for(lease, block(), seen=1))
 
-        assert await store.control(an_id(1), Delete(id="d")) is True
+        assert await store.apply(Delete(run_id=an_id(1), id="d")) is True
 
-        (run,) = await store.ends([an_id(1)])
+        (run,) = await store.changes(EndsOf(run_ids=[an_id(1)]))
         assert run.error is not None
         assert (run.state, run.error.message, run.finished_at) == (RunState.CANCELLED, "deleted", START)
-        assert [type(letter) for letter in await store.dead_letters(LetterQuery())] == [DeadLetter]
+        assert [type(letter) for letter in await store.catalog(ListDeadLetters())] == [DeadLetter]
         assert (await facts_of(store))[-2:] == ["cancelled", "deleted"]
 
     async def test_a_held_run_is_deleted_only_by_force_which_fences_its_holder(
@@ -150,62 +164,64 @@ class DeleteContract(Contract):
         before = await picture_of(store, 1)
 
         with pytest.raises(RunBusy, match=an_id(1)):
-            await store.control(an_id(1), Delete(id="d"))
+            await store.apply(Delete(run_id=an_id(1), id="d"))
         assert await picture_of(store, 1) == before
-        assert await store.control(an_id(1), Delete(id="d", force=True)) is True
+        assert await store.apply(Delete(run_id=an_id(1), id="d", force=True)) is True
 
         (verdict,) = (await renew(store, holding_of(lease))).verdicts
         assert verdict.is_lost
         assert (await write(store, checkpoint_for(lease, succeed()))).is_lost
-        (run,) = await store.ends([an_id(1)])
+        (run,) = await store.changes(EndsOf(run_ids=[an_id(1)]))
         assert (run.state, run.token) == (RunState.CANCELLED, lease.run.token + 1)
 
     async def test_a_repeated_request_changes_nothing(self, store: Store, clock: SettableClock) -> None:
         """S6: a lost answer is safe."""
         await start(store, an_intent(1))
-        await store.control(an_id(1), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(1), id="d"))
         before = (await store.list(Query(is_deleted=True)), await store.audit(an_id(1)))
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Delete(id="d")) is True
+        assert await store.apply(Delete(run_id=an_id(1), id="d")) is True
         assert (await store.list(Query(is_deleted=True)), await store.audit(an_id(1))) == before
 
     @pytest.mark.parametrize("request_", CONTROLS, ids=lambda control: type(control).__name__)
-    async def test_nothing_can_be_done_to_a_deleted_run(self, store: Store, request_: Control) -> None:
+    async def test_nothing_can_be_done_to_a_deleted_run(self, store: Store, request_: RunControl) -> None:
         """Neither is it recovered nor rewound: for people it does not exist."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, succeed(), entries=(a_step(),)))
-        await store.control(an_id(1), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(1), id="d"))
 
         with pytest.raises(RunNotFound, match=an_id(1)):
-            await store.control(an_id(1), request_)
+            await store.apply(request_)
         assert await deleted(store) == [an_id(1)]
 
     async def test_a_message_to_a_deleted_run_is_refused_as_to_an_unknown_one(self, store: Store) -> None:
         """SEMANTICS, messages: by its id, by its key, from a run, and as a dead letter that is replayed."""
         lease = await held(store, 2, options=RunOptions(undelivered="dead_letter"))
         await start(store, an_intent(1, key="k", options=RunOptions(undelivered="dead_letter")))
-        await store.send([a_message(1)])
-        await store.control(an_id(1), Delete(id="d"))
+        await store.apply(SendMessages(messages=[a_message(1)]))
+        await store.apply(Delete(run_id=an_id(1), id="d"))
 
-        by_id, by_key = await store.send([a_message(1, id="m2"), Message(id="m4", name="go", payload="1", key="k")])
+        by_id, by_key = await store.apply(
+            SendMessages(messages=[a_message(1, id="m2"), Message(id="m4", name="go", payload="1", key="k")])
+        )
         await write(store, checkpoint_for(lease, messages=(a_message(1, id="m3"),)))
 
         assert (by_id.refused, by_key.refused) == ("unknown", "unknown")
         (dropped,) = [fact for fact in await store.audit(an_id(2)) if fact.event == "dropped"]
         assert dropped.data["why"] == "unknown"
-        assert await store.replay_letters([1]) == 0
+        assert await store.apply(ReplayDeadLetters(numbers=[1])) == 0
 
     async def test_the_key_of_a_deleted_run_is_free_and_its_id_is_not(self, store: Store) -> None:
         """SEMANTICS, starting: starting with an id that exists never touches the existing run."""
         await start(store, an_intent(1, key="k"))
-        await store.control(an_id(1), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(1), id="d"))
 
         (by_key, by_id) = (await store.create([an_intent(2, key="k", payload='{"a":1}'), an_intent(1)])).runs
 
         assert (by_key.run_id, by_key.created) == (an_id(2), True)
         assert (by_id.run_id, by_id.created) == (an_id(1), False)
-        assert await store.find("k") == an_id(2)
+        assert await holder_of(store, "k") == an_id(2)
         assert await deleted(store) == [an_id(1)]
 
     async def test_the_parent_of_a_deleted_run_is_told_as_of_any_cancel(self, store: Store) -> None:
@@ -213,7 +229,7 @@ class DeleteContract(Contract):
         await suspended(store, 1, for_child(2))
         await start(store, an_intent(2, parent_id=an_id(1)))
 
-        await store.control(an_id(2), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(2), id="d"))
 
         lease = await claim_one(store)
         assert [(one.name, one.state) for one in lease.arrivals] == [(an_id(2), RunState.CANCELLED)]
@@ -227,7 +243,7 @@ class DeleteContract(Contract):
             an_intent(3, parent_id=an_id(1)),
         )
 
-        await store.control(an_id(1), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(1), id="d"))
 
         assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
         assert await deleted(store) == [an_id(1)]
@@ -237,7 +253,7 @@ class DeleteContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_child(2, "child2"),)))
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
-        await store.control(an_id(2), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(2), id="d"))
         clock.advance(DELETED_RETENTION)
 
         assert await store.prune(10) == Pruned(runs={TYPE: 1})
@@ -245,4 +261,4 @@ class DeleteContract(Contract):
     async def test_an_unknown_run_cannot_be_deleted(self, store: Store) -> None:
         """`RunNotFound`, as for every control."""
         with pytest.raises(RunNotFound, match=an_id(1)):
-            await store.control(an_id(1), Delete(id="d"))
+            await store.apply(Delete(run_id=an_id(1), id="d"))

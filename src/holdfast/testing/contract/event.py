@@ -6,6 +6,7 @@ import asyncio
 
 from holdfast.core.checkpoint import Release, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import EmitEvents
 from holdfast.core.model import EVENT_RETENTION, Arrival, Lease, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
@@ -54,12 +55,12 @@ class EventContract(Contract):
         await suspended(store, 3, for_event("shipped"))
         clock.advance(SECOND)
 
-        reached = await store.emit([an_event("e1", topic="paid", payload='{"a":1}')])
+        reached = await store.apply(EmitEvents(events=[an_event("e1", topic="paid", payload='{"a":1}')]))
 
         assert reached == [2]
         assert [(await the_run(store, number)).ready_at for number in (1, 2, 3)] == [START + SECOND] * 2 + [None]
         fact = (await store.audit(an_id(1)))[-1]
-        assert (fact.event, fact.data) == ("woken", {"by": "event", "name": "paid"})
+        assert (fact.event, fact.data) == ("woken", {"cause": "event", "name": "paid"})
         (arrival,) = (await claim_one(store)).arrivals
         assert arrival.ref is not None
         assert int(arrival.ref) > 0
@@ -70,7 +71,7 @@ class EventContract(Contract):
     async def test_an_event_before_the_wait_is_not_lost(self, store: Store, clock: SettableClock) -> None:
         """S3: a wait satisfied before it is written never sleeps. The event keeps its own instant."""
         lease = await held(store)
-        assert await store.emit([an_event()]) == [0]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [0]
         clock.advance(SECOND)
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))
@@ -84,14 +85,14 @@ class EventContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
 
-        assert await store.emit([an_event()]) == [1]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [1]
 
         assert (await the_run(store)).ready_at == START + LEASE
         assert (await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))).is_held
 
     async def test_an_event_does_not_reach_runs_that_came_after_it(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: runs that existed before the event."""
-        await store.emit([an_event()])
+        await store.apply(EmitEvents(events=[an_event()]))
         clock.advance(1)
         lease = await held(store)
 
@@ -103,7 +104,7 @@ class EventContract(Contract):
     async def test_an_event_is_kept_for_its_retention(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: runs that begin to wait within the retention, 7 days."""
         early, late = await held(store, 1), await held(store, 2)
-        await store.emit([an_event()])
+        await store.apply(EmitEvents(events=[an_event()]))
 
         clock.advance(EVENT_RETENTION - 1)
         in_time = await write(store, checkpoint_for(early, waits=(for_event("paid"),)))
@@ -115,9 +116,9 @@ class EventContract(Contract):
     async def test_a_run_gets_each_event_once_and_in_order(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: at most once, in order."""
         lease = await held(store)
-        await store.emit([an_event("z", payload="1"), an_event("y", payload="2")])
+        await store.apply(EmitEvents(events=[an_event("z", payload="1"), an_event("y", payload="2")]))
         clock.advance(1)
-        await store.emit([an_event("x", payload="3")])
+        await store.apply(EmitEvents(events=[an_event("x", payload="3")]))
 
         got: list[Arrival] = []
         while (arrival := await _receive(store, lease, *got[-1:])) is not None:
@@ -129,10 +130,10 @@ class EventContract(Contract):
     async def test_an_event_does_not_overtake_one_that_was_kept(self, store: Store) -> None:
         """SEMANTICS, events: in order: one was handed over, one is still kept, one comes during the wait."""
         lease = await held(store)
-        await store.emit([an_event("e1", payload="1"), an_event("e2", payload="2")])
+        await store.apply(EmitEvents(events=[an_event("e1", payload="1"), an_event("e2", payload="2")]))
 
         first = await _receive(store, lease)
-        await store.emit([an_event("e3", payload="3")])
+        await store.apply(EmitEvents(events=[an_event("e3", payload="3")]))
         second = await _receive(store, lease, first)
         third = await _receive(store, lease, second)
 
@@ -142,8 +143,8 @@ class EventContract(Contract):
     async def test_events_that_follow_each_other_reach_a_sleeper_in_order(self, store: Store) -> None:
         """SEMANTICS, events: in order, also if the second comes before the first is taken."""
         await suspended(store, 1, for_event("paid"))
-        await store.emit([an_event("e1", payload="1")])
-        await store.emit([an_event("e2", payload="2")])
+        await store.apply(EmitEvents(events=[an_event("e1", payload="1")]))
+        await store.apply(EmitEvents(events=[an_event("e2", payload="2")]))
 
         lease = await claim_one(store)
         second = await _receive(store, lease, lease.arrivals[0])
@@ -156,7 +157,7 @@ class EventContract(Contract):
     async def test_a_number_that_was_had_is_not_given_again(self, store: Store) -> None:
         """The port: `after` is the number of the last event of the topic that the run has had."""
         lease = await held(store)
-        await store.emit([an_event()])
+        await store.apply(EmitEvents(events=[an_event()]))
         first = await _receive(store, lease)
 
         wait = for_event("paid", after=_number(first), location="event#2")
@@ -167,7 +168,9 @@ class EventContract(Contract):
     async def test_topics_have_nothing_to_do_with_each_other(self, store: Store) -> None:
         """SEMANTICS, events: two waits of one run, each gets its own, and an event of each is one arrival."""
         lease = await held(store)
-        await store.emit([an_event("e1", topic="a", payload="1"), an_event("e2", topic="b", payload="2")])
+        await store.apply(
+            EmitEvents(events=[an_event("e1", topic="a", payload="1"), an_event("e2", topic="b", payload="2")])
+        )
         waits = (for_event("b", location="one"), for_event("a", location="two"))
 
         verdict = await write(store, checkpoint_for(lease, waits=waits))
@@ -181,7 +184,7 @@ class EventContract(Contract):
         waits = (for_event("paid", location="one"), for_event("paid", location="two"))
         await write(store, checkpoint_for(lease, waits=waits))
 
-        reached = await store.emit([an_event()])
+        reached = await store.apply(EmitEvents(events=[an_event()]))
 
         assert reached == [1]
         assert len((await write(store, checkpoint_for(lease))).arrivals) == 1
@@ -191,9 +194,11 @@ class EventContract(Contract):
         for number, topic in enumerate(HOSTILE):
             await suspended(store, number, for_event(topic))
 
-        assert await store.emit([an_event(topic="%"), an_event(topic="100"), an_event(topic="*")]) == [0, 0, 0]
+        assert await store.apply(
+            EmitEvents(events=[an_event(topic="%"), an_event(topic="100"), an_event(topic="*")])
+        ) == [0, 0, 0]
         events = [an_event(f"e-{topic}", topic=topic, payload='"☃"') for topic in HOSTILE]
-        assert await store.emit(events) == [1] * len(HOSTILE)
+        assert await store.apply(EmitEvents(events=events)) == [1] * len(HOSTILE)
 
         leases = [await claim_one(store) for _ in HOSTILE]
         assert [lease.arrivals[0].name for lease in leases] == list(HOSTILE)
@@ -204,7 +209,7 @@ class EventContract(Contract):
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START),)))
 
-        assert await store.emit([an_event()]) == [0]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [0]
 
         lease = await claim_one(store)
         assert lease.arrivals == ()
@@ -215,7 +220,7 @@ class EventContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, Release(), waits=(for_event("paid"),)))
 
-        assert await store.emit([an_event()]) == [1]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [1]
 
         assert len((await claim_one(store)).arrivals) == 1
 
@@ -225,7 +230,7 @@ class EventContract(Contract):
         await write(store, checkpoint_for(lease, succeed(), waits=(for_event("paid"),)))
         before = await the_run(store)
 
-        assert await store.emit([an_event()]) == [0]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [0]
         assert await the_run(store) == before
 
     # Repeats
@@ -235,8 +240,8 @@ class EventContract(Contract):
         await suspended(store, 1, for_event("paid"))
         lease = await held(store, 2, type="late")
 
-        assert await store.emit([an_event("e1"), an_event("e1", payload="2")]) == [1, 1]
-        assert await store.emit([an_event("e1")]) == [1]
+        assert await store.apply(EmitEvents(events=[an_event("e1"), an_event("e1", payload="2")])) == [1, 1]
+        assert await store.apply(EmitEvents(events=[an_event("e1")])) == [1]
 
         assert (await the_run(store, 1)).arrivals == 1
         first = await _receive(store, lease)
@@ -248,8 +253,8 @@ class EventContract(Contract):
         """The port: one answer per event, in order."""
         await suspended(store, 1, for_event("b"))
 
-        assert list(await store.emit([])) == []
-        assert await store.emit([an_event("e1", topic="a"), an_event("e2", topic="b")]) == [0, 1]
+        assert list(await store.apply(EmitEvents(events=[]))) == []
+        assert await store.apply(EmitEvents(events=[an_event("e1", topic="a"), an_event("e2", topic="b")])) == [0, 1]
 
     # From a checkpoint
 
@@ -286,7 +291,9 @@ class EventContract(Contract):
         async def wait(lease: Lease) -> None:
             await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))
 
-        await asyncio.gather(*map(wait, leases[:8]), store.emit([an_event()]), *map(wait, leases[8:]))
+        await asyncio.gather(
+            *map(wait, leases[:8]), store.apply(EmitEvents(events=[an_event()])), *map(wait, leases[8:])
+        )
 
         runs = [await the_run(store, number) for number in range(16)]
         assert [run.arrivals for run in runs] == [1] * 16
@@ -295,7 +302,7 @@ class EventContract(Contract):
     async def test_an_event_at_the_instant_of_the_start_counts_as_later(self, store: Store) -> None:
         """SEMANTICS, events: runs that existed before the event; in doubt it is not lost."""
         await start(store, an_intent(1))
-        await store.emit([an_event()])
+        await store.apply(EmitEvents(events=[an_event()]))
 
         lease = await claim_one(store)
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Fork, Suspend
+from holdfast.core.checkpoint import Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Fork, SendMessages
 from holdfast.core.errors import InvalidRequest, RunBusy, RunNotFound
 from holdfast.core.model import RunOptions
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import Query, VerdictsOn
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -40,7 +42,7 @@ STEPS = (a_step("a", 1, has_undo=True), a_step("b", 2, since=1), a_step("c", 3, 
 
 
 def a_fork(location: str, to: int = 2, **options: Any) -> Fork:
-    return Fork(**{"id": "f", "run_id": an_id(to), "location": location, **options})
+    return Fork(**{"id": "f", "run_id": an_id(1), "new_run_id": an_id(to), "location": location, **options})
 
 
 class ForkContract(Contract):
@@ -54,7 +56,7 @@ class ForkContract(Contract):
         before = await picture_of(store, 1)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), a_fork("c")) is True
+        assert await store.apply(a_fork("c")) is True
 
         run = await the_run(store, 2)
         assert (run.state, run.ready_at, run.created_at, run.start_at) == (RunState.PENDING, *[START + SECOND] * 3)
@@ -72,7 +74,7 @@ class ForkContract(Contract):
     async def test_both_runs_tell_of_the_fork(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
-        await store.control(an_id(1), a_fork("c", patch={"a": "1"}))
+        await store.apply(a_fork("c", patch={"a": "1"}))
 
         told = [(await store.audit(an_id(number)))[-1] for number in (1, 2)]
         assert [fact.event for fact in told] == ["forked", "forked"]
@@ -83,7 +85,7 @@ class ForkContract(Contract):
         await write(store, checkpoint_for(await held(store, tags={"shop": "x"}), succeed(), entries=STEPS))
         hints = Listening(store)
 
-        await store.control(an_id(1), a_fork("b"))
+        await store.apply(a_fork("b"))
 
         await hints.until("ready", TYPE)
         hints.stop()
@@ -95,7 +97,7 @@ class ForkContract(Contract):
     async def test_a_fork_at_the_beginning_has_no_past(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
-        await store.control(an_id(1), a_fork("a"))
+        await store.apply(a_fork("a"))
 
         run = await the_run(store, 2)
         assert (run.token, run.first_claimed_at, run.python) == (0, None, None)
@@ -107,20 +109,20 @@ class ForkContract(Contract):
         value = f'"{text.encode("unicode_escape").decode().replace(chr(34), "")}"'
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
 
-        await store.control(an_id(1), a_fork("c", patch={"b": value}))
+        await store.apply(a_fork("c", patch={"b": value}))
 
         assert [entry.result for entry in await store.history(an_id(2))] == ['"paid"', value]
 
     async def test_messages_that_were_read_stay_read_and_others_stay_where_they_are(self, store: Store) -> None:
         lease = await held(store)
-        await store.send([a_message(), a_message(id="m2")])
-        first, _ = (await store.look([holding_of(lease)])).verdicts[0].arrivals
+        await store.apply(SendMessages(messages=[a_message(), a_message(id="m2")]))
+        first, _ = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts[0].arrivals
         entries = (a_reception(first), a_step("b", 2, since=1))
         waits = (for_message("go"),)
         checkpoint = checkpoint_for(lease, Suspend(), entries=entries, consumed=(1,), seen=2, waits=waits)
         await write(store, checkpoint)
 
-        await store.control(an_id(1), a_fork("b", patch={"receive": "9"}))
+        await store.apply(a_fork("b", patch={"receive": "9"}))
 
         lease = await claim_one(store)
         assert (lease.run.id, lease.arrivals) == (an_id(2), ())
@@ -135,8 +137,8 @@ class ForkContract(Contract):
         await write(store, checkpoint_for(lease, entries=STEPS))
 
         with pytest.raises(RunBusy, match="holds run"):
-            await store.control(an_id(1), a_fork("c"))
-        assert await store.control(an_id(1), a_fork("c", force=True)) is True
+            await store.apply(a_fork("c"))
+        assert await store.apply(a_fork("c", force=True)) is True
 
         assert not (await write(store, checkpoint_for(lease, succeed()))).is_lost
 
@@ -148,19 +150,19 @@ class ForkContract(Contract):
         await write(store, checkpoint_for(lease, succeed(), entries=entries, children=(child,)))
 
         with pytest.raises(InvalidRequest, match="the children 'call' are open"):
-            await store.control(an_id(1), a_fork("b"))
-        assert await store.control(an_id(1), a_fork("a")) is True
+            await store.apply(a_fork("b"))
+        assert await store.apply(a_fork("a")) is True
 
     async def test_a_fork_at_what_is_not_there_is_refused_with_what_there_is(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
         before = await picture_of(store, 1)
 
         with pytest.raises(InvalidRequest, match="no entry at 'd'; it has 'a', 'b', 'c'"):
-            await store.control(an_id(1), a_fork("d"))
+            await store.apply(a_fork("d"))
         with pytest.raises(InvalidRequest, match="nothing to patch at 'b' before 'b'; there is 'a'"):
-            await store.control(an_id(1), a_fork("b", patch={"b": "1"}))
+            await store.apply(a_fork("b", patch={"b": "1"}))
         with pytest.raises(RunNotFound):
-            await store.control(an_id(9), a_fork("a"))
+            await store.apply(a_fork("a", run_id=an_id(9)))
         assert await picture_of(store, 1) == before
         assert await store.get(an_id(2)) is None
 
@@ -170,15 +172,15 @@ class ForkContract(Contract):
         await start(store, an_intent(2))
         before = await picture_of(store, 1, 2)
 
-        assert await store.control(an_id(1), a_fork("b")) is False
+        assert await store.apply(a_fork("b")) is False
         assert await picture_of(store, 1, 2) == before
 
     async def test_a_repeated_fork_makes_no_second_run_and_gives_the_same_answer(self, store: Store) -> None:
         """S6."""
         await write(store, checkpoint_for(await held(store), succeed(), entries=STEPS))
-        await store.control(an_id(1), a_fork("b"))
+        await store.apply(a_fork("b"))
         await write(store, checkpoint_for(await claim_one(store), succeed()))
         before = await picture_of(store, 1, 2)
 
-        assert await store.control(an_id(1), a_fork("b")) is True
+        assert await store.apply(a_fork("b")) is True
         assert await picture_of(store, 1, 2) == before

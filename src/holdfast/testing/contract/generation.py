@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import Cancel, Hold, Renew, Suspend
+from holdfast.core.checkpoint import Hold, Renew, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.model import EntryState, RunOptions, Wait, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
@@ -83,15 +84,15 @@ class GenerationContract(Contract):
         lease = await held(store)
         await start(store, an_intent(2, parent_id=an_id(1)))
         await write(store, checkpoint_for(lease, waits=(for_event("paid"), for_child(2))))
-        await store.send([a_message(id="m1"), a_message(id="m2", payload="2")])
-        await store.emit([an_event()])
-        await store.control(an_id(2), Cancel(id="c"))
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2", payload="2")]))
+        await store.apply(EmitEvents(events=[an_event()]))
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
 
         await write(store, checkpoint_for(lease, Renew(payload="{}"), consumed=(1,)))
 
         renewed = await claim_one(store)
         assert [(one.number, one.ref) for one in renewed.arrivals] == [(2, "m2")]
-        assert [sent.refused for sent in await store.send([a_message(id="m1")])] == [None]
+        assert [sent.refused for sent in await store.apply(SendMessages(messages=[a_message(id="m1")]))] == [None]
         assert (
             await the_run(store)
         ).arrivals == renewed.run.arrivals  # the first one was consumed, and is not taken again
@@ -103,7 +104,7 @@ class GenerationContract(Contract):
         await start(store, closing, an_intent(3, parent_id=an_id(1)))
 
         await write(store, checkpoint_for(lease, Renew(payload="{}")))
-        await store.control(an_id(3), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(3), id="c"))
 
         assert (await the_run(store, 2)).state is RunState.CANCELLED
         run = await the_run(store, 3)
@@ -157,6 +158,6 @@ class GenerationContract(Contract):
         await suspended(store, 1, for_message("go"))
         assert (await the_run(store)).suspended_at == START
         clock.advance(SECOND)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         again = await claim_one(store)
         assert again.run.suspended_at == START

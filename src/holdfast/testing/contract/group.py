@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Hold, Renew, Suspend
+from holdfast.core.checkpoint import Hold, Renew, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel
 from holdfast.core.model import Intent, Wait, WaitKind
 from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     WORKER,
@@ -42,7 +44,7 @@ def for_group(count: int) -> Wait:
 
 
 async def end(store: Store, number: int) -> None:
-    await store.control(an_id(number), Cancel(id=f"c{number}"))
+    await store.apply(Cancel(run_id=an_id(number), id=f"c{number}"))
 
 
 class GroupContract(Contract):
@@ -107,7 +109,7 @@ class GroupContract(Contract):
         assert (details.run.state, details.run.ready_at) == (RunState.PENDING, None)
         assert [(wait.kind, wait.names) for wait in details.waits] == [(WaitKind.SLOT, (FAN,))]
         assert await claimed_ids(store) == []
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     @pytest.mark.parametrize("how", ["succeeded", "failed", "cancelled"])
     async def test_whoever_ends_hands_its_slot_to_the_next_in_line(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.core.checkpoint import Cancel, Release
+from holdfast.core.checkpoint import Release
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.model import Reply
 from holdfast.core.ports import Store
 from holdfast.testing.contract.arrange import (
@@ -46,7 +47,7 @@ class HintContract(Contract):
 
         await write(store, checkpoint_for(leases[0], Release()))
         await write(store, checkpoint_for(leases[1], children=(an_intent(4, type="t4"),)))
-        await store.send([a_message(3)])
+        await store.apply(SendMessages(messages=[a_message(3)]))
 
         for type in ("t1", "t3", "t4"):
             await listening.until("ready", type)
@@ -59,8 +60,8 @@ class HintContract(Contract):
         child = await held(store, 4, parent_id=an_id(3))
         listening = Listening(store)
 
-        await store.send([a_message(1)])
-        await store.emit([an_event()])
+        await store.apply(SendMessages(messages=[a_message(1)]))
+        await store.apply(EmitEvents(events=[an_event()]))
         await write(store, checkpoint_for(child, succeed()))
 
         for run_id in map(an_id, (1, 2, 3)):
@@ -73,7 +74,7 @@ class HintContract(Contract):
         listening = Listening(store)
 
         await write(store, checkpoint_for(parent, succeed()))
-        await store.control(an_id(2), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
 
         for run_id in map(an_id, (1, 2, 3)):
             await listening.until("ended", run_id)
@@ -83,7 +84,7 @@ class HintContract(Contract):
         await held(store, 1)
         listening = Listening(store)
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         await listening.until("taken", an_id(1))
 

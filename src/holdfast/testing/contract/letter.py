@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Renew
+from holdfast.core.checkpoint import Renew
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import Cancel, EmitEvents, PurgeDeadLetters, ReplayDeadLetters, SendMessages, SetTopics
 from holdfast.core.model import DeadLetter, Reply, RunOptions, Topic
-from holdfast.core.ports import LetterQuery, Pruned, Store
+from holdfast.core.ports import Pruned, Store
+from holdfast.core.questions import ListDeadLetters, RepliesTo
 from holdfast.testing.contract.arrange import (
     a_message,
     an_event,
@@ -30,7 +32,7 @@ KEEPS = RunOptions(undelivered="dead_letter")
 
 
 async def letters(store: Store, topic: str | None = None) -> list[DeadLetter]:
-    return list(await store.dead_letters(LetterQuery(topic=topic)))
+    return list(await store.catalog(ListDeadLetters(topic=topic)))
 
 
 async def payloads(store: Store, topic: str | None = None) -> list[str]:
@@ -39,8 +41,10 @@ async def payloads(store: Store, topic: str | None = None) -> list[str]:
 
 async def dead(store: Store, clock: SettableClock, *payloads: str, topic: str = "jobs") -> list[int]:
     """Have events of a queue become dead letters; their numbers."""
-    await store.put_topics([Topic(name=topic, mode="queue", retention=SECOND)])
-    await store.emit([an_event(f"dead-{payload}", topic=topic, payload=payload) for payload in payloads])
+    await store.apply(SetTopics(topics=[Topic(name=topic, mode="queue", retention=SECOND)]))
+    await store.apply(
+        EmitEvents(events=[an_event(f"dead-{payload}", topic=topic, payload=payload) for payload in payloads])
+    )
     clock.advance(SECOND)
     await store.prune(MANY)
     return [letter.number for letter in await letters(store, topic)]
@@ -54,7 +58,7 @@ class LetterContract(Contract):
     async def test_messages_that_a_run_never_received_are_forgotten(self, store: Store) -> None:
         """SEMANTICS, events: discard is the default."""
         lease = await held(store)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         await write(store, checkpoint_for(lease, succeed()))
 
@@ -66,14 +70,16 @@ class LetterContract(Contract):
     ) -> None:
         """SEMANTICS, events: in order; what it did receive is not among them."""
         lease = await held(store, options=KEEPS)
-        await store.send([a_message(id=f"m{number}", name="it's", payload=f"{number}") for number in range(3)])
+        await store.apply(
+            SendMessages(messages=[a_message(id=f"m{number}", name="it's", payload=f"{number}") for number in range(3)])
+        )
         await write(store, checkpoint_for(lease, seen=3, consumed=(1,)))
         clock.advance(SECOND)
 
         if by == "its code":
             await write(store, checkpoint_for(lease, fail()))
         else:
-            await store.control(an_id(1), Cancel(id="c"))
+            await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert await letters(store) == [
             DeadLetter(
@@ -91,7 +97,7 @@ class LetterContract(Contract):
     async def test_a_run_that_begins_anew_keeps_its_messages(self, store: Store) -> None:
         """SEMANTICS, composition: unread messages are kept, so they are not dead."""
         lease = await held(store, options=KEEPS)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         await write(store, checkpoint_for(lease, Renew(payload="{}")))
 
@@ -101,10 +107,10 @@ class LetterContract(Contract):
     async def test_a_message_is_replayed_only_to_a_run_that_lives(self, store: Store) -> None:
         """SEMANTICS, events: otherwise it stays a dead letter, and the answer says so."""
         lease = await held(store, options=KEEPS)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         await write(store, checkpoint_for(lease, succeed()))
 
-        assert await store.replay_letters([1]) == 0
+        assert await store.apply(ReplayDeadLetters(numbers=[1])) == 0
         assert len(await letters(store)) == 1
 
     # Expiry and overflow
@@ -113,8 +119,8 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, events: after the retention of its topic, not before."""
-        await store.put_topics([Topic(name="it's*", mode="queue", retention=SECOND)])
-        await store.emit([an_event("e1", topic="it's %", payload='"a"')])
+        await store.apply(SetTopics(topics=[Topic(name="it's*", mode="queue", retention=SECOND)]))
+        await store.apply(EmitEvents(events=[an_event("e1", topic="it's %", payload='"a"')]))
         clock.advance(SECOND - 1)
         early = await store.prune(MANY)
         clock.advance(1)
@@ -127,9 +133,11 @@ class LetterContract(Contract):
 
     async def test_the_oldest_of_a_queue_that_overflows_become_dead_letters(self, store: Store) -> None:
         """SEMANTICS, events: `max_pending`, oldest first; each topic of a family has its own."""
-        await store.put_topics([Topic(name="j*", mode="queue", max_pending=2)])
-        await store.emit([an_event(f"e{number}", topic="jobs", payload=f"{number}") for number in range(5)])
-        await store.emit([an_event(f"e{number}", topic="joys") for number in range(2)])
+        await store.apply(SetTopics(topics=[Topic(name="j*", mode="queue", max_pending=2)]))
+        await store.apply(
+            EmitEvents(events=[an_event(f"e{number}", topic="jobs", payload=f"{number}") for number in range(5)])
+        )
+        await store.apply(EmitEvents(events=[an_event(f"e{number}", topic="joys") for number in range(2)]))
 
         assert await store.prune(MANY) == Pruned(dead_letters=3)
         assert [(letter.payload, letter.reason) for letter in await letters(store)] == [
@@ -141,9 +149,9 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, events: it is on its way."""
-        await store.put_topics([Topic(name="jobs", mode="queue", retention=SECOND, max_pending=1)])
+        await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND, max_pending=1)]))
         await suspended(store, 1, for_event("jobs"))
-        await store.emit([an_event("e1", topic="jobs"), an_event("e2", topic="jobs")])
+        await store.apply(EmitEvents(events=[an_event("e1", topic="jobs"), an_event("e2", topic="jobs")]))
         clock.advance(SECOND)
 
         assert await store.prune(MANY) == Pruned(dead_letters=1)
@@ -153,10 +161,10 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, events: what a run gave back after the retention."""
-        await store.put_topics([Topic(name="jobs", mode="queue", retention=SECOND)])
+        await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND)]))
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("jobs"),)))
-        await store.emit([an_event(topic="jobs")])
+        await store.apply(EmitEvents(events=[an_event(topic="jobs")]))
         clock.advance(SECOND)
         await store.prune(MANY)
         await write(store, checkpoint_for(lease, waits=()))
@@ -167,10 +175,16 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """The port: the limits of a topic count for all its events, shorter or longer than before."""
-        await store.put_topics([Topic(name="jobs", mode="queue"), Topic(name="kept", mode="queue", retention=SECOND)])
-        await store.emit([an_event(topic="jobs"), an_event(topic="kept"), an_event(topic="jobless")])
+        await store.apply(
+            SetTopics(topics=[Topic(name="jobs", mode="queue"), Topic(name="kept", mode="queue", retention=SECOND)])
+        )
+        await store.apply(
+            EmitEvents(events=[an_event(topic="jobs"), an_event(topic="kept"), an_event(topic="jobless")])
+        )
         await store.prune(MANY)
-        await store.put_topics([Topic(name="jobs", mode="queue", retention=SECOND), Topic(name="kept", mode="queue")])
+        await store.apply(
+            SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND), Topic(name="kept", mode="queue")])
+        )
         clock.advance(SECOND)
 
         assert await store.prune(MANY) == Pruned(dead_letters=1)
@@ -178,10 +192,12 @@ class LetterContract(Contract):
 
     async def test_fan_out_events_just_go(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: when they expire, or there are too many of a topic."""
-        await store.put_topics([Topic(name="few", max_pending=2), Topic(name="short", retention=SECOND)])
+        await store.apply(SetTopics(topics=[Topic(name="few", max_pending=2), Topic(name="short", retention=SECOND)]))
         events = [("few", 3), ("short", 2), ("usual", 4)]
-        await store.emit(
-            [an_event(f"e{n}", topic=topic, payload=f"{n}") for topic, many in events for n in range(many)]
+        await store.apply(
+            EmitEvents(
+                events=[an_event(f"e{n}", topic=topic, payload=f"{n}") for topic, many in events for n in range(many)]
+            )
         )
         clock.advance(SECOND)
         lease = await held(store, 1)
@@ -196,9 +212,11 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, events: to the microsecond, whether it was pruned or not; a longer one counts as well."""
-        await store.put_topics([Topic(name="short", retention=SECOND), Topic(name="long", retention=30 * DAY)])
+        await store.apply(
+            SetTopics(topics=[Topic(name="short", retention=SECOND), Topic(name="long", retention=30 * DAY)])
+        )
         one, two = await held(store, 1), await held(store, 2)
-        await store.emit([an_event(topic="short"), an_event(topic="long")])
+        await store.apply(EmitEvents(events=[an_event(topic="short"), an_event(topic="long")]))
         clock.advance(SECOND - 1)
         in_time = await write(store, checkpoint_for(one, waits=(for_event("short"),)))
         clock.advance(1)
@@ -214,11 +232,11 @@ class LetterContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, messages: a consumed id is remembered for a day."""
-        await store.put_topics([Topic(name="jobs", mode="queue")])
+        await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue")]))
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("jobs"),)))
-        await store.emit([an_event(topic="jobs")])
-        await store.send([a_message()])
+        await store.apply(EmitEvents(events=[an_event(topic="jobs")]))
+        await store.apply(SendMessages(messages=[a_message()]))
         replies = (Reply(message_id="m1", payload="1"),)
         await write(store, checkpoint_for(lease, seen=2, consumed=(1, 2), waits=(), replies=replies))
         clock.advance(DAY - 1)
@@ -228,13 +246,17 @@ class LetterContract(Contract):
         assert await store.prune(MANY) == Pruned(taken=1, receipts=1, replies=1)
         assert early == Pruned()
         assert await store.prune(MANY) == Pruned()
-        assert await store.replies([(an_id(1), "m1")]) == {}
+        assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {}
 
     async def test_pruning_takes_small_bites_and_gets_there(self, store: Store, clock: SettableClock) -> None:
         """The port: at most `limit` of each kind; `has_more` says when to go on."""
-        await store.put_topics([Topic(name="jobs", mode="queue", retention=SECOND), Topic(name="few", max_pending=1)])
-        await store.emit(
-            [an_event(f"e{n}", topic=topic, payload=f"{n}") for n in range(5) for topic in ("jobs", "few")]
+        await store.apply(
+            SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND), Topic(name="few", max_pending=1)])
+        )
+        await store.apply(
+            EmitEvents(
+                events=[an_event(f"e{n}", topic=topic, payload=f"{n}") for n in range(5) for topic in ("jobs", "few")]
+            )
         )
         clock.advance(SECOND)
 
@@ -250,8 +272,8 @@ class LetterContract(Contract):
 
     async def test_a_dry_run_tells_and_changes_nothing(self, store: Store, clock: SettableClock) -> None:
         """CLI, prune: `--dry-run`."""
-        await store.put_topics([Topic(name="jobs", mode="queue", retention=SECOND)])
-        await store.emit([an_event(topic="jobs"), an_event(topic="other")])
+        await store.apply(SetTopics(topics=[Topic(name="jobs", mode="queue", retention=SECOND)]))
+        await store.apply(EmitEvents(events=[an_event(topic="jobs"), an_event(topic="other")]))
         clock.advance(7 * DAY)
 
         told = await store.prune(MANY, is_dry_run=True)
@@ -273,7 +295,7 @@ class LetterContract(Contract):
         assert await payloads(store, "a%") == ['"a%"']
         assert await payloads(store, "a%*") == ['"a%"']
         assert await payloads(store, "*") == ['"a"', '"a.b"', '"a%"', '"b"']
-        page = await store.dead_letters(LetterQuery(topic="a*", after=1, limit=1))
+        page = await store.catalog(ListDeadLetters(topic="a*", after=1, limit=1))
         assert [letter.number for letter in page] == [2]
 
     async def test_a_letter_that_is_replayed_goes_to_a_run_that_waits(self, store: Store, clock: SettableClock) -> None:
@@ -281,7 +303,7 @@ class LetterContract(Contract):
         numbers = await dead(store, clock, "1", "2")
         await suspended(store, 1, for_event("jobs"))
 
-        assert await store.replay_letters([*numbers, 99, numbers[0]]) == 2
+        assert await store.apply(ReplayDeadLetters(numbers=[*numbers, 99, numbers[0]])) == 2
 
         assert [(arrival.payload, arrival.is_exclusive) for arrival in (await claim_one(store)).arrivals] == [
             ("1", True)
@@ -295,11 +317,11 @@ class LetterContract(Contract):
     ) -> None:
         """SEMANTICS, events: the mode that counts is that of the time when it was emitted."""
         numbers = await dead(store, clock, "1")
-        await store.put_topics([Topic(name="jobs")])
+        await store.apply(SetTopics(topics=[Topic(name="jobs")]))
         for number in (1, 2):
             await suspended(store, number, for_event("jobs"))
 
-        await store.replay_letters(numbers)
+        await store.apply(ReplayDeadLetters(numbers=numbers))
 
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 0]
 
@@ -309,11 +331,11 @@ class LetterContract(Contract):
         """SEMANTICS, events: the id makes a repeated emit harmless, also that of a replay."""
         numbers = await dead(store, clock, "1")
         await suspended(store, 1, for_event("jobs"))
-        await store.emit([an_event("dead-1", topic="jobs", payload="1")])
+        await store.apply(EmitEvents(events=[an_event("dead-1", topic="jobs", payload="1")]))
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, seen=1, consumed=(1,), waits=()))
 
-        assert await store.replay_letters(numbers) == 1
+        assert await store.apply(ReplayDeadLetters(numbers=numbers)) == 1
 
         assert await letters(store) == []
         assert (await the_run(store, 1)).arrivals == 1
@@ -322,14 +344,14 @@ class LetterContract(Contract):
         """The port: the answer is how many there were; repeated, it is none."""
         numbers = await dead(store, clock, "1", "2", "3")
 
-        assert await store.purge_letters([numbers[0], numbers[2], 99]) == 2
-        assert await store.purge_letters(numbers[:1]) == 0
+        assert await store.apply(PurgeDeadLetters(numbers=[numbers[0], numbers[2], 99])) == 2
+        assert await store.apply(PurgeDeadLetters(numbers=numbers[:1])) == 0
         assert await payloads(store) == ["2"]
 
     async def test_numbers_of_letters_are_not_used_again(self, store: Store, clock: SettableClock) -> None:
         """The port: a number that was shown to a person means the same letter for ever."""
         (first,) = await dead(store, clock, "1")
-        await store.purge_letters([first])
+        await store.apply(PurgeDeadLetters(numbers=[first]))
 
         (second,) = await dead(store, clock, "2")
 
@@ -346,5 +368,5 @@ class LetterContract(Contract):
 
         asked = [(an_id(1), "it's"), (an_id(1), "m2"), (an_id(1), "m3"), (an_id(2), "it's")]
 
-        assert await store.replies(asked) == {asked[0]: "1", asked[1]: "null"}
-        assert await store.replies([]) == {}
+        assert await store.changes(RepliesTo(messages=asked)) == {asked[0]: "1", asked[1]: "null"}
+        assert await store.changes(RepliesTo(messages=[])) == {}

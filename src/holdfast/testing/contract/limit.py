@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import (
-    Cancel,
-    LeaseRequest,
-    Renew,
-    Suspend,
-)
+from holdfast.core.checkpoint import LeaseRequest, Renew, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, ChangeTypes
 from holdfast.core.limits import PARKED_AT_ONCE, level_of
 from holdfast.core.model import Lease, TypeChange, Wait, WaitKind
-from holdfast.core.ports import SlotUse, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountSlots, FindOrphans, SlotUse
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -42,7 +39,7 @@ SLOT = f"type:{TYPE}"
 
 
 async def limit(store: Store, concurrency: int | None = 1, *, type: str = TYPE, **change: object) -> None:
-    await store.change_types([TypeChange(name=type, concurrency=concurrency, **change)])  # type: ignore[arg-type]
+    await store.apply(ChangeTypes(changes=[TypeChange(name=type, concurrency=concurrency, **change)]))  # type: ignore[arg-type]
 
 
 async def starting(store: Store, *numbers: int, **options: object) -> None:
@@ -70,7 +67,7 @@ async def occupied(store: Store) -> Lease:
 async def is_next(store: Store, number: int = 2) -> bool:
     """Whether a run was given its slot, and is what a claim gets."""
     run = await the_run(store, number)
-    assert await store.orphans(10) == []
+    assert await store.stats(FindOrphans(limit=10)) == []
     return run.slots == (SLOT,) and run.ready_at is not None and await claimed_ids(store, limit=1) == [run.id]
 
 
@@ -103,7 +100,7 @@ class LimitContract(Contract):
         assert details.waits == (Wait(location="~limit", kind=WaitKind.SLOT, since=START, names=(SLOT,), after=level),)
         assert await facts_of(store, 2) == ["parked"]
         assert (len(claimed.leases), claimed.next_ready_at, claimed.has_more) == (1, None, False)
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     async def test_a_claim_does_not_look_at_parked_runs(self, store: Store) -> None:
         """SEMANTICS, limits: a claim never steps over parked runs."""
@@ -133,7 +130,7 @@ class LimitContract(Contract):
 
         assert ([lease.run.id for lease in first.leases], first.has_more) == ([an_id(1)], True)
         assert ([lease.run.id for lease in second.leases], second.has_more) == ([an_id(PARKED_AT_ONCE + 4)], False)
-        assert [one.waiting for one in await store.slots()] == [PARKED_AT_ONCE + 2]
+        assert [one.waiting for one in await store.stats(CountSlots())] == [PARKED_AT_ONCE + 2]
 
     async def test_a_start_leases_no_run_of_a_type_with_limits(self, store: Store) -> None:
         """DESIGN, run ahead: created and leased in one commit only if the type has no limit."""
@@ -159,8 +156,8 @@ class LimitContract(Contract):
 
         of_tenant = SlotUse(name=f"{SLOT} tenant=a", used=1, waiting=1)
         of_type = SlotUse(name=SLOT, used=1, waiting=1)
-        assert await store.slots() == [of_type, of_tenant, SlotUse(name="type:other", used=1, waiting=0)]
-        assert await store.slots(TYPE) == [of_type, of_tenant]
+        assert await store.stats(CountSlots()) == [of_type, of_tenant, SlotUse(name="type:other", used=1, waiting=0)]
+        assert await store.stats(CountSlots(type=TYPE)) == [of_type, of_tenant]
 
     # Order
 
@@ -292,7 +289,7 @@ class LimitContract(Contract):
         await write(store, checkpoint_for(first, succeed()))
         second = await claim_one(store)
 
-        await store.control(an_id(3), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(3), id="c"))
 
         assert await parked_at(store, 4) == SLOT
         await write(store, checkpoint_for(second, succeed()))
@@ -329,7 +326,7 @@ class LimitContract(Contract):
 
         assert await claimed_ids(store) == [an_id(2), an_id(3), an_id(4)]
         assert [run.slots for run in [await the_run(store, number) for number in (1, 2)]] == [(), ()]
-        assert await store.slots() == []
+        assert await store.stats(CountSlots()) == []
 
     async def test_a_limit_that_is_lowered_counts_whoever_is_held(self, store: Store) -> None:
         await limit(store, 3)
@@ -376,7 +373,7 @@ class LimitContract(Contract):
 
         await limit(store, 1)
 
-        assert await store.slots() == [SlotUse(name=SLOT, used=1, waiting=0)]
+        assert await store.stats(CountSlots()) == [SlotUse(name=SLOT, used=1, waiting=0)]
 
     async def test_one_kind_of_limit_may_take_the_place_of_another(self, store: Store) -> None:
         await limit(store, 1)
@@ -393,19 +390,21 @@ class LimitContract(Contract):
         await occupied(store)
         before = await picture_of(store, 1, 2)
 
-        await store.change_types([TypeChange(name=TYPE, description="x", is_enabled=False, concurrency=1)])
+        await store.apply(
+            ChangeTypes(changes=[TypeChange(name=TYPE, description="x", is_enabled=False, concurrency=1)])
+        )
 
         assert await picture_of(store, 1, 2) == before
 
     async def test_a_type_that_is_switched_off_hands_its_slots_on_all_the_same(self, store: Store) -> None:
         lease = await occupied(store)
-        await store.change_types([TypeChange(name=TYPE, is_enabled=False)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, is_enabled=False)]))
 
         await write(store, checkpoint_for(lease, succeed()))
 
         assert (await the_run(store, 2)).slots == (SLOT,)
         assert await claimed_ids(store) == []
-        await store.change_types([TypeChange(name=TYPE, is_enabled=True)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, is_enabled=True)]))
         assert await claimed_ids(store) == [an_id(2)]
 
     # A limit of a type and one of siblings

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import Cancel, Release, Suspend
+from holdfast.core.checkpoint import Release, Suspend
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages, Sent
 from holdfast.core.model import Arrival, Message, WaitKind
-from holdfast.core.ports import Sent, Store
+from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -44,7 +45,9 @@ class MessageContract(Contract):
         """SEMANTICS, waiting: kept even before the run asks or starts. It starts no run early."""
         await start(store, an_intent(1, delay=SECOND))
 
-        assert await store.send([a_message(id="m1", name="go", payload='{"a":1}')]) == [Sent(run_id=an_id(1))]
+        assert await store.apply(SendMessages(messages=[a_message(id="m1", name="go", payload='{"a":1}')])) == [
+            Sent(run_id=an_id(1))
+        ]
 
         assert await claimed_ids(store) == []
         clock.advance(SECOND)
@@ -58,7 +61,7 @@ class MessageContract(Contract):
         await write(store, checkpoint_for(lease, waits=(for_message("go"),)))
         before = await the_run(store)
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         after = await the_run(store)
         assert (after.state, after.ready_at, after.token, after.worker) == (
@@ -76,12 +79,12 @@ class MessageContract(Contract):
         await suspended(store, 1, for_message("go"))
         clock.advance(SECOND)
 
-        await store.send([a_message(name="go")])
+        await store.apply(SendMessages(messages=[a_message(name="go")]))
 
         run = await the_run(store)
         assert (run.state, run.ready_at) == (RunState.SUSPENDED, START + SECOND)
         fact = (await store.audit(an_id(1)))[-1]
-        assert (fact.event, fact.at, fact.data) == ("woken", START + SECOND, {"by": "message", "name": "go"})
+        assert (fact.event, fact.at, fact.data) == ("woken", START + SECOND, {"cause": "message", "name": "go"})
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]
 
     async def test_a_message_nobody_waits_for_wakes_nobody(self, store: Store) -> None:
@@ -89,7 +92,11 @@ class MessageContract(Contract):
         await suspended(store, 1, for_message("go", deadline=START + 9 * SECOND), for_event("other"))
         await suspended(store, 2, for_message("go"))
 
-        await store.send([a_message(1, name="other"), a_message(2, name="gone"), a_message(2, id="m2", name="Go")])
+        await store.apply(
+            SendMessages(
+                messages=[a_message(1, name="other"), a_message(2, name="gone"), a_message(2, id="m2", name="Go")]
+            )
+        )
 
         assert [(await the_run(store, number)).ready_at for number in (1, 2)] == [START + 9 * SECOND, None]
         assert await facts_of(store, 1) == ["claimed", "suspended"]
@@ -99,7 +106,7 @@ class MessageContract(Contract):
         await suspended(store, 1, for_message("a", "b"))
         await suspended(store, 2, for_message())
 
-        await store.send([a_message(1, name="b"), a_message(2, name="whatever")])
+        await store.apply(SendMessages(messages=[a_message(1, name="b"), a_message(2, name="whatever")]))
 
         assert await claimed_ids(store) == [an_id(1), an_id(2)]
 
@@ -108,8 +115,8 @@ class MessageContract(Contract):
         await suspended(store, 1, for_message())
         await suspended(store, 2, for_event("go"))
 
-        reached = await store.emit([an_event(topic="other")])
-        await store.send([a_message(2, name="go")])
+        reached = await store.apply(EmitEvents(events=[an_event(topic="other")]))
+        await store.apply(SendMessages(messages=[a_message(2, name="go")]))
 
         assert reached == [0]
         assert await claimed_ids(store) == []
@@ -122,17 +129,17 @@ class MessageContract(Contract):
         await write(store, checkpoint_for(await held(store, 2), Release(), waits=(for_message("go"),)))
         clock.advance(SECOND)
 
-        await store.send([a_message(1), a_message(2)])
+        await store.apply(SendMessages(messages=[a_message(1), a_message(2)]))
 
         assert [(await the_run(store, number)).ready_at for number in (1, 2)] == [None, START]
 
     async def test_a_run_that_is_ready_already_keeps_its_place(self, store: Store, clock: SettableClock) -> None:
         """S4: wake-ups coalesce, and further ones do not send a run back to the end of the queue."""
         await suspended(store, 1, for_message("go"))
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         clock.advance(SECOND)
 
-        await store.send([a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m2")]))
 
         assert (await the_run(store)).ready_at == START
         assert await facts_of(store) == ["claimed", "suspended", "woken"]
@@ -142,16 +149,16 @@ class MessageContract(Contract):
         await suspended(store, 1, for_time(START + SECOND), for_message("go"))
         clock.advance(2 * SECOND)
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         assert (await the_run(store)).ready_at == START + SECOND
 
     async def test_messages_arrive_in_order_under_growing_numbers(self, store: Store, clock: SettableClock) -> None:
         """T1: the run's next arrival number. SEMANTICS, waiting: FIFO."""
         await start(store, an_intent(1))
-        await store.send([a_message(id="z"), a_message(id="a", name="other")])
+        await store.apply(SendMessages(messages=[a_message(id="z"), a_message(id="a", name="other")]))
         clock.advance(SECOND)
-        await store.send([a_message(id="m")])
+        await store.apply(SendMessages(messages=[a_message(id="m")]))
 
         arrivals = (await claim_one(store)).arrivals
 
@@ -165,10 +172,10 @@ class MessageContract(Contract):
         """PROMISES: returned equal on every store."""
         await suspended(store, 1, for_message("%"), for_message("100", "it", "a*", location="other"))
         messages = [a_message(id=text, name=text, payload=f'"{index}☃"') for index, text in enumerate(HOSTILE)]
-        await store.send(messages)
+        await store.apply(SendMessages(messages=messages))
         assert await claimed_ids(store) == []
 
-        await store.send([a_message(id="%", name="%")])
+        await store.apply(SendMessages(messages=[a_message(id="%", name="%")]))
 
         arrivals = (await claim_one(store)).arrivals
         assert [(arrival.ref, arrival.name, arrival.payload) for arrival in arrivals[:-1]] == [
@@ -180,7 +187,7 @@ class MessageContract(Contract):
     async def test_a_consumed_message_does_not_come_back(self, store: Store) -> None:
         """PROMISES 5: a message is consumed by at most one receive."""
         await start(store, an_intent(1))
-        await store.send([a_message(id="m1"), a_message(id="m2"), a_message(id="m3")])
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2"), a_message(id="m3")]))
         lease = await claim_one(store)
 
         verdict = await write(store, checkpoint_for(lease, Release(), consumed=(2,), entries=(a_step(),)))
@@ -193,9 +200,9 @@ class MessageContract(Contract):
     async def test_numbers_are_not_used_again(self, store: Store) -> None:
         """T1, T4: `seen` can only mean one arrival."""
         lease = await held(store)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         await write(store, checkpoint_for(lease, seen=1, consumed=(1,)))
-        await store.send([a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m2")]))
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), seen=1, waits=(for_message("go"),)))
 
@@ -208,7 +215,7 @@ class MessageContract(Contract):
         await write(store, checkpoint_for(lease, waits=(for_message("go"),)))
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_time(START + LEASE),)))
 
-        await store.send([a_message(name="go")])
+        await store.apply(SendMessages(messages=[a_message(name="go")]))
 
         assert (await the_run(store)).ready_at == START + LEASE
         assert await facts_of(store) == ["claimed", "suspended"]
@@ -220,8 +227,8 @@ class MessageContract(Contract):
         lease = await held(store)
 
         sent = [
-            *(await store.send([a_message(id="m1"), a_message(id="m1", payload="2")])),
-            *(await store.send([a_message(id="m1", name="other")])),
+            *(await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m1", payload="2")]))),
+            *(await store.apply(SendMessages(messages=[a_message(id="m1", name="other")]))),
         ]
 
         assert sent == [Sent(run_id=an_id(1))] * 3
@@ -231,14 +238,14 @@ class MessageContract(Contract):
     async def test_a_consumed_id_is_remembered_for_a_day(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, waiting: a consumed id is remembered for a day."""
         lease = await held(store)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         await write(store, checkpoint_for(lease, seen=1, consumed=(1,)))
 
         clock.advance(DAY - 1)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         assert (await the_run(store)).arrivals == 1
         clock.advance(1)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         assert (await the_run(store)).arrivals == 2
 
     async def test_an_unread_message_is_remembered_for_as_long_as_it_is_unread(
@@ -246,26 +253,26 @@ class MessageContract(Contract):
     ) -> None:
         """SEMANTICS, waiting: the day counts from its consumption."""
         await start(store, an_intent(1))
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         clock.advance(2 * DAY)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, consumed=(1,)))
         clock.advance(DAY - 1)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
 
         assert (await the_run(store)).arrivals == 1
 
     async def test_ids_belong_to_one_run_and_to_messages(self, store: Store) -> None:
         """SEMANTICS, waiting: your own ids may be anything; another run's, or an event's number, is no repeat."""
         leases = [await held(store, number) for number in (1, 2)]
-        await store.emit([an_event("e1")])
+        await store.apply(EmitEvents(events=[an_event("e1")]))
         verdict = await write(store, checkpoint_for(leases[0], waits=(for_event("paid"),)))
         number = verdict.arrivals[0].ref
         assert number is not None
 
-        await store.send([a_message(1, id=number), a_message(2, id=number)])
+        await store.apply(SendMessages(messages=[a_message(1, id=number), a_message(2, id=number)]))
 
         assert [(await the_run(store, run)).arrivals for run in (1, 2)] == [2, 1]
 
@@ -275,14 +282,16 @@ class MessageContract(Contract):
         """SEMANTICS, starting: a run can be looked up and sent to by key."""
         await suspended(store, 1, for_message("go"), key="order's %17")
 
-        sent = await store.send([Message(id="m1", name="go", payload="1", key="order's %17")])
+        sent = await store.apply(SendMessages(messages=[Message(id="m1", name="go", payload="1", key="order's %17")]))
 
         assert sent == [Sent(run_id=an_id(1))]
         assert await claimed_ids(store) == [an_id(1)]
 
     async def test_sending_to_nobody_is_refused(self, store: Store) -> None:
         """SEMANTICS, waiting: to an unknown run, `RunNotFound`."""
-        sent = await store.send([a_message(9), Message(id="m1", name="go", payload="1", key="nobody's")])
+        sent = await store.apply(
+            SendMessages(messages=[a_message(9), Message(id="m1", name="go", payload="1", key="nobody's")])
+        )
 
         assert sent == [Sent(run_id=an_id(9), refused="unknown"), Sent(run_id=None, refused="unknown")]
 
@@ -290,10 +299,12 @@ class MessageContract(Contract):
         """SEMANTICS, waiting: to a finished one, `RunFinished`. S5: it does not change."""
         await ended(store, 1, key="k")
         await start(store, an_intent(2))
-        await store.control(an_id(2), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
         before = [await the_run(store, number) for number in (1, 2)]
 
-        sent = await store.send([a_message(1), a_message(2), Message(id="m2", name="go", payload="1", key="k")])
+        sent = await store.apply(
+            SendMessages(messages=[a_message(1), a_message(2), Message(id="m2", name="go", payload="1", key="k")])
+        )
 
         assert sent == [Sent(run_id=an_id(number), refused="finished") for number in (1, 2, 1)]
         assert [await the_run(store, number) for number in (1, 2)] == before
@@ -301,11 +312,13 @@ class MessageContract(Contract):
     async def test_a_repeated_message_that_a_run_received_before_it_ended_is_not_refused(self, store: Store) -> None:
         """S6: it was accepted, and the answer got lost. S5: the run does not change."""
         lease = await held(store, 1)
-        await store.send([a_message(1, id="received"), a_message(1, id="unread")])
+        await store.apply(SendMessages(messages=[a_message(1, id="received"), a_message(1, id="unread")]))
         await write(store, checkpoint_for(lease, succeed(), seen=2, consumed=(1,)))
         before = await the_run(store, 1)
 
-        sent = await store.send([a_message(1, id="received"), a_message(1, id="unread"), a_message(1, id="new")])
+        sent = await store.apply(
+            SendMessages(messages=[a_message(1, id="received"), a_message(1, id="unread"), a_message(1, id="new")])
+        )
 
         assert [one.refused for one in sent] == [None, "finished", "finished"]
         assert await the_run(store, 1) == before
@@ -314,14 +327,14 @@ class MessageContract(Contract):
         """The port: one answer per message, in order."""
         await start(store, an_intent(1), an_intent(2))
 
-        sent = await store.send([a_message(2), a_message(9), a_message(1)])
+        sent = await store.apply(SendMessages(messages=[a_message(2), a_message(9), a_message(1)]))
 
         assert [one.refused for one in sent] == [None, "unknown", None]
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 1]
 
     async def test_sending_nothing_is_answered_with_nothing(self, store: Store) -> None:
         """The port: each operation is plural."""
-        assert list(await store.send([])) == []
+        assert list(await store.apply(SendMessages(messages=[]))) == []
 
     # From a checkpoint
 

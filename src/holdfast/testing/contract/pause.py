@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Cancel, Control, Pause, Release, Resume, Suspend, TurnAround, Wake
+from holdfast.core.checkpoint import Release, Suspend, TurnAround
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, Pause, Resume, RunControl, SendMessages, Wake
 from holdfast.core.errors import RunNotFound
 from holdfast.core.ports import Store
+from holdfast.core.questions import VerdictsOn
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -40,7 +43,9 @@ from holdfast.testing.contract.arrange import (
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
 
-PAUSE, RESUME, WAKE = Pause(id="p", reason="wait a bit"), Resume(id="r"), Wake(id="w")
+PAUSE = Pause(run_id=an_id(1), id="p", reason="wait a bit")
+RESUME = Resume(run_id=an_id(1), id="r")
+WAKE = Wake(run_id=an_id(1), id="w")
 
 
 class PauseContract(Contract):
@@ -52,7 +57,7 @@ class PauseContract(Contract):
         await suspended(store, 2, for_time(START + SECOND))
         await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + SECOND)))
 
-        answers = [await store.control(an_id(number), PAUSE) for number in (1, 2, 3)]
+        answers = [await store.apply(replace(PAUSE, run_id=an_id(number))) for number in (1, 2, 3)]
 
         assert answers == [True] * 3
         runs = [await the_run(store, number) for number in (1, 2, 3)]
@@ -67,7 +72,7 @@ class PauseContract(Contract):
         lease = await held(store)
         hints = Listening(store)
 
-        assert await store.control(an_id(1), PAUSE) is True
+        assert await store.apply(PAUSE) is True
 
         run = await the_run(store)
         assert (run.state, run.worker, run.token, run.is_pausing) == (
@@ -81,7 +86,7 @@ class PauseContract(Contract):
         holding = holding_of(lease)
         told = [
             await write(store, checkpoint_for(lease, entries=(a_step(),))),
-            *(await store.look([holding])).verdicts,
+            *(await store.changes(VerdictsOn(holdings=[holding]))).verdicts,
             *(await renew(store, holding)).verdicts,
         ]
         assert [(verdict.is_held, verdict.is_pausing) for verdict in told] == [(True, True)] * 3
@@ -93,7 +98,7 @@ class PauseContract(Contract):
     ) -> None:
         """Whatever else it would have done, short of ending."""
         lease = await held(store)
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
 
         verdict = await write(store, checkpoint_for(lease, next, waits=(for_time(START + SECOND),)))
 
@@ -105,7 +110,7 @@ class PauseContract(Contract):
 
     async def test_a_run_that_is_to_pause_may_end_instead(self, store: Store) -> None:
         lease = await held(store)
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
 
         await write(store, checkpoint_for(lease, succeed()))
 
@@ -117,7 +122,7 @@ class PauseContract(Contract):
     ) -> None:
         """The wish outlives the worker that was to fulfil it."""
         await held(store)
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
         clock.advance(LEASE)
 
         lease = await claim_one(store, worker=OTHER_WORKER)
@@ -127,13 +132,13 @@ class PauseContract(Contract):
     async def test_what_reaches_a_paused_run_waits_for_it(self, store: Store) -> None:
         """T1: kept in the inbox, and no reason to go on."""
         await suspended(store, 1, for_message("go"))
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         assert (await the_run(store)).state is RunState.PAUSED
         assert await claimed_ids(store) == []
-        await store.control(an_id(1), RESUME)
+        await store.apply(RESUME)
         lease = await claim_one(store)
         assert [arrival.ref for arrival in lease.arrivals] == ["m1"]
 
@@ -141,10 +146,10 @@ class PauseContract(Contract):
         """T5: resumed: now, but never before its own start time."""
         await start(store, an_intent(1), an_intent(2, delay=10 * SECOND))
         for number in (1, 2):
-            await store.control(an_id(number), PAUSE)
+            await store.apply(replace(PAUSE, run_id=an_id(number)))
         clock.advance(SECOND)
 
-        assert [await store.control(an_id(number), RESUME) for number in (1, 2)] == [True, True]
+        assert [await store.apply(replace(RESUME, run_id=an_id(number))) for number in (1, 2)] == [True, True]
 
         runs = [await the_run(store, number) for number in (1, 2)]
         assert [run.state for run in runs] == [RunState.PENDING] * 2
@@ -153,27 +158,27 @@ class PauseContract(Contract):
 
     async def test_a_run_resumed_before_it_paused_goes_on_with_its_holder(self, store: Store) -> None:
         lease = await held(store)
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
 
-        assert await store.control(an_id(1), RESUME) is True
+        assert await store.apply(RESUME) is True
 
         verdict = await write(store, checkpoint_for(lease))
         assert (verdict.is_held, verdict.is_pausing) == (True, False)
 
     async def test_a_run_paused_while_it_rolls_back_goes_on_rolling_back(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store), entries=(a_step(has_undo=True),)))
-        await store.control(an_id(1), Cancel(id="c"))
-        await store.control(an_id(1), PAUSE)
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
+        await store.apply(PAUSE)
         assert (await the_run(store)).state is RunState.PAUSED
 
-        await store.control(an_id(1), RESUME)
+        await store.apply(RESUME)
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
 
     async def test_a_run_that_turns_around_while_it_is_to_pause_is_paused_first(self, store: Store) -> None:
         lease = await held(store)
-        await store.control(an_id(1), PAUSE)
+        await store.apply(PAUSE)
         around = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
 
         await write(store, checkpoint_for(lease, around))
@@ -189,9 +194,9 @@ class PauseContract(Contract):
             an_intent(2, **options, parent_location="map/0"),
             an_intent(3, **options, parent_location="map/1", is_parked=True),
         )
-        await store.control(an_id(3), PAUSE)
+        await store.apply(replace(PAUSE, run_id=an_id(3)))
 
-        await store.control(an_id(3), RESUME)
+        await store.apply(replace(RESUME, run_id=an_id(3)))
 
         assert (await the_run(store, 3)).ready_at is None
         lease = await claim_one(store, type="member")
@@ -206,11 +211,11 @@ class PauseContract(Contract):
         await suspended(store, 2, for_message("go"))
         await write(store, checkpoint_for(await held(store, 3), block(retry_at=START + 60 * SECOND)))
 
-        assert [await store.control(an_id(number), WAKE) for number in (1, 2, 3)] == [True] * 3
+        assert [await store.apply(replace(WAKE, run_id=an_id(number))) for number in (1, 2, 3)] == [True] * 3
 
         assert await claimed_ids(store) == [an_id(1), an_id(2), an_id(3)]
         fact = (await store.audit(an_id(1)))[-2]
-        assert (fact.event, fact.data) == ("woken", {"by": "hand", "request": "w"})
+        assert (fact.event, fact.data) == ("woken", {"cause": "wake", "request": "w"})
 
     async def test_waking_changes_nothing_about_a_run_that_cannot_go_on_by_itself(self, store: Store) -> None:
         """SEMANTICS, control: wake does nothing to a held run. T5: never before its own start time."""
@@ -218,39 +223,39 @@ class PauseContract(Contract):
         await start(store, an_intent(2), an_intent(3, delay=SECOND))
         await write(store, checkpoint_for(await held(store, 4), block()))
         await start(store, an_intent(5))
-        await store.control(an_id(5), PAUSE)
+        await store.apply(replace(PAUSE, run_id=an_id(5)))
         await ended(store, 6)
         numbers = range(1, 7)
         before = await picture_of(store, *numbers)
 
-        assert [await store.control(an_id(number), WAKE) for number in numbers] == [False] * 6
+        assert [await store.apply(replace(WAKE, run_id=an_id(number))) for number in numbers] == [False] * 6
 
         assert await picture_of(store, *numbers) == before
 
     # Repeating and refusing
 
     @pytest.mark.parametrize("wish", [PAUSE, RESUME], ids=lambda wish: type(wish).__name__)
-    async def test_an_ended_run_is_neither_paused_nor_resumed(self, store: Store, wish: Control) -> None:
+    async def test_an_ended_run_is_neither_paused_nor_resumed(self, store: Store, wish: RunControl) -> None:
         """S5: an ended run changes only by `recover` or `rewind`."""
         await ended(store)
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), wish) is False
+        assert await store.apply(wish) is False
         assert await picture_of(store, 1) == before
 
     async def test_a_repeated_pause_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
         """S6: also if the opposite was asked for in between."""
         await suspended(store, 1, for_message("go"))
-        await store.control(an_id(1), PAUSE)
-        await store.control(an_id(1), RESUME)
+        await store.apply(PAUSE)
+        await store.apply(RESUME)
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), PAUSE) is True
-        assert await store.control(an_id(1), RESUME) is True
-        assert await store.control(an_id(1), Resume(id="r2")) is False
+        assert await store.apply(PAUSE) is True
+        assert await store.apply(RESUME) is True
+        assert await store.apply(Resume(run_id=an_id(1), id="r2")) is False
         assert await picture_of(store, 1) == before
 
     @pytest.mark.parametrize("wish", [PAUSE, RESUME, WAKE], ids=lambda wish: type(wish).__name__)
-    async def test_pausing_an_unknown_run_is_an_error(self, store: Store, wish: Control) -> None:
+    async def test_pausing_an_unknown_run_is_an_error(self, store: Store, wish: RunControl) -> None:
         with pytest.raises(RunNotFound):
-            await store.control(an_id(9), wish)
+            await store.apply(replace(wish, run_id=an_id(9)))

@@ -7,10 +7,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Cancel, Next, Pause, Release, Renew, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, Next, Release, Renew, Suspend, TurnAround
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, EmitEvents, Pause, SetTopics
 from holdfast.core.model import Event, Topic, Wait
 from holdfast.core.ports import Store
+from holdfast.core.questions import ListTopics
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     an_error,
@@ -61,18 +63,18 @@ class QueueContract(Contract):
 
     async def test_rules_of_topics_are_kept_and_listed_by_name(self, store: Store) -> None:
         """The port: `put_topics` sets, `topics` lists; setting again replaces."""
-        await store.put_topics([Topic(name="b*", retention=5), JOBS])
-        await store.put_topics([Topic(name="b*", mode="queue", max_pending=3)])
+        await store.apply(SetTopics(topics=[Topic(name="b*", retention=5), JOBS]))
+        await store.apply(SetTopics(topics=[Topic(name="b*", mode="queue", max_pending=3)]))
 
-        assert list(await store.topics()) == [Topic(name="b*", mode="queue", max_pending=3), JOBS]
+        assert list(await store.catalog(ListTopics())) == [Topic(name="b*", mode="queue", max_pending=3), JOBS]
 
     async def test_an_event_goes_to_the_run_that_has_waited_longest(self, store: Store) -> None:
         """SEMANTICS, events: exactly one waiter; by the beginning of its wait, then by its id."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         for number, since in ((1, 3), (2, 1), (3, 1), (4, 2)):
             await suspended(store, number, for_job(since))
 
-        reached = [(await store.emit([a_job(f"e{n}", f"{n}")]))[0] for n in range(5)]
+        reached = [(await store.apply(EmitEvents(events=[a_job(f"e{n}", f"{n}")])))[0] for n in range(5)]
 
         leases = [await claim_one(store) for _ in range(4)]
         got = {lease.run.id: [arrival.payload for arrival in lease.arrivals] for lease in leases}
@@ -82,20 +84,20 @@ class QueueContract(Contract):
 
     async def test_those_who_wait_before_it_and_may_not_have_it_keep_no_run_from_an_event(self, store: Store) -> None:
         """SEMANTICS, events: a run that is paused would only keep it from others, however many are."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         for number in range(1, 61):
             await suspended(store, number, for_job(number))
             if number < 60:
-                await store.control(an_id(number), Pause(id=f"p{number}"))
+                await store.apply(Pause(run_id=an_id(number), id=f"p{number}"))
 
-        assert await store.emit([a_job()]) == [1]
+        assert await store.apply(EmitEvents(events=[a_job()])) == [1]
 
         assert (await claim_one(store)).run.id == an_id(60)
 
     async def test_an_event_that_nobody_waits_for_is_kept_until_taken(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, events: kept, also for a run that is younger than it."""
-        await store.put_topics([JOBS])
-        await store.emit([a_job()])
+        await store.apply(SetTopics(topics=[JOBS]))
+        await store.apply(EmitEvents(events=[a_job()]))
         clock.advance(SECOND)
         first, second = await held(store, 1), await held(store, 2)
 
@@ -107,9 +109,9 @@ class QueueContract(Contract):
 
     async def test_events_are_handed_out_in_order(self, store: Store) -> None:
         """SEMANTICS, events: in order; a run gets the next one when it has taken the one before."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store)
-        await store.emit([a_job(f"e{number}", f"{number}") for number in range(3)])
+        await store.apply(EmitEvents(events=[a_job(f"e{number}", f"{number}") for number in range(3)]))
 
         got: list[str | None] = []
         consumed: tuple[int, ...] = ()
@@ -123,9 +125,9 @@ class QueueContract(Contract):
 
     async def test_an_event_that_was_taken_is_given_to_nobody_else(self, store: Store) -> None:
         """SEMANTICS, events: exactly one, whatever becomes of that one later."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
         await write(store, checkpoint_for(lease, fail(), seen=1, consumed=(1,)))
 
@@ -135,10 +137,10 @@ class QueueContract(Contract):
 
     async def test_a_wait_that_is_withdrawn_gives_the_event_to_the_next(self, store: Store) -> None:
         """SEMANTICS, events: in the same transaction; the run that lets go of it does not see it again."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job(1), for_time(START + SECOND))
         await suspended(store, 2, for_job(2))
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
         lease = await claim_one(store)
 
         verdict = await write(store, checkpoint_for(lease, seen=0, waits=(for_time(START + SECOND),)))
@@ -150,10 +152,10 @@ class QueueContract(Contract):
 
     async def test_an_event_that_came_back_is_pending_again(self, store: Store) -> None:
         """SEMANTICS, events: back in its place, before those that came later."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
-        await store.emit([a_job("e1", "1"), a_job("e2", "2")])
+        await store.apply(EmitEvents(events=[a_job("e1", "1"), a_job("e2", "2")]))
         await write(store, checkpoint_for(lease, waits=()))
 
         other = await held(store, 2)
@@ -163,9 +165,9 @@ class QueueContract(Contract):
 
     async def test_a_run_that_gave_an_event_back_may_get_it_again(self, store: Store) -> None:
         """SEMANTICS, events: the number of the last event it had is no reason against it."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store)
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
         first = await write(store, checkpoint_for(lease, waits=(for_job(),)))
         await write(store, checkpoint_for(lease, seen=1, waits=()))
 
@@ -177,11 +179,11 @@ class QueueContract(Contract):
     @pytest.mark.parametrize("next", LEAVINGS, ids=name_of)
     async def test_whoever_leaves_hands_on_what_was_not_taken(self, store: Store, next: Next) -> None:
         """SEMANTICS, events: a run that ends, turns around, begins anew or is blocked gives it to the next waiter."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1, type="leaver")
         await write(store, checkpoint_for(lease, waits=(for_job(1),)))
         await suspended(store, 2, for_job(2))
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
 
         waits = () if isinstance(next, Block) else None
         await write(store, checkpoint_for(lease, next, waits=waits))
@@ -190,22 +192,22 @@ class QueueContract(Contract):
 
     async def test_a_cancelled_run_hands_on_what_it_was_handed(self, store: Store) -> None:
         """SEMANTICS, events: also if it sleeps, and also if there is nobody to take it."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job())
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         lease = await held(store, 2)
         assert len((await write(store, checkpoint_for(lease, waits=(for_job(),)))).arrivals) == 1
 
     async def test_a_run_that_is_released_keeps_what_it_was_handed(self, store: Store) -> None:
         """SEMANTICS, workers: a shutdown changes nothing for the run."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, waits=(for_job(1),)))
         await suspended(store, 2, for_job(2))
-        await store.emit([a_job()])
+        await store.apply(EmitEvents(events=[a_job()]))
 
         await write(store, checkpoint_for(lease, Release()))
 
@@ -214,31 +216,33 @@ class QueueContract(Contract):
 
     async def test_a_run_gets_one_at_a_time(self, store: Store) -> None:
         """SEMANTICS, events: one that has an event unread is passed over, though it waits in two places."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         await suspended(store, 1, for_job(1), for_job(1, location="event#2"))
         await suspended(store, 2, for_job(2))
 
-        assert await store.emit([a_job("e1"), a_job("e2"), a_job("e3")]) == [1, 1, 0]
+        assert await store.apply(EmitEvents(events=[a_job("e1"), a_job("e2"), a_job("e3")])) == [1, 1, 0]
         assert [(await the_run(store, number)).arrivals for number in (1, 2)] == [1, 1]
 
     # Modes
 
     async def test_a_family_covers_topics_and_the_closest_rule_counts(self, store: Store) -> None:
         """SEMANTICS, events: the exact name first, then the longest prefix."""
-        await store.put_topics(
-            [
-                Topic(name="a*", mode="queue"),
-                Topic(name="a.b*", mode="fanout"),
-                Topic(name="a.b.c", mode="queue"),
-                Topic(name="a", mode="fanout"),
-            ]
+        await store.apply(
+            SetTopics(
+                topics=[
+                    Topic(name="a*", mode="queue"),
+                    Topic(name="a.b*", mode="fanout"),
+                    Topic(name="a.b.c", mode="queue"),
+                    Topic(name="a", mode="fanout"),
+                ]
+            )
         )
         names = ("a", "ab", "a.b", "a.b.d", "a.b.c", "a.b.cc", "b")
         for name in names:
             for number in range(2):
                 await suspended(store, names.index(name) * 2 + number, for_event(name))
 
-        reached = await store.emit([an_event(topic=name) for name in names])
+        reached = await store.apply(EmitEvents(events=[an_event(topic=name) for name in names]))
 
         assert dict(zip(names, reached, strict=True)) == {
             "a": 2, "ab": 1, "a.b": 2, "a.b.d": 2, "a.b.c": 1, "a.b.cc": 2, "b": 2,
@@ -247,11 +251,11 @@ class QueueContract(Contract):
     async def test_the_mode_at_the_time_of_the_event_counts(self, store: Store) -> None:
         """SEMANTICS, events: a topic that changes its mode does not change its events."""
         one, two = await held(store, 1), await held(store, 2)
-        await store.emit([a_job("e1", "1")])
-        await store.put_topics([JOBS])
-        await store.emit([a_job("e2", "2")])
-        await store.put_topics([replace(JOBS, mode="fanout")])
-        await store.emit([a_job("e3", "3")])
+        await store.apply(EmitEvents(events=[a_job("e1", "1")]))
+        await store.apply(SetTopics(topics=[JOBS]))
+        await store.apply(EmitEvents(events=[a_job("e2", "2")]))
+        await store.apply(SetTopics(topics=[replace(JOBS, mode="fanout")]))
+        await store.apply(EmitEvents(events=[a_job("e3", "3")]))
 
         got: dict[int, list[str | None]] = {}
         for number, lease in ((1, one), (2, two)):
@@ -274,23 +278,23 @@ class QueueContract(Contract):
 
     async def test_a_job_emitted_twice_is_one_job(self, store: Store, clock: SettableClock) -> None:
         """S6: the answer is the same, also when it was taken since."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
         await suspended(store, 2, for_job(9))
 
-        assert await store.emit([a_job(), a_job()]) == [1, 1]
+        assert await store.apply(EmitEvents(events=[a_job(), a_job()])) == [1, 1]
         await write(store, checkpoint_for(lease, seen=1, consumed=(1,), waits=()))
         clock.advance(SECOND)
 
-        assert await store.emit([a_job()]) == [1]
+        assert await store.apply(EmitEvents(events=[a_job()])) == [1]
         assert (await the_run(store, 2)).arrivals == 0
 
     async def test_a_repeated_checkpoint_gives_nothing_back_twice(self, store: Store) -> None:
         """S6: nor does it take twice what it was handed."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         lease = await held(store, 1)
-        await store.emit([a_job("e1", "1"), a_job("e2", "2")])
+        await store.apply(EmitEvents(events=[a_job("e1", "1"), a_job("e2", "2")]))
         await write(store, checkpoint_for(lease, waits=(for_job(),)))
         checkpoint = checkpoint_for(lease, seen=1, consumed=(1,), waits=(for_job(),))
 
@@ -306,14 +310,14 @@ class QueueContract(Contract):
 
     async def test_emits_and_waits_that_race_give_each_event_to_one(self, store: Store) -> None:
         """S3, PROMISES 5: as many runs have one as there are events, and nobody has two."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         leases = [await held(store, number) for number in range(12)]
 
         async def wait(number: int) -> None:
             await write(store, checkpoint_for(leases[number], Suspend(), waits=(for_job(),)))
 
         async def emit(number: int) -> None:
-            await store.emit([a_job(f"e{number}", f"{number}")])
+            await store.apply(EmitEvents(events=[a_job(f"e{number}", f"{number}")]))
 
         await asyncio.gather(*(step(number) for number in range(8) for step in (wait, emit)), *map(wait, range(8, 12)))
 
@@ -322,7 +326,7 @@ class QueueContract(Contract):
 
     async def test_an_event_goes_to_a_run_that_begins_to_wait_in_its_own_checkpoint(self, store: Store) -> None:
         """SEMANTICS, waiting: `ctx.emit` goes with the checkpoint; whoever waits longest is served."""
-        await store.put_topics([JOBS])
+        await store.apply(SetTopics(topics=[JOBS]))
         await start(store, an_intent(2))
         lease = await held(store, 1, type="emitter")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, LeaseRequest, Pause, Release, Renew, Resume, Rewind, Suspend, Wake
+from holdfast.core.checkpoint import LeaseRequest, Release, Renew, Suspend
 from holdfast.core.clock import SECOND, Micros
+from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, Rewind, SendMessages, Wake
 from holdfast.core.model import Rate, TypeChange
-from holdfast.core.ports import SlotUse, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountSlots, FindOrphans, SlotUse
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -41,7 +43,7 @@ PERIOD: Micros = SECOND
 
 async def set_rate(store: Store, count: int | None = 1, *, period: Micros = PERIOD, **change: object) -> None:
     rate = None if count is None else Rate(count=count, period=period)
-    await store.change_types([TypeChange(name=TYPE, rate=rate, **change)])  # type: ignore[arg-type]
+    await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, rate=rate, **change)]))  # type: ignore[arg-type]
 
 
 class RateContract(Contract):
@@ -73,7 +75,7 @@ class RateContract(Contract):
         assert [run.ready_at for run in runs] == [START + PERIOD, None]
         assert [await parked_at(store, number) for number in (2, 3)] == [RATE, RATE]
         assert [await facts_of(store, number) for number in (2, 3)] == [["parked"], ["parked"]]
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     async def test_whoever_may_begin_at_the_same_time_is_ready_at_the_same_time(
         self, store: Store, clock: SettableClock
@@ -89,7 +91,7 @@ class RateContract(Contract):
         assert [lease.run.id for lease in first.leases] == [an_id(4)]
         assert first.has_more
         assert (await the_run(store, 5)).slots == (RATE,)
-        assert await store.slots() == [SlotUse(name=RATE, used=2, waiting=2)]
+        assert await store.stats(CountSlots()) == [SlotUse(name=RATE, used=2, waiting=2)]
         assert await claimed_ids(store) == [an_id(5), an_id(6)]
         assert (await the_run(store, 7)).ready_at == START + 2 * PERIOD
 
@@ -161,10 +163,10 @@ class RateContract(Contract):
         await write(store, checkpoint_for(lease, Release(), entries=(a_step(),)))
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, Release()))
-        await store.control(an_id(1), Rewind(id="r", location="charge"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="charge"))
         lease = await claim_one(store)
         await write(store, checkpoint_for(lease, Renew(payload="{}")))
         lease = await claim_one(store)
@@ -195,7 +197,7 @@ class RateContract(Contract):
         await starting(store, 1, 2, 3)
         await claim(store)
 
-        await store.control(an_id(2), Pause(id="p") if how == "pause" else Cancel(id="c"))
+        await store.apply(Pause(run_id=an_id(2), id="p") if how == "pause" else Cancel(run_id=an_id(2), id="c"))
 
         assert (await the_run(store, 3)).ready_at == START + PERIOD
         clock.advance(PERIOD)
@@ -212,7 +214,7 @@ class RateContract(Contract):
         assert await claimed_ids(store) == [an_id(3)]
         assert (await the_run(store, 4)).slots == (RATE,)
 
-        await store.control(an_id(4), Pause(id="p") if how == "pause" else Cancel(id="c"))
+        await store.apply(Pause(run_id=an_id(4), id="p") if how == "pause" else Cancel(run_id=an_id(4), id="c"))
 
         assert await claimed_ids(store) == [an_id(5)]
 
@@ -222,7 +224,7 @@ class RateContract(Contract):
         await claim(store)
         before = await picture_of(store, 2)
 
-        assert not await store.control(an_id(2), Wake(id="w"))
+        assert not await store.apply(Wake(run_id=an_id(2), id="w"))
 
         assert await picture_of(store, 2) == before
 
@@ -230,9 +232,9 @@ class RateContract(Contract):
         await set_rate(store)
         await starting(store, 1, 2)
         await claim(store)
-        await store.control(an_id(2), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(2), id="p"))
 
-        await store.control(an_id(2), Resume(id="r"))
+        await store.apply(Resume(run_id=an_id(2), id="r"))
 
         assert (await claim(store)).next_ready_at == START + PERIOD
         assert (await the_run(store, 2)).ready_at == START + PERIOD
@@ -334,7 +336,7 @@ class RateContract(Contract):
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         assert await claimed_ids(store) == []
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         assert await claimed_ids(store) == [an_id(1)]
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Pause, Release, Resume
+from holdfast.core.checkpoint import Release
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import Cancel, Pause, Resume, SendMessages
 from holdfast.core.model import Backlog
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountLeases, CountReady, CountRuns, EndsOf, FindOrphans, Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -30,6 +32,7 @@ from holdfast.testing.contract.arrange import (
     for_message,
     for_time,
     held,
+    holder_of,
     start,
     succeed,
     suspended,
@@ -67,16 +70,16 @@ class ReadContract(Contract):
     async def test_what_was_never_written_is_not_there(self, store: Store) -> None:
         """The port: unknown is None or empty, never an error."""
         assert await store.get(an_id(1)) is None
-        assert await store.find("k") is None
+        assert await holder_of(store, "k") is None
         assert list(await store.history(an_id(1))) == []
         assert list(await store.audit(an_id(1))) == []
         assert list(await store.list(Query())) == []
-        assert list(await store.ends([an_id(1)])) == []
-        assert await store.counts() == {}
-        assert list(await store.backlog()) == []
-        assert await store.held() == {}
+        assert list(await store.changes(EndsOf(run_ids=[an_id(1)]))) == []
+        assert await store.stats(CountRuns()) == {}
+        assert list(await store.stats(CountReady())) == []
+        assert await store.stats(CountLeases()) == {}
         assert list(await store.workers()) == []
-        assert list(await store.orphans(10)) == []
+        assert list(await store.stats(FindOrphans(limit=10))) == []
 
     async def test_an_open_store_has_the_schema_it_needs(self, store: Store) -> None:
         """The port: an empty store gets its schema."""
@@ -243,7 +246,7 @@ class ReadContract(Contract):
             store,
             *(an_intent(number, type=("a.x" if number % 2 else "b.x"), tags={"t": "1"}) for number in range(8)),
         )
-        await store.control(an_id(5), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(5), id="c"))
         states = frozenset({RunState.PENDING})
 
         first = await _listed(store, type="a.*", tags={"t": "1"}, states=states, limit=2)
@@ -258,9 +261,9 @@ class ReadContract(Contract):
         await start(store, an_intent(1), an_intent(2))
         await ended(store, 3)
         await write(store, checkpoint_for(await held(store, 4), fail()))
-        await store.control(an_id(2), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
 
-        runs = await store.ends([an_id(number) for number in (4, 1, 2, 9, 3)])
+        runs = await store.changes(EndsOf(run_ids=[an_id(number) for number in (4, 1, 2, 9, 3)]))
 
         assert {run.id: run.state for run in runs} == {
             an_id(2): RunState.CANCELLED,
@@ -268,14 +271,14 @@ class ReadContract(Contract):
             an_id(4): RunState.FAILED,
         }
         assert {run.result for run in runs} == {None, '"done"'}
-        assert list(await store.ends([])) == []
+        assert list(await store.changes(EndsOf(run_ids=[]))) == []
 
     async def test_counts_are_by_type_and_state(self, store: Store) -> None:
         """The port: `counts`."""
         await start(store, an_intent(1), an_intent(2), an_intent(3, type="other's"))
         await ended(store, 4)
 
-        assert await store.counts() == {
+        assert await store.stats(CountRuns()) == {
             TYPE: {RunState.PENDING: 2, RunState.SUCCEEDED: 1},
             "other's": {RunState.PENDING: 1},
         }
@@ -287,15 +290,15 @@ class ReadContract(Contract):
         await suspended(store, 5, for_message("go"))
         await suspended(store, 6, for_time(START + SECOND))
         await held(store, 7)
-        await store.control(an_id(3), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(3), id="p"))
 
-        assert list(await store.backlog()) == [Backlog(type=TYPE, count=1, since=START)]
+        assert list(await store.stats(CountReady())) == [Backlog(type=TYPE, count=1, since=START)]
         clock.advance(2 * SECOND)
-        await store.send([a_message(5)])
-        assert list(await store.backlog()) == [Backlog(type=TYPE, count=4, since=START)]
-        await store.control(an_id(3), Resume(id="r"))
-        await store.control(an_id(1), Cancel(id="c"))
-        assert list(await store.backlog()) == [
+        await store.apply(SendMessages(messages=[a_message(5)]))
+        assert list(await store.stats(CountReady())) == [Backlog(type=TYPE, count=4, since=START)]
+        await store.apply(Resume(run_id=an_id(3), id="r"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
+        assert list(await store.stats(CountReady())) == [
             Backlog(type=TYPE, count=3, since=START + SECOND),
             Backlog(type="other's", count=1, since=START + 2 * SECOND),
         ]
@@ -307,9 +310,9 @@ class ReadContract(Contract):
         await start(store, an_intent(3, delay=DAY))
 
         clock.advance(LEASE - 1)
-        assert list(await store.backlog()) == []
+        assert list(await store.stats(CountReady())) == []
         clock.advance(1)
-        assert list(await store.backlog()) == [Backlog(type=TYPE, count=2, since=START + LEASE)]
+        assert list(await store.stats(CountReady())) == [Backlog(type=TYPE, count=2, since=START + LEASE)]
 
     async def test_held_runs_are_counted_by_their_holder(self, store: Store, clock: SettableClock) -> None:
         """The port: `held`. Expiry alone ends nothing: until somebody else claims, the run is held."""
@@ -320,7 +323,7 @@ class ReadContract(Contract):
         await start(store, an_intent(5))
         clock.advance(LEASE)
 
-        assert await store.held() == {WORKER: 2, OTHER_WORKER: 1}
+        assert await store.stats(CountLeases()) == {WORKER: 2, OTHER_WORKER: 1}
 
     async def test_no_state_a_run_can_be_in_is_an_orphan(self, store: Store) -> None:
         """PROMISES 8: each live run is claimed, ready, or waiting for something named."""
@@ -334,9 +337,9 @@ class ReadContract(Contract):
         await write(store, checkpoint_for(await held(store, 9), block(retry_at=START + DAY)))
         await write(store, checkpoint_for(await held(store, 10), Release()))
         await write(store, checkpoint_for(await held(store, 11), succeed()))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
-        assert list(await store.orphans(100)) == []
+        assert list(await store.stats(FindOrphans(limit=100))) == []
 
     @pytest.mark.parametrize("count", [1, 2])
     async def test_a_run_that_sleeps_for_no_reason_is_an_orphan(self, store: Store, count: int) -> None:
@@ -344,4 +347,4 @@ class ReadContract(Contract):
         for number in (1, 2):
             await suspended(store, number)
 
-        assert len(await store.orphans(count)) == count
+        assert len(await store.stats(FindOrphans(limit=count))) == count

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Cancel, Finish, Recover, Release, Rewind, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Release, TurnAround
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, Recover, Rewind
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import Entry, EntryKind, EntryState, WaitKind
 from holdfast.core.ports import Store
@@ -64,7 +65,7 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(lease, failed_at("b"), entries=entries))
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         assert await locations(store) == ["a"]
         run = await the_run(store)
@@ -77,7 +78,7 @@ class RecoverContract(Contract):
         """Only `recover` continues a run that is blocked by a crash loop."""
         await write(store, checkpoint_for(await held(store), block(), entries=(a_step("a", 1),)))
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         run = await the_run(store)
         assert (run.state, run.ready_at, run.crashes, run.error) == (RunState.PENDING, START, 0, None)
@@ -87,11 +88,11 @@ class RecoverContract(Contract):
         """SEMANTICS, rollback: `recover` drops undone entries. What came later relied on them."""
         entries = (a_step("a", 1), a_step("b", 2, has_undo=True), a_step("c", 3))
         await write(store, checkpoint_for(await held(store), entries=entries))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         undone = Finish(state=RunState.CANCELLED, error=an_error("enough"))
         await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("b", 5),)))
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         assert await locations(store) == ["a", "~rounds"]
         assert (await the_run(store)).rollback is None
@@ -106,9 +107,13 @@ class RecoverContract(Contract):
             undone = Finish(state=RunState.FAILED, error=an_error("no luck"))
             await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 5),)))
             clock.advance(SECOND)
-            request = Rewind(id="w", location="b") if number == 2 else Recover(id=f"r{number}")
+            request = (
+                Rewind(run_id=an_id(1), id="w", location="b")
+                if number == 2
+                else Recover(run_id=an_id(1), id=f"r{number}")
+            )
 
-            assert await store.control(an_id(1), request) is True
+            assert await store.apply(request) is True
 
             (rounds,) = await store.history(an_id(1))
             assert (rounds.location, rounds.kind, rounds.state) == ("~rounds", EntryKind.ROUNDS, EntryState.DONE)
@@ -118,11 +123,11 @@ class RecoverContract(Contract):
         """SEMANTICS, rollback: an exhausted undo leaves the run blocked with the rest still to do."""
         entries = (a_step("a", 1, has_undo=True), a_step("b", 2, has_undo=True))
         await write(store, checkpoint_for(await held(store), entries=entries))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         undos = (an_undo("b", 4), an_undo("a", 5, EntryState.FAILED))
         await write(store, checkpoint_for(await claim_one(store), Block(error=an_error("stuck")), entries=undos))
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
@@ -134,7 +139,7 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(await held(store), failed_at("receive"), entries=(a_step("a", 1), late)))
         clock.advance(SECOND)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
@@ -145,7 +150,7 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(await held(store), failed_at("b"), entries=entries))
         clock.advance(SECOND)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         (kept,) = await store.history(an_id(1))
         assert (kept.location, kept.retry_at) == ("a", START + SECOND)
@@ -155,7 +160,7 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(await held(store), failed_at("b"), entries=(a_failure("b", 1),)))
         clock.advance(SECOND)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert (await claim_one(store)).run.first_claimed_at == START + SECOND
 
@@ -169,7 +174,7 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(lease, fail()))
         await write(store, checkpoint_for(await claim_one(store, type="child"), succeed("7")))
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.kind, arrival.name, arrival.payload) == (WaitKind.CHILD, an_id(2), "7")
@@ -181,8 +186,8 @@ class RecoverContract(Contract):
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2),)))
         await write(store, checkpoint_for(lease, fail()))
         await write(store, checkpoint_for(await claim_one(store, type="child"), fail()))
-        await store.control(an_id(2), Recover(id="r2"))
-        await store.control(an_id(1), Recover(id="r1"))
+        await store.apply(Recover(run_id=an_id(2), id="r2"))
+        await store.apply(Recover(run_id=an_id(1), id="r1"))
         await write(store, checkpoint_for(await claim_one(store, type="child"), succeed("7")))
 
         (arrival,) = (await claim_one(store)).arrivals
@@ -202,17 +207,17 @@ class RecoverContract(Contract):
 
         for number in (1, 2, 3, 4, 5):
             for is_forced in (False, True):
-                assert await store.control(an_id(number), Recover(id="r", force=is_forced)) is False
+                assert await store.apply(Recover(run_id=an_id(number), id="r", force=is_forced)) is False
         with pytest.raises(RunNotFound):
-            await store.control(an_id(9), Recover(id="r"))
+            await store.apply(Recover(run_id=an_id(9), id="r"))
         assert await picture_of(store, *range(1, 6)) == before
 
     async def test_a_repeated_recovery_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
         """S6: also if the run has failed again by then."""
         await ended(store, 1, RunState.FAILED)
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
         await write(store, checkpoint_for(await claim_one(store), fail()))
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
         assert await picture_of(store, 1) == before

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Hold, Release, Suspend, Verdict
+from holdfast.core.checkpoint import Hold, Release, Suspend, Verdict
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, RetireWorker, SendMessages
 from holdfast.core.model import Holding, Lease
 from holdfast.core.ports import Store
+from holdfast.core.questions import VerdictsOn
 from holdfast.testing.contract.arrange import (
     LEASE,
     OTHER_WORKER,
@@ -86,7 +88,7 @@ class RenewContract(Contract):
     async def test_a_renewal_after_a_cancel_is_lost(self, store: Store) -> None:
         """SEMANTICS, control: a running holder is told by its next renewal."""
         lease = await held(store)
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await renew(store, holding_of(lease))).verdicts == (LOST,)
         assert (await the_run(store)).ready_at is None
@@ -124,7 +126,7 @@ class RenewContract(Contract):
     async def test_one_lost_lease_does_not_hinder_the_others(self, store: Store, clock: SettableClock) -> None:
         """T9: a batch is many verdicts, one per run, in order."""
         leases = [await held(store, number) for number in (3, 1, 2)]
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         clock.advance(SECOND)
 
         answer = await renew(store, *(holding_of(lease) for lease in leases))
@@ -139,7 +141,7 @@ class RenewContract(Contract):
     async def test_a_renewal_brings_what_arrived_since(self, store: Store) -> None:
         """T1: the holder learns of an arrival in the answer to its next checkpoint or renewal."""
         lease = await held(store)
-        await store.send([a_message(id="m1"), a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
 
         verdicts = (
             *(await renew(store, holding_of(lease))).verdicts,
@@ -155,12 +157,12 @@ class RenewContract(Contract):
         """The port: what a renewal would answer, without renewing."""
         lease = await held(store, 1)
         gone = await self._lost(store, 2)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         clock.advance(SECOND)
         before = await picture_of(store, 1, 2)
         holdings = (holding_of(gone), holding_of(lease), Holding(run_id=an_id(9), token=1))
 
-        seen = await store.look(holdings)
+        seen = await store.changes(VerdictsOn(holdings=holdings))
 
         assert seen.now == START + SECOND
         assert await picture_of(store, 1, 2) == before
@@ -169,7 +171,7 @@ class RenewContract(Contract):
 
     async def _lost(self, store: Store, number: int) -> Lease:
         lease = await held(store, number)
-        await store.control(an_id(number), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(number), id="c"))
         return lease
 
     # Workers
@@ -195,8 +197,8 @@ class RenewContract(Contract):
         await renew(store, holding_of(lease))
         await renew(store, worker=OTHER_WORKER)
 
-        await store.retire(WORKER)
-        await store.retire("never seen")
+        await store.apply(RetireWorker(worker_id=WORKER))
+        await store.apply(RetireWorker(worker_id="never seen"))
 
         assert [worker.id for worker in await store.workers()] == [OTHER_WORKER]
         assert not (await write(store, checkpoint_for(lease, Hold()))).is_lost

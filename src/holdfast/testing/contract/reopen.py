@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Cancel, Delete, Finish, Recover, Rewind, Suspend
+from holdfast.core.checkpoint import Finish, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, ChangeTypes, Delete, Recover, Rewind
 from holdfast.core.errors import KeyConflict, RunBusy
 from holdfast.core.model import Entry, EntryKind, EntryState, RunOptions, TypeChange
 from holdfast.core.ports import Store
@@ -28,6 +29,7 @@ from holdfast.testing.contract.arrange import (
     fail,
     for_child,
     held,
+    holder_of,
     picture_of,
     start,
     succeed,
@@ -96,7 +98,7 @@ class ReopenContract(Contract):
         await family(store, 2)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         child = await the_run(store, 2)
         assert (child.state, child.parent_location, child.ready_at) == (RunState.PENDING, place(2), clock.now())
@@ -114,10 +116,10 @@ class ReopenContract(Contract):
         child = an_intent(2, parent_id=an_id(1), parent_location="call", type=CHILD, on_close="cancel")
         waits = (for_child(2),)
         await write(store, checkpoint_for(lease, Suspend(), children=(child,), entries=(a_child(2),), waits=waits))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         assert (await the_run(store, 2)).state is RunState.CANCELLED
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert (await states(store, 1, 2), await locations(store)) == ([RunState.PENDING] * 2, ["call"])
         assert (await claim_one(store)).arrivals == ()
@@ -132,7 +134,7 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(lease, failed_at("+2/b"), entries=entries, cancels=(an_id(2),)))
         assert (await the_run(store, 2)).state is RunState.CANCELLED
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert await locations(store) == ["+1/call"]
         assert (await claim_one(store)).arrivals == ()
@@ -156,7 +158,7 @@ class ReopenContract(Contract):
         ends = the_failure(6, 1, "call")
         await write(store, checkpoint_for(lease, failed_at("call"), entries=(ends,), consumed=(1,), seen=1))
 
-        assert await store.control(an_id(5), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(5), id="r")) is True
 
         assert await states(store, 5, 6, 7) == [RunState.PENDING] * 3
         assert await states(store, 1, 4) == [RunState.FAILED] * 2
@@ -171,7 +173,7 @@ class ReopenContract(Contract):
             below = () if number == length else (the_failure(number + 1, 1, "call"),)
             await write(store, checkpoint_for(lease, failed_at("call"), entries=below))
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         assert await states(store, 1, length // 2, length) == [RunState.PENDING] * 3
 
@@ -183,11 +185,11 @@ class ReopenContract(Contract):
         lease = await held(store)
         child = an_intent(2, parent_id=an_id(1), parent_location=place(2), type=CHILD)
         await write(store, checkpoint_for(lease, children=(child,), entries=(a_child(2, place(2)),)))
-        await store.control(an_id(2), Cancel(id="c", reason=reason))
+        await store.apply(Cancel(run_id=an_id(2), id="c", reason=reason))
         ends = the_failure(2, 1, error=rules.cancellation(reason))
         await write(store, checkpoint_for(lease, failed_at(place(2)), entries=(ends,), consumed=(1,), seen=1))
 
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
 
         assert await states(store, 1, 2) == [RunState.PENDING, RunState.CANCELLED]
         (arrival,) = (await claim_one(store)).arrivals
@@ -199,7 +201,7 @@ class ReopenContract(Contract):
         await family(store, 2, 3, caught=[2])
         before = await picture_of(store, 2)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert await picture_of(store, 2) == before
         assert await states(store, 1, 3) == [RunState.PENDING] * 2
@@ -209,11 +211,11 @@ class ReopenContract(Contract):
     async def test_a_child_that_has_succeeded_is_taken_as_it_is(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: one that was recovered before, and is done."""
         await family(store, 2)
-        await store.control(an_id(2), Recover(id="r2"))
+        await store.apply(Recover(run_id=an_id(2), id="r2"))
         await write(store, checkpoint_for(await claim_child(store, 2), succeed("7")))
         before = await picture_of(store, 2)
 
-        await store.control(an_id(1), Recover(id="r1"))
+        await store.apply(Recover(run_id=an_id(1), id="r1"))
 
         assert await picture_of(store, 2) == before
         (arrival,) = (await claim_one(store)).arrivals
@@ -227,12 +229,12 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(await claim_child(store, 2), succeed("7")))
         entries = (a_step("a", 1, has_undo=True), a_child(2, "call", 2, since=1, result="7"))
         await write(store, checkpoint_for(lease, entries=entries, consumed=(1,), seen=1))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         undone = Finish(state=RunState.CANCELLED, error=an_error("enough"))
         await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 4),)))
         before = await picture_of(store, 2)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         again = await claim_one(store)
         assert [(entry.location, entry.state) for entry in again.entries] == [
@@ -245,11 +247,11 @@ class ReopenContract(Contract):
     async def test_a_child_that_is_alive_is_waited_for(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: in a bulk it may have been recovered before its parent."""
         await family(store, 2)
-        await store.control(an_id(2), Recover(id="r2"))
+        await store.apply(Recover(run_id=an_id(2), id="r2"))
         lease = await claim_child(store, 2)
         before = await picture_of(store, 2)
 
-        await store.control(an_id(1), Recover(id="r1"))
+        await store.apply(Recover(run_id=an_id(1), id="r1"))
 
         assert await picture_of(store, 2) == before
         await write(store, checkpoint_for(lease, succeed("7")))
@@ -266,9 +268,9 @@ class ReopenContract(Contract):
         if how == "deleted":
             related = {"parent_id": an_id(1), "parent_location": place(2)}
             await ended(store, 2, RunState.FAILED, **related)
-            await store.control(an_id(2), Delete(id="d"))
+            await store.apply(Delete(run_id=an_id(2), id="d"))
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert await locations(store) == []
 
@@ -283,7 +285,7 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(lease, fail(), seen=2))
         before = await picture_of(store, 2)
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert await picture_of(store, 2) == before
         assert (await the_run(store, 3)).state is RunState.PENDING
@@ -296,16 +298,16 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(lease, Suspend(), children=(child,), entries=(a_child(2),), waits=waits))
         entries = (a_step("a", 1, has_undo=True),)
         await write(store, checkpoint_for(await claim_child(store, 2), entries=entries))
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
         before = await picture_of(store, 1, 2)
 
         with pytest.raises(RunBusy, match=f"run {an_id(2)}, a child of run {an_id(1)}, still undoes"):
-            await store.control(an_id(1), Recover(id="r"))
+            await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert await picture_of(store, 1, 2) == before
         undone = Finish(state=RunState.CANCELLED, error=rules.cancellation(rules.CLOSING.reason))
         await write(store, checkpoint_for(await claim_child(store, 2), undone, entries=(an_undo("a", 3),)))
-        assert await store.control(an_id(1), Recover(id="r")) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
         assert await states(store, 1, 2) == [RunState.PENDING] * 2
 
     # How many at once
@@ -313,10 +315,10 @@ class ReopenContract(Contract):
     async def test_a_recovery_goes_on_where_a_transaction_has_reopened_enough(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: the parent's own transaction is the last; repeating continues."""
         await family(store, 2, 3, 4, 5, 6)
-        request = Recover(id="r", limit=2)
+        request = Recover(run_id=an_id(1), id="r", limit=2)
         told = []
         for _ in range(4):
-            answer = await store.control(an_id(1), request)
+            answer = await store.apply(request)
             told.append((answer, (await states(store, *range(1, 7))).count(RunState.PENDING)))
 
         assert told == [(None, 2), (None, 4), (True, 6), (True, 6)]
@@ -347,7 +349,7 @@ class ReopenContract(Contract):
 
         reopened = []
         while True:
-            answer = await store.control(an_id(1), Recover(id="r", limit=2))
+            answer = await store.apply(Recover(run_id=an_id(1), id="r", limit=2))
             found = await states(store, *range(1, 8))
             reopened.append({number for number, state in enumerate(found, start=1) if state is RunState.PENDING})
             if answer is True:
@@ -358,9 +360,9 @@ class ReopenContract(Contract):
     async def test_another_request_goes_on_with_what_the_first_has_left(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: whoever asked first may be gone."""
         await family(store, 2, 3, 4)
-        assert await store.control(an_id(1), Recover(id="r1", limit=2)) is None
+        assert await store.apply(Recover(run_id=an_id(1), id="r1", limit=2)) is None
 
-        assert await store.control(an_id(1), Recover(id="r2", limit=2)) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r2", limit=2)) is True
 
         assert await states(store, 1, 2, 3, 4) == [RunState.PENDING] * 4
         assert [(await facts_of(store, number)).count("recovered") for number in (1, 2, 3, 4)] == [1] * 4
@@ -368,11 +370,11 @@ class ReopenContract(Contract):
     async def test_a_child_that_fails_again_meanwhile_has_had_its_chance(self, store: Store) -> None:
         """Else a recovery might never end. Its parent is told, and another request reopens it."""
         await family(store, 2, 3)
-        request = Recover(id="r", limit=1)
-        assert await store.control(an_id(1), request) is None
+        request = Recover(run_id=an_id(1), id="r", limit=1)
+        assert await store.apply(request) is None
         await write(store, checkpoint_for(await claim_child(store, 2), fail("again")))
 
-        assert await store.control(an_id(1), request) is True
+        assert await store.apply(request) is True
 
         assert await states(store, 1, 2, 3) == [RunState.PENDING, RunState.FAILED, RunState.PENDING]
         lease = await claim_one(store)
@@ -382,10 +384,10 @@ class ReopenContract(Contract):
     async def test_a_child_that_ends_before_its_parent_is_reopened_is_not_lost(self, store: Store) -> None:
         """S3: the parent was not there to be told, so it is told with its own transaction."""
         await family(store, 2, 3)
-        assert await store.control(an_id(1), Recover(id="r", limit=1)) is None
+        assert await store.apply(Recover(run_id=an_id(1), id="r", limit=1)) is None
         await write(store, checkpoint_for(await claim_child(store, 2), succeed("7")))
 
-        assert await store.control(an_id(1), Recover(id="r", limit=1)) is True
+        assert await store.apply(Recover(run_id=an_id(1), id="r", limit=1)) is True
 
         (arrival,) = (await claim_one(store)).arrivals
         assert (arrival.name, arrival.payload) == (an_id(2), "7")
@@ -396,7 +398,7 @@ class ReopenContract(Contract):
         """SEMANTICS, recovering a parent: a reopened run takes its slots again."""
         await family(store, 2, 3, 4, options=RunOptions(map_limit=1))
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         order = []
         for _ in range(3):
@@ -409,8 +411,8 @@ class ReopenContract(Contract):
         """SEMANTICS, recovering a parent: in any order."""
         await family(store, 2, 3, options=RunOptions(map_limit=1))
         for number in (3, 2):
-            await store.control(an_id(number), Recover(id="r"))
-        await store.control(an_id(1), Recover(id="r"))
+            await store.apply(Recover(run_id=an_id(number), id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         (first,) = (await claim(store, types=[CHILD])).leases
         await write(store, checkpoint_for(first, succeed()))
@@ -421,9 +423,9 @@ class ReopenContract(Contract):
     async def test_a_reopened_child_takes_a_slot_of_its_type(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: as any run of a type that has a limit."""
         await family(store, 2, 3)
-        await store.change_types([TypeChange(name=CHILD, concurrency=1)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=CHILD, concurrency=1)]))
 
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
 
         assert len((await claim(store, types=[CHILD])).leases) == 1
 
@@ -434,23 +436,23 @@ class ReopenContract(Contract):
         await start(store, an_intent(2, key="k", reuse="after_failure"))
         assert (await the_run(store)).key is None
         fact = (await store.audit(an_id(1)))[-1]
-        assert (fact.event, fact.data) == ("key_reused", {"key": "k", "by": an_id(2)})
+        assert (fact.event, fact.data) == ("key_reused", {"key": "k", "to": an_id(2)})
         await write(store, checkpoint_for(await claim_one(store), fail(), entries=(a_step("a", 1),)))
         before = await picture_of(store, 1, 2)
 
         with pytest.raises(KeyConflict, match=f"run {an_id(1)} cannot be reopened: its key 'k' now") as refused:
-            await store.control(an_id(1), Recover(id="r"))
+            await store.apply(Recover(run_id=an_id(1), id="r"))
         assert refused.value.run_id == an_id(2)
         assert await picture_of(store, 1, 2) == before
 
-        await store.control(an_id(2), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(2), id="d"))
         if how == "recover":
-            assert await store.control(an_id(1), Recover(id="r")) is True
+            assert await store.apply(Recover(run_id=an_id(1), id="r")) is True
         else:
-            await store.control(an_id(1), Recover(id="r0"))
+            await store.apply(Recover(run_id=an_id(1), id="r0"))
             await write(store, checkpoint_for(await claim_one(store), succeed(), entries=(a_step("a", 1),)))
-            assert await store.control(an_id(1), Rewind(id="r", location="a")) is True
-        assert await store.find("k") == an_id(1)
+            assert await store.apply(Rewind(run_id=an_id(1), id="r", location="a")) is True
+        assert await holder_of(store, "k") == an_id(1)
         (again,) = (await store.create([an_intent(3, key="k")])).runs
         assert (again.run_id, again.created) == (an_id(1), False)
 
@@ -469,7 +471,7 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(lease, entries=(the_failure(2, 1),), consumed=(1,), seen=1))
 
         for number in (2, 3):
-            await store.control(an_id(number), Recover(id="r"))
+            await store.apply(Recover(run_id=an_id(number), id="r"))
         for lost in [lease for lease in (await claim(store, types=[CHILD])).leases if lease.run.id != an_id(4)]:
             await write(store, checkpoint_for(lost, succeed()))
 
@@ -485,6 +487,6 @@ class ReopenContract(Contract):
         await write(store, checkpoint_for(await claim_child(store, 2), fail()))
         await write(store, checkpoint_for(lease, entries=(a_child(3, place(2)),), seen=1))
 
-        await store.control(an_id(2), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(2), id="r"))
 
         assert (await the_run(store, 2)).parent_location is None

@@ -6,7 +6,9 @@ import pytest
 
 from holdfast.core.checkpoint import Hold, Next, Release, Suspend
 from holdfast.core.clock import SECOND
-from holdfast.core.ports import Query, Store
+from holdfast.core.commands import EmitEvents, SendMessages
+from holdfast.core.ports import Store
+from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     a_message,
@@ -51,7 +53,7 @@ class RepeatContract(Contract):
         await suspended(store, 4, for_event("paid"))
         await ended(store, 6)
         lease = await held(store, 2, parent_id=an_id(1))
-        await store.send([a_message(2, id="in")])
+        await store.apply(SendMessages(messages=[a_message(2, id="in")]))
         checkpoint = checkpoint_for(
             lease,
             next,
@@ -105,7 +107,7 @@ class RepeatContract(Contract):
     async def test_a_suspension_refused_for_an_arrival_is_refused_again(self, store: Store) -> None:
         """S6, T4: the answer brings the arrival both times."""
         lease = await held(store)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
 
         first, again = await write(store, checkpoint), await write(store, checkpoint)
@@ -118,7 +120,7 @@ class RepeatContract(Contract):
         lease = await held(store)
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
         await write(store, checkpoint)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         before = await picture_of(store, 1)
 
         again = await write(store, checkpoint)
@@ -131,7 +133,7 @@ class RepeatContract(Contract):
         lease = await held(store)
         checkpoint = checkpoint_for(lease, Suspend(), waits=(for_message("go"),))
         await write(store, checkpoint)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         await claim_one(store)
         before = await picture_of(store, 1)
 
@@ -143,7 +145,7 @@ class RepeatContract(Contract):
     async def test_a_repeated_wait_for_an_event_gets_it_once(self, store: Store) -> None:
         """S6, S3: an event collected by a wait is not collected again when the wait is written again."""
         lease = await held(store)
-        await store.emit([an_event("e1"), an_event("e2")])
+        await store.apply(EmitEvents(events=[an_event("e1"), an_event("e2")]))
         checkpoint = checkpoint_for(lease, waits=(for_event("paid"),))
 
         first, again = await write(store, checkpoint), await write(store, checkpoint)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, Delete, Recover, Renew, Rewind
+from holdfast.core.checkpoint import Renew
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import Cancel, ChangeTypes, Delete, Recover, Rewind, SendMessages
 from holdfast.core.errors import RunNotFound
 from holdfast.core.model import DeadLetter, Reply, RunOptions, TypeChange
-from holdfast.core.ports import LetterQuery, Pruned, Query, Store
+from holdfast.core.ports import Pruned, Store
+from holdfast.core.questions import CountRuns, EndsOf, ListDeadLetters, Query, RepliesTo
 from holdfast.core.retention import PARENT_PATIENCE, RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -25,6 +27,7 @@ from holdfast.testing.contract.arrange import (
     fail,
     for_message,
     held,
+    holder_of,
     start,
     succeed,
     suspended,
@@ -88,15 +91,20 @@ class RetentionContract(Contract):
         await ended(store, 2, type="long")
         await ended(store, 3, type="usual")
         await ended(store, 4, type="short", retention=2 * RUN_RETENTION)
-        await store.change_types(
-            [TypeChange(name="short", retention=SECOND), TypeChange(name="long", retention=2 * RUN_RETENTION)]
+        await store.apply(
+            ChangeTypes(
+                changes=[
+                    TypeChange(name="short", retention=SECOND),
+                    TypeChange(name="long", retention=2 * RUN_RETENTION),
+                ]
+            )
         )
         clock.advance(RUN_RETENTION)
 
         expected = Pruned(runs={"short": 1, "usual": 1})
         assert await store.prune(MANY, is_dry_run=True) == expected
         assert await store.prune(MANY) == expected
-        await store.change_types([TypeChange(name="long", retention=None)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name="long", retention=None)]))
         assert await store.prune(MANY) == Pruned(runs={"long": 1})
         assert await ids(store) == [an_id(4)]
 
@@ -108,7 +116,7 @@ class RetentionContract(Contract):
         for number, retention in ((1, SECOND), (2, None)):
             if state is RunState.CANCELLED:
                 await start(store, an_intent(number, retention=retention))
-                await store.control(an_id(number), Cancel(id="c"))
+                await store.apply(Cancel(run_id=an_id(number), id="c"))
             else:
                 await ended(store, number, state, retention=retention)
         clock.advance(SECOND)
@@ -131,7 +139,7 @@ class RetentionContract(Contract):
     ) -> None:
         """SEMANTICS, control: rewind and recover also reopen ended runs. The retention counts from the last end."""
         await ended(store, 1, RunState.FAILED, retention=retention)
-        await store.control(an_id(1), Recover(id="r"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
         clock.advance(SECOND)
         live = await store.prune(MANY, retention=SECOND)
         await write(store, checkpoint_for(await claim_one(store), succeed()))
@@ -147,7 +155,7 @@ class RetentionContract(Contract):
         """SEMANTICS, seeing: a run that takes its id later begins with nothing."""
         keeps = RunOptions(undelivered="dead_letter")
         lease = await held(store, 1, retention=SECOND, tags={"it's": "%"}, key="k", options=keeps)
-        await store.send([a_message(id="m1"), a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
         replies = (Reply(message_id="m1", payload="1"),)
         await write(store, checkpoint_for(lease, seen=2, consumed=(1,), values={"done": "1"}, replies=replies))
         await write(store, checkpoint_for(lease, succeed(), seen=2, entries=(a_step(),)))
@@ -155,14 +163,14 @@ class RetentionContract(Contract):
         assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
 
         assert await store.get(an_id(1)) is None
-        assert await store.find("k") is None
+        assert await holder_of(store, "k") is None
         assert await store.list(Query(tags={"it's": "%"})) == []
-        assert await store.counts() == {}
-        assert await store.ends([an_id(1)]) == []
-        assert await store.replies([(an_id(1), "m1")]) == {}
-        assert [type(letter) for letter in await store.dead_letters(LetterQuery())] == [DeadLetter]
+        assert await store.stats(CountRuns()) == {}
+        assert await store.changes(EndsOf(run_ids=[an_id(1)])) == []
+        assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {}
+        assert [type(letter) for letter in await store.catalog(ListDeadLetters())] == [DeadLetter]
         again = await held(store, 1)
-        await store.send([a_message(id="m1")])
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
         assert (again.entries, again.arrivals) == ((), ())
         assert (await store.history(an_id(1)), await facts_of(store)) == ((), ["claimed"])
         assert (await the_run(store)).arrivals == 1
@@ -187,10 +195,10 @@ class RetentionContract(Contract):
         clock.advance(SECOND)
         await store.prune(MANY)
 
-        (sent,) = await store.send([a_message()])
+        (sent,) = await store.apply(SendMessages(messages=[a_message()]))
         assert sent.refused == "unknown"
         with pytest.raises(RunNotFound, match=an_id(1)):
-            await store.control(an_id(1), Rewind(id="r", location="charge"))
+            await store.apply(Rewind(run_id=an_id(1), id="r", location="charge"))
         assert (await write(store, checkpoint_for(lease, succeed()))).is_lost
 
     # Families
@@ -205,7 +213,7 @@ class RetentionContract(Contract):
         for number, retention in ((2, SECOND), (3, None)):
             await start(store, an_intent(number, parent_id=an_id(1), retention=retention))
             if state is RunState.CANCELLED:
-                await store.control(an_id(number), Cancel(id="c"))
+                await store.apply(Cancel(run_id=an_id(number), id="c"))
             else:
                 await write(store, checkpoint_for(await claim_one(store), fail()))
         clock.advance(SECOND)
@@ -242,7 +250,7 @@ class RetentionContract(Contract):
         for number in (3, 4, 6):
             await ended(store, number, RunState.FAILED, parent_id=an_id(1))
         await ended(store, 5, RunState.FAILED, parent_id=an_id(1), retention=SECOND)
-        await store.control(an_id(5), Delete(id="d"))
+        await store.apply(Delete(run_id=an_id(5), id="d"))
         clock.advance(DAY)
 
         expected = Pruned(runs={TYPE: 5})
@@ -291,8 +299,8 @@ class RetentionContract(Contract):
         clock.advance(SECOND)
         assert await store.prune(MANY) == Pruned(runs={TYPE: 1})
 
-        await store.control(an_id(1), Recover(id="r"))
-        assert await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Recover(run_id=an_id(1), id="r"))
+        assert await store.apply(Cancel(run_id=an_id(1), id="c"))
         assert await ids(store) == [an_id(1)]
 
     # How much

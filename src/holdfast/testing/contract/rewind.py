@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Pause, Rewind, Suspend
+from holdfast.core.checkpoint import Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import EmitEvents, Pause, Rewind, SendMessages
 from holdfast.core.errors import InvalidRequest, RunBusy, RunNotFound
 from holdfast.core.model import Arrival, EntryKind, EntryState, Lease, WaitKind
 from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans, VerdictsOn
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     Listening,
@@ -67,7 +69,7 @@ class RewindContract(Contract):
         lease = await with_steps(store)
         clock.advance(SECOND)
 
-        assert await store.control(an_id(1), Rewind(id="r", location="b")) is True
+        assert await store.apply(Rewind(run_id=an_id(1), id="r", location="b")) is True
 
         assert await locations(store) == ["a"]
         run = await the_run(store)
@@ -83,9 +85,9 @@ class RewindContract(Contract):
         await with_steps(store)
         clock.advance(SECOND)
 
-        await store.control(an_id(1), Rewind(id="r", location="b"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         (kept,) = await store.history(an_id(1))
-        await store.control(an_id(1), Rewind(id="s", location="a"))
+        await store.apply(Rewind(run_id=an_id(1), id="s", location="a"))
 
         assert (kept.finished_at, kept.retry_at) == (START, START + SECOND)
         run = await the_run(store)
@@ -97,7 +99,7 @@ class RewindContract(Contract):
         entries = (*STEPS, a_retry("early"), replace(a_retry("late"), since=2))
         await write(store, checkpoint_for(lease, succeed(), entries=entries))
 
-        await store.control(an_id(1), Rewind(id="r", location="b"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
 
         assert await locations(store) == ["a", "early"]
 
@@ -106,20 +108,20 @@ class RewindContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, Suspend(), entries=STEPS, waits=(for_message("go"),)))
 
-        await store.control(an_id(1), Rewind(id="r", location="c"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="c"))
 
         details = await store.get(an_id(1))
         assert details is not None
         assert (details.run.state, details.waits) == (RunState.PENDING, ())
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     @pytest.mark.parametrize("state", [RunState.PAUSED, RunState.BLOCKED])
     async def test_a_run_that_stands_still_is_requeued(self, store: Store, state: RunState) -> None:
         await write(store, checkpoint_for(await held(store), block(), entries=STEPS))
         if state is RunState.PAUSED:
-            await store.control(an_id(1), Pause(id="p"))
+            await store.apply(Pause(run_id=an_id(1), id="p"))
 
-        assert await store.control(an_id(1), Rewind(id="r", location="c")) is True
+        assert await store.apply(Rewind(run_id=an_id(1), id="r", location="c")) is True
 
         run = await the_run(store)
         assert (run.state, run.error, run.crashes) == (RunState.PENDING, None, 0)
@@ -129,13 +131,15 @@ class RewindContract(Contract):
     async def test_messages_of_dropped_entries_become_unread_before_what_came_later(self, store: Store) -> None:
         """SEMANTICS, control: makes messages of dropped entries unread; in order, under new numbers."""
         lease = await held(store)
-        await store.send([a_message(id=f"m{number}", payload=f"{number}") for number in (1, 2, 3)])
-        (verdict,) = (await store.look([holding_of(lease)])).verdicts
+        await store.apply(
+            SendMessages(messages=[a_message(id=f"m{number}", payload=f"{number}") for number in (1, 2, 3)])
+        )
+        (verdict,) = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts
         first, second, _ = verdict.arrivals
         entries = (a_reception(first), a_reception(second, "receive#2", 2))
         await write(store, checkpoint_for(lease, Suspend(), entries=entries, consumed=(1, 2), seen=3))
 
-        await store.control(an_id(1), Rewind(id="r", location="receive"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="receive"))
 
         arrivals = await unread(store)
         assert [(one.ref, one.payload) for one in arrivals] == [("m1", "1"), ("m2", "2"), ("m3", "3")]
@@ -145,12 +149,12 @@ class RewindContract(Contract):
     async def test_an_unread_message_is_still_known_by_its_id(self, store: Store) -> None:
         """SEMANTICS, waiting: a repeated send is no second message."""
         lease = await held(store)
-        await store.send([a_message()])
-        (arrival,) = (await store.look([holding_of(lease)])).verdicts[0].arrivals
+        await store.apply(SendMessages(messages=[a_message()]))
+        (arrival,) = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts[0].arrivals
         await write(store, checkpoint_for(lease, Suspend(), entries=(a_reception(arrival),), consumed=(1,), seen=1))
-        await store.control(an_id(1), Rewind(id="r", location="receive"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="receive"))
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         assert [one.ref for one in await unread(store)] == ["m1"]
 
@@ -158,11 +162,11 @@ class RewindContract(Contract):
         """SEMANTICS, waiting: a run gets each event at most once; here, once after the rewind."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, waits=(for_event("paid"),)))
-        await store.emit([an_event()])
-        (arrival,) = (await store.look([holding_of(lease)])).verdicts[0].arrivals
+        await store.apply(EmitEvents(events=[an_event()]))
+        (arrival,) = (await store.changes(VerdictsOn(holdings=[holding_of(lease)]))).verdicts[0].arrivals
         entries = (a_reception(arrival, "event"), a_step("after", 2, since=1))
         await write(store, checkpoint_for(lease, succeed(), entries=entries, consumed=(1,), seen=1))
-        await store.control(an_id(1), Rewind(id="r", location="event"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="event"))
         lease = await claim_one(store)
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_event("paid"),)))
@@ -179,7 +183,7 @@ class RewindContract(Contract):
         entries = (a_step("a", 1), a_child(2, since=1))
         await write(store, checkpoint_for(lease, Suspend(), entries=entries, children=(child,), waits=(for_child(2),)))
 
-        await store.control(an_id(1), Rewind(id="r", location="a"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="a"))
 
         run = await the_run(store, 2)
         assert (run.state, run.parent_id, run.parent_location) == (RunState.CANCELLED, an_id(1), None)
@@ -194,9 +198,9 @@ class RewindContract(Contract):
         entries = (a_step("a", 1), a_child(2, position=2), a_step("b", 3, since=2))
         await write(store, checkpoint_for(lease, succeed(), entries=entries, consumed=(1,), seen=1))
 
-        await store.control(an_id(1), Rewind(id="r", location="b"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         assert await locations(store) == ["a", "call"]
-        await store.control(an_id(1), Rewind(id="s", location="a"))
+        await store.apply(Rewind(run_id=an_id(1), id="s", location="a"))
 
         (started,) = await store.history(an_id(1))
         assert (started.location, started.state, started.position) == ("call", EntryState.STARTED, 0)
@@ -217,7 +221,7 @@ class RewindContract(Contract):
         cancel = a_step("cancel:call", 2, None, kind=EntryKind.CANCEL, since=1, ref=an_id(2))
         await write(store, checkpoint_for(lease, succeed(), entries=(a_step("a", 1), cancel), cancels=(an_id(2),)))
 
-        await store.control(an_id(1), Rewind(id="r", location="a"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="a"))
 
         assert await locations(store) == []
         assert await unread(store) == []
@@ -230,10 +234,10 @@ class RewindContract(Contract):
         lease = await claim_one(store, type="child")
         await write(store, checkpoint_for(lease, succeed(), entries=STEPS))
 
-        await store.control(an_id(2), Rewind(id="r", location="a"))
+        await store.apply(Rewind(run_id=an_id(2), id="r", location="a"))
         await write(store, checkpoint_for(await claim_one(store, type="child"), succeed()))
 
-        (verdict,) = (await store.look([holding_of(parent)])).verdicts
+        (verdict,) = (await store.changes(VerdictsOn(holdings=[holding_of(parent)]))).verdicts
         assert [arrival.number for arrival in verdict.arrivals] == [1]
 
     # Holders
@@ -245,7 +249,7 @@ class RewindContract(Contract):
         before = await picture_of(store, 1)
 
         with pytest.raises(RunBusy, match="holds run"):
-            await store.control(an_id(1), Rewind(id="r", location="b"))
+            await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         assert await picture_of(store, 1) == before
 
     async def test_force_takes_the_run_away_from_its_holder(self, store: Store) -> None:
@@ -254,7 +258,7 @@ class RewindContract(Contract):
         await write(store, checkpoint_for(lease, entries=STEPS))
         hints = Listening(store)
 
-        assert await store.control(an_id(1), Rewind(id="r", location="b", force=True)) is True
+        assert await store.apply(Rewind(run_id=an_id(1), id="r", location="b", force=True)) is True
 
         await hints.until("taken", an_id(1))
         hints.stop()
@@ -267,11 +271,11 @@ class RewindContract(Contract):
     async def test_a_repeated_rewind_changes_nothing_and_gives_the_same_answer(self, store: Store) -> None:
         """S6: the run may have come to the location again by then."""
         await with_steps(store)
-        await store.control(an_id(1), Rewind(id="r", location="b"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="b"))
         await write(store, checkpoint_for(await claim_one(store), entries=STEPS[1:]))
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), Rewind(id="r", location="b")) is True
+        assert await store.apply(Rewind(run_id=an_id(1), id="r", location="b")) is True
         assert await picture_of(store, 1) == before
 
     async def test_a_rewind_to_an_unknown_location_is_refused_with_what_there_is(self, store: Store) -> None:
@@ -279,13 +283,13 @@ class RewindContract(Contract):
         before = await picture_of(store, 1)
 
         with pytest.raises(InvalidRequest, match=r"no entry at 'd'; it has 'a', 'b', 'c'"):
-            await store.control(an_id(1), Rewind(id="r", location="d"))
+            await store.apply(Rewind(run_id=an_id(1), id="r", location="d"))
         assert await picture_of(store, 1) == before
 
     async def test_a_run_without_a_history_cannot_be_rewound(self, store: Store) -> None:
         await ended(store)
 
         with pytest.raises(InvalidRequest, match="none at all"):
-            await store.control(an_id(1), Rewind(id="r", location="a"))
+            await store.apply(Rewind(run_id=an_id(1), id="r", location="a"))
         with pytest.raises(RunNotFound):
-            await store.control(an_id(9), Rewind(id="r", location="a"))
+            await store.apply(Rewind(run_id=an_id(9), id="r", location="a"))

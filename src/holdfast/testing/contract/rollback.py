@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Cancel, Finish, Release, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Release, Suspend, TurnAround
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, EmitEvents
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, Lease
 from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans
 from holdfast.core.rules import ROLLBACK_LOCATION, turn_around_entry
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -66,7 +68,7 @@ class RollbackContract(Contract):
         )
         assert run.error == an_error("no luck")
         assert await facts_of(store) == ["claimed", "rolling_back"]
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     async def test_it_stays_rolling_back_while_it_is_claimed_released_and_waits(
         self, store: Store, clock: SettableClock
@@ -116,7 +118,7 @@ class RollbackContract(Contract):
         details = await store.get(an_id(1))
         assert details is not None
         assert details.waits == ()
-        assert await store.emit([an_event()]) == [0]
+        assert await store.apply(EmitEvents(events=[an_event()])) == [0]
         assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
 
     async def test_a_repeated_turn_around_changes_nothing(self, store: Store) -> None:
@@ -138,7 +140,7 @@ class RollbackContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("other", 2)), waits=(for_message("go"),)))
 
-        assert await store.control(an_id(1), Cancel(id="c", reason="enough")) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", reason="enough")) is True
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.ROLLING_BACK, RunState.CANCELLED, START)
@@ -164,7 +166,7 @@ class RollbackContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(CHARGE,)))
 
-        assert await store.control(an_id(1), Cancel(id="c", force=True)) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="c", force=True)) is True
 
         assert (await the_run(store)).state is RunState.CANCELLED
 
@@ -172,9 +174,9 @@ class RollbackContract(Contract):
         await turned(store)
         before = await picture_of(store, 1)
 
-        assert await store.control(an_id(1), Cancel(id="c")) is False
+        assert await store.apply(Cancel(run_id=an_id(1), id="c")) is False
         assert await picture_of(store, 1) == before
-        assert await store.control(an_id(1), Cancel(id="d", force=True)) is True
+        assert await store.apply(Cancel(run_id=an_id(1), id="d", force=True)) is True
 
         run = await the_run(store)
         assert (run.state, run.rollback) == (RunState.CANCELLED, None)
@@ -185,7 +187,7 @@ class RollbackContract(Contract):
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(a_step(),)))
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await the_run(store)).state is RunState.CANCELLED
 
@@ -194,7 +196,7 @@ class RollbackContract(Contract):
         child = await held(store, 2, parent_id=an_id(1), on_close="cancel")
         await write(store, checkpoint_for(child, entries=(CHARGE,)))
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await the_run(store, 1)).state is RunState.CANCELLED
         assert (await the_run(store, 2)).state is RunState.ROLLING_BACK
@@ -228,4 +230,4 @@ class RollbackContract(Contract):
 
         run = await the_run(store)
         assert (run.state, run.ready_at, run.rollback) == (RunState.BLOCKED, None, RunState.FAILED)
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []

@@ -10,11 +10,20 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import schedules as rules
-from holdfast.core.checkpoint import Cancel
 from holdfast.core.clock import DAY, SECOND, Micros
+from holdfast.core.commands import (
+    Cancel,
+    Fired,
+    FireSchedules,
+    PauseSchedules,
+    PutSchedules,
+    RemoveSchedules,
+    TriggerSchedule,
+)
 from holdfast.core.hint import Hint
 from holdfast.core.model import Firing, Run, RunOptions, Schedule
-from holdfast.core.ports import Due, Fired, Query, ScheduleQuery, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import Due, ListDueSchedules, ListSchedules, Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import HOSTILE, TYPE, an_id, an_intent, claim_one, start
 from holdfast.testing.contract.base import Contract
@@ -32,22 +41,22 @@ def a_schedule(name: str = "hourly", **fields: Any) -> Schedule:
 
 
 async def put(store: Store, *schedules: Schedule) -> Schedule:
-    return (await store.put_schedules(schedules))[-1]
+    return (await store.apply(PutSchedules(schedules=schedules)))[-1]
 
 
 async def the_schedule(store: Store, name: str = "hourly") -> Schedule:
-    (found,) = await store.schedules(ScheduleQuery(name=name))
+    (found,) = await store.catalog(ListSchedules(name=name))
     return found
 
 
 async def due(store: Store, limit: int = 100) -> list[Firing]:
     """What a scheduler finds to do."""
-    found = await store.due_schedules(limit)
+    found = await store.catalog(ListDueSchedules(limit=limit))
     return [rules.firing(schedule, found.now) for schedule in found.schedules]
 
 
 async def fire_due(store: Store) -> list[Fired]:
-    return list(await store.fire(await due(store)))
+    return list(await store.apply(FireSchedules(firings=await due(store))))
 
 
 async def the_run_of(store: Store, run_id: str) -> Run:
@@ -105,11 +114,11 @@ class ScheduleContract(Contract):
     async def test_setting_it_again_as_it_is_disturbs_nothing(self, store: Store, clock: SettableClock) -> None:
         """S6: an unchanged deploy neither moves the next slot nor resumes what a person has paused."""
         await put(store, a_schedule(payload='{"a":1,"b":2}'), a_schedule("paused"))
-        await store.pause_schedules(["paused"], is_paused=True)
+        await store.apply(PauseSchedules(names=["paused"], is_paused=True))
         before = [await the_schedule(store), await the_schedule(store, "paused")]
         clock.advance(HOUR // 2)
 
-        told = await store.put_schedules([a_schedule(payload='{"b": 2, "a": 1}'), a_schedule("paused")])
+        told = await store.apply(PutSchedules(schedules=[a_schedule(payload='{"b": 2, "a": 1}'), a_schedule("paused")]))
 
         assert list(told) == before
         assert [await the_schedule(store), await the_schedule(store, "paused")] == before
@@ -133,14 +142,14 @@ class ScheduleContract(Contract):
 
     async def test_a_paused_schedule_stays_paused_when_its_rule_is_changed(self, store: Store) -> None:
         await put(store, a_schedule())
-        await store.pause_schedules(["hourly"], is_paused=True)
+        await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
 
         told = await put(store, a_schedule(every=2 * HOUR))
 
         assert (told.is_paused, told.next_at, told.every) == (True, None, 2 * HOUR)
 
     async def test_of_several_of_one_name_the_last_counts(self, store: Store) -> None:
-        told = await store.put_schedules([a_schedule(priority=1), a_schedule(priority=2)])
+        told = await store.apply(PutSchedules(schedules=[a_schedule(priority=1), a_schedule(priority=2)]))
 
         assert [schedule.priority for schedule in told] == [2, 2]
 
@@ -148,8 +157,8 @@ class ScheduleContract(Contract):
         names = ["b", "a", "ä", "B", "a.b"]
         await put(store, *(a_schedule(name) for name in names))
 
-        first = await store.schedules(ScheduleQuery(limit=2))
-        rest = await store.schedules(ScheduleQuery(after=first[-1].name))
+        first = await store.catalog(ListSchedules(limit=2))
+        rest = await store.catalog(ListSchedules(after=first[-1].name))
 
         assert [schedule.name for schedule in (*first, *rest)] == ["B", "a", "a.b", "b", "ä"]
 
@@ -158,7 +167,7 @@ class ScheduleContract(Contract):
         await put(store, *(a_schedule(name, type=type) for name, type in types.items()))
 
         async def found(**query: Any) -> list[str]:
-            return [schedule.name for schedule in await store.schedules(ScheduleQuery(**query))]
+            return [schedule.name for schedule in await store.catalog(ListSchedules(**query))]
 
         assert await found(type="shop") == ["a"]
         assert await found(type="shop.*") == ["b", "d"]
@@ -174,9 +183,9 @@ class ScheduleContract(Contract):
         """S7: by the store's clock; until then it is told how long to sleep."""
         await put(store, a_schedule(), a_schedule("later", every=2 * HOUR))
         clock.advance(HOUR - 1)
-        early = await store.due_schedules(10)
+        early = await store.catalog(ListDueSchedules(limit=10))
         clock.advance(1)
-        late = await store.due_schedules(10)
+        late = await store.catalog(ListDueSchedules(limit=10))
 
         assert early == Due(schedules=(), next_at=START + HOUR, now=START + HOUR - 1)
         assert late == Due(schedules=(await the_schedule(store),), next_at=START + 2 * HOUR, now=START + HOUR)
@@ -187,17 +196,17 @@ class ScheduleContract(Contract):
         )
         clock.advance(2 * HOUR)
 
-        first = await store.due_schedules(2)
+        first = await store.catalog(ListDueSchedules(limit=2))
         last = first.schedules[-1]
         assert last.next_at is not None
-        second = await store.due_schedules(2, (last.next_at, last.name))
+        second = await store.catalog(ListDueSchedules(limit=2, after=(last.next_at, last.name)))
 
         assert [schedule.name for schedule in first.schedules] == ["d", "a"]
         assert [schedule.name for schedule in second.schedules] == ["c"]
         assert first.next_at == second.next_at == START + 3 * HOUR
 
     async def test_without_schedules_nothing_is_due(self, store: Store) -> None:
-        assert await store.due_schedules(10) == Due(schedules=(), next_at=None, now=START)
+        assert await store.catalog(ListDueSchedules(limit=10)) == Due(schedules=(), next_at=None, now=START)
 
     # Firing
 
@@ -223,9 +232,9 @@ class ScheduleContract(Contract):
         await put(store, a_schedule())
         clock.advance(HOUR)
         found = await due(store)
-        await store.fire(found)
+        await store.apply(FireSchedules(firings=found))
 
-        again = await store.fire(found)
+        again = await store.apply(FireSchedules(firings=found))
 
         assert list(again) == [Fired(is_stale=True)]
         assert len(await runs_of(store)) == 1
@@ -235,7 +244,7 @@ class ScheduleContract(Contract):
         clock.advance(HOUR)
         found = await due(store)
 
-        answers = await asyncio.gather(*(store.fire(found) for _ in range(6)))
+        answers = await asyncio.gather(*(store.apply(FireSchedules(firings=found)) for _ in range(6)))
 
         made = [run_id for answer in answers for fired in answer for run_id in fired.run_ids]
         assert sorted(made) == sorted(set(made))
@@ -250,22 +259,22 @@ class ScheduleContract(Contract):
         clock.advance(HOUR)
         found = await due(store)
         if change == "removed":
-            await store.remove_schedules(["hourly"])
+            await store.apply(RemoveSchedules(names=["hourly"]))
         elif change == "paused":
-            await store.pause_schedules(["hourly"], is_paused=True)
+            await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
         else:
             await put(store, a_schedule(payload='{"a":1}'))
 
-        assert list(await store.fire(found)) == [Fired(is_stale=True)]
+        assert list(await store.apply(FireSchedules(firings=found))) == [Fired(is_stale=True)]
         assert await runs_of(store) == []
 
     async def test_each_firing_is_judged_by_itself(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule("a"), a_schedule("b"), a_schedule("c"))
         clock.advance(HOUR)
         found = await due(store)
-        await store.remove_schedules(["b"])
+        await store.apply(RemoveSchedules(names=["b"]))
 
-        told = await store.fire([*found, found[0]])
+        told = await store.apply(FireSchedules(firings=[*found, found[0]]))
 
         assert [fired.is_stale for fired in told] == [False, True, False, True]
         assert len(await store.list(Query(type=TYPE))) == 2
@@ -278,11 +287,11 @@ class ScheduleContract(Contract):
         await put(store, hourly)
         clock.advance(HOUR)
         (first,) = await fire_due(store)
-        await store.remove_schedules(["hourly"])
+        await store.apply(RemoveSchedules(names=["hourly"]))
         again = await put(store, hourly)
         firing = Firing(schedule=again, slots=(START + HOUR,), next_at=again.next_at)
 
-        (second,) = await store.fire([firing])
+        (second,) = await store.apply(FireSchedules(firings=[firing]))
 
         assert second.run_ids == first.run_ids
         assert len(await runs_of(store)) == 1
@@ -334,7 +343,7 @@ class ScheduleContract(Contract):
 
         (second,) = await fire_due(store)
         between = await the_schedule(store)
-        await store.control(first.run_ids[0], Cancel(id="c"))
+        await store.apply(Cancel(run_id=first.run_ids[0], id="c"))
         clock.advance(HOUR)
         (third,) = await fire_due(store)
 
@@ -349,13 +358,13 @@ class ScheduleContract(Contract):
         await put(store, a_schedule(overlap="skip"))
         clock.advance(HOUR)
         (first,) = await fire_due(store)
-        await store.trigger_schedule("hourly", an_id(1))
+        await store.apply(TriggerSchedule(name="hourly", run_id=an_id(1)))
         skipped = []
         for ended in (an_id(1), first.run_ids[0]):
             clock.advance(HOUR)
             (fired,) = await fire_due(store)
             skipped.append(len(fired.skipped))
-            await store.control(ended, Cancel(id="c"))
+            await store.apply(Cancel(run_id=ended, id="c"))
         clock.advance(HOUR)
         (last,) = await fire_due(store)
 
@@ -390,33 +399,33 @@ class ScheduleContract(Contract):
     async def test_a_paused_schedule_is_never_due(self, store: Store, clock: SettableClock) -> None:
         await put(store, a_schedule())
 
-        changed = await store.pause_schedules(["hourly", "nobody"], is_paused=True)
+        changed = await store.apply(PauseSchedules(names=["hourly", "nobody"], is_paused=True))
         clock.advance(HOUR)
 
         assert list(changed) == [True, False]
-        assert await store.due_schedules(10) == Due(schedules=(), next_at=None, now=START + HOUR)
-        assert list(await store.pause_schedules(["hourly"], is_paused=True)) == [False]
+        assert await store.catalog(ListDueSchedules(limit=10)) == Due(schedules=(), next_at=None, now=START + HOUR)
+        assert list(await store.apply(PauseSchedules(names=["hourly"], is_paused=True))) == [False]
 
     async def test_a_resumed_schedule_goes_on_with_the_next_slot(self, store: Store, clock: SettableClock) -> None:
         """Slots of the time in between are not made up for: somebody wished it so."""
         await put(store, a_schedule(catch_up="all"))
-        await store.pause_schedules(["hourly"], is_paused=True)
+        await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
         clock.advance(3 * HOUR + 1)
 
-        changed = await store.pause_schedules(["hourly", "nobody"], is_paused=False)
+        changed = await store.apply(PauseSchedules(names=["hourly", "nobody"], is_paused=False))
 
         assert list(changed) == [True, False]
         assert (await the_schedule(store)).next_at == START + 4 * HOUR
-        assert list(await store.pause_schedules(["hourly"], is_paused=False)) == [False]
+        assert list(await store.apply(PauseSchedules(names=["hourly"], is_paused=False))) == [False]
 
     async def test_a_schedule_is_triggered_once_for_each_wish(self, store: Store, clock: SettableClock) -> None:
         """S6: under an id of the caller's, so that a repeat makes no second run. It moves no slot."""
         await put(store, a_schedule(payload='{"a":1}', tags={"a": "b"}, jitter=HOUR))
-        await store.pause_schedules(["hourly"], is_paused=True)
+        await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
         clock.advance(1)
 
-        told = [await store.trigger_schedule("hourly", an_id(1)) for _ in range(2)]
-        other = await store.trigger_schedule("nobody", an_id(2))
+        told = [await store.apply(TriggerSchedule(name="hourly", run_id=an_id(1))) for _ in range(2)]
+        other = await store.apply(TriggerSchedule(name="nobody", run_id=an_id(2)))
 
         run = await the_run_of(store, an_id(1))
         assert (told, other) == ([True, True], False)
@@ -429,7 +438,7 @@ class ScheduleContract(Contract):
     async def test_a_repeated_trigger_does_not_undo_what_came_after(self, store: Store) -> None:
         await put(store, a_schedule())
         for number in (1, 2, 1):
-            await store.trigger_schedule("hourly", an_id(number))
+            await store.apply(TriggerSchedule(name="hourly", run_id=an_id(number)))
 
         assert (await the_schedule(store)).last_run_id == an_id(2)
 
@@ -438,10 +447,10 @@ class ScheduleContract(Contract):
         clock.advance(HOUR)
         await fire_due(store)
 
-        removed = await store.remove_schedules(["hourly", "nobody"])
+        removed = await store.apply(RemoveSchedules(names=["hourly", "nobody"]))
 
         assert list(removed) == [True, False]
-        assert list(await store.schedules(ScheduleQuery())) == []
+        assert list(await store.catalog(ListSchedules())) == []
         assert len(await runs_of(store)) == 1
 
     # Telling
@@ -457,8 +466,9 @@ class ScheduleContract(Contract):
         async def told() -> list[Hint]:
             """What was told up to the end of an unrelated run: hints arrive in order."""
             number = next(unrelated)
+            marker = an_id(number)
             await start(store, an_intent(number, type="unrelated"))
-            await store.control(marker := an_id(number), Cancel(id="c"))
+            await store.apply(Cancel(run_id=marker, id="c"))
             await until("the end of the unrelated run is told", lambda: any(marker in hint.ended for hint in hints))
             heard = [replace(hint, is_elsewhere=False) for hint in hints if hint != Hint(is_elsewhere=True)]
             hints.clear()
@@ -469,8 +479,8 @@ class ScheduleContract(Contract):
             assert [hint.is_rescheduled for hint in await told()] == [True]
             await put(store, a_schedule())
             assert await told() == []
-            await store.pause_schedules(["hourly"], is_paused=True)
-            await store.pause_schedules(["hourly"], is_paused=False)
+            await store.apply(PauseSchedules(names=["hourly"], is_paused=True))
+            await store.apply(PauseSchedules(names=["hourly"], is_paused=False))
             assert [hint.is_rescheduled for hint in await told()] == [True, True]
             clock.advance(2 * HOUR)
             await fire_due(store)

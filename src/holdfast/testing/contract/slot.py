@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import (
-    Block,
-    Cancel,
-    Control,
-    Finish,
-    Fork,
-    Next,
-    Pause,
-    Recover,
-    Release,
-    Renew,
-    Resume,
-    Rewind,
-    Suspend,
-    Wake,
-)
+from holdfast.core.checkpoint import Block, Finish, Next, Release, Renew, Suspend
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, Fork, Pause, Recover, Resume, Rewind, RunControl, SendMessages, Wake
 from holdfast.core.ports import Store
+from holdfast.core.questions import CountSlots
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
@@ -87,7 +74,7 @@ class SlotContract(Contract):
 
     async def test_whoever_pauses_hands_its_slot_on(self, store: Store) -> None:
         lease = await occupied(store)
-        await store.control(an_id(1), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(1), id="p"))
         assert await parked_at(store, 2) == SLOT  # it is still held, until its next standstill
 
         await write(store, checkpoint_for(lease, Release()))
@@ -99,7 +86,7 @@ class SlotContract(Contract):
     async def test_whoever_is_cancelled_hands_its_slot_on(self, store: Store, force: bool) -> None:  # noqa: FBT001
         await occupied(store)
 
-        await store.control(an_id(1), Cancel(id="c", force=force))
+        await store.apply(Cancel(run_id=an_id(1), id="c", force=force))
 
         assert await is_next(store)
 
@@ -107,7 +94,7 @@ class SlotContract(Contract):
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, entries=(a_step(has_undo=True),)))
 
-        await store.control(an_id(1), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert await claimed_ids(store) == [an_id(1)]
         assert await parked_at(store, 2) == SLOT
@@ -138,7 +125,7 @@ class SlotContract(Contract):
         await claim(store)
         await write(store, checkpoint_for(lease, succeed()))
 
-        await store.control(an_id(2), Pause(id="p") if how == "pause" else Cancel(id="c"))
+        await store.apply(Pause(run_id=an_id(2), id="p") if how == "pause" else Cancel(run_id=an_id(2), id="c"))
 
         assert (await the_run(store, 2)).slots == ()
         assert await is_next(store, 3)
@@ -199,7 +186,7 @@ class SlotContract(Contract):
         again = await claim(store, id="claim-1", limit=1, is_repeat=True)
 
         assert again.leases == first.leases
-        assert [(one.used, one.waiting) for one in await store.slots()] == [(1, 0)]
+        assert [(one.used, one.waiting) for one in await store.stats(CountSlots())] == [(1, 0)]
         assert await claimed_ids(store) == [an_id(2)]
 
     async def test_a_claim_that_won_nothing_is_repeated_and_parks_nobody_twice(self, store: Store) -> None:
@@ -235,7 +222,7 @@ class SlotContract(Contract):
         other = await claim_one(store)
         assert other.run.id == an_id(2)
 
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
 
         assert await claimed_ids(store) == []
         assert await parked_at(store, 1) == SLOT
@@ -251,10 +238,10 @@ class SlotContract(Contract):
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         other = await claim_one(store)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         await claim(store)
 
-        await store.send([a_message(id="m2")])
+        await store.apply(SendMessages(messages=[a_message(id="m2")]))
 
         assert (await the_run(store)).ready_at is None
         assert await facts_of(store) == ["claimed", "suspended", "woken", "parked"]
@@ -268,14 +255,14 @@ class SlotContract(Contract):
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),)))
         await claim_one(store)
-        await store.control(an_id(1), Wake(id="w1"))
+        await store.apply(Wake(run_id=an_id(1), id="w1"))
         await claim(store)
         await starting(store, 3)
         await claim(store)
         before = await picture_of(store, 1, 3)
 
-        assert not await store.control(an_id(1), Wake(id="w2"))
-        assert not await store.control(an_id(3), Wake(id="w3"))
+        assert not await store.apply(Wake(run_id=an_id(1), id="w2"))
+        assert not await store.apply(Wake(run_id=an_id(3), id="w3"))
 
         assert await picture_of(store, 1, 3) == before
 
@@ -284,7 +271,7 @@ class SlotContract(Contract):
         await starting(store, 3)
         await claim(store)
 
-        await store.control(an_id(2), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(2), id="p"))
         await write(store, checkpoint_for(lease, succeed()))
 
         assert (await parked_at(store, 2), (await the_run(store, 2)).state) == (None, RunState.PAUSED)
@@ -294,10 +281,10 @@ class SlotContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         lease = await occupied(store)
-        await store.control(an_id(2), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(2), id="p"))
         clock.advance(SECOND)
 
-        await store.control(an_id(2), Resume(id="r"))
+        await store.apply(Resume(run_id=an_id(2), id="r"))
 
         assert await claimed_ids(store) == []
         assert await parked_at(store, 2) == SLOT
@@ -309,7 +296,7 @@ class SlotContract(Contract):
         await starting(store, 3)
         await claim(store)
 
-        await store.control(an_id(2), Cancel(id="c"))
+        await store.apply(Cancel(run_id=an_id(2), id="c"))
         await write(store, checkpoint_for(lease, succeed()))
 
         assert await parked_at(store, 2) is None
@@ -319,7 +306,7 @@ class SlotContract(Contract):
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, entries=(a_step(),)))
 
-        await store.control(an_id(1), Rewind(id="r", location="charge", force=True))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="charge", force=True))
 
         assert await claimed_ids(store) == [an_id(1)]
         assert await parked_at(store, 2) == SLOT
@@ -330,12 +317,12 @@ class SlotContract(Contract):
         await write(store, checkpoint_for(lease, fail(), entries=(a_step(),)))
         other = await claim_one(store)
 
-        requests: dict[str, Control] = {
-            "rewind": Rewind(id="x", location="charge"),
-            "recover": Recover(id="x"),
-            "fork": Fork(id="x", run_id=an_id(3), location="charge"),
+        requests: dict[str, RunControl] = {
+            "rewind": Rewind(run_id=an_id(1), id="x", location="charge"),
+            "recover": Recover(run_id=an_id(1), id="x"),
+            "fork": Fork(run_id=an_id(1), id="x", new_run_id=an_id(3), location="charge"),
         }
-        await store.control(an_id(1), requests[how])
+        await store.apply(requests[how])
 
         number = 3 if how == "fork" else 1
         assert await claimed_ids(store) == []
@@ -347,11 +334,11 @@ class SlotContract(Contract):
         lease = await occupied(store)
         await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),), entries=(a_step(),)))
         other = await claim_one(store)
-        await store.send([a_message()])
+        await store.apply(SendMessages(messages=[a_message()]))
         await claim(store)
         assert await parked_at(store, 1) == SLOT
 
-        await store.control(an_id(1), Rewind(id="r", location="charge"))
+        await store.apply(Rewind(run_id=an_id(1), id="r", location="charge"))
 
         assert await claimed_ids(store) == []
         await write(store, checkpoint_for(other, succeed()))

@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from holdfast.core.checkpoint import Cancel, LeaseRequest
+from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Reuse, Run
-from holdfast.core.ports import Query, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import CountRuns, Query
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -25,6 +27,7 @@ from holdfast.testing.contract.arrange import (
     ended,
     facts_of,
     held,
+    holder_of,
     start,
     the_run,
 )
@@ -105,7 +108,7 @@ class StartContract(Contract):
         created = await store.create([an_intent(number) for number in numbers])
 
         assert [run.run_id for run in created.runs] == [an_id(number) for number in numbers]
-        assert await store.counts() == {TYPE: {RunState.PENDING: 1_000}}
+        assert await store.stats(CountRuns()) == {TYPE: {RunState.PENDING: 1_000}}
 
     async def test_creating_nothing_creates_nothing(self, store: Store) -> None:
         """The port: each operation is plural, so none is a number too."""
@@ -122,7 +125,7 @@ class StartContract(Contract):
 
         assert [(run.run_id, run.created) for run in created.runs] == [(an_id(1), False)]
         assert await store.get(an_id(1)) == before
-        assert await store.find("k") is None
+        assert await holder_of(store, "k") is None
 
     async def test_an_id_twice_in_one_call_is_one_run(self, store: Store) -> None:
         """SEMANTICS, starting: an id that exists never touches the existing run, however young it is."""
@@ -141,7 +144,7 @@ class StartContract(Contract):
 
         assert [(run.run_id, run.created) for run in created.runs] == [(an_id(1), False)]
         assert await store.get(an_id(2)) is None
-        assert await store.find("k") == an_id(1)
+        assert await holder_of(store, "k") == an_id(1)
 
     async def test_the_same_key_with_another_payload_or_type_is_a_conflict(self, store: Store) -> None:
         """S1, SEMANTICS: `KeyConflict` carries the existing id."""
@@ -165,7 +168,7 @@ class StartContract(Contract):
 
         assert refusal.value.index == 2
         assert [details.run.id for details in await store.list(Query())] == [an_id(1)]
-        assert await store.find("free") is None
+        assert await holder_of(store, "free") is None
 
     async def test_a_key_twice_in_one_call_is_one_run(self, store: Store) -> None:
         """SEMANTICS, starting: the same key twice in one call is one run."""
@@ -211,14 +214,14 @@ class StartContract(Contract):
         """SEMANTICS, starting: `reuse`. The old run stays, without its key."""
         if end is RunState.CANCELLED:
             await start(store, an_intent(1, key="k"))
-            await store.control(an_id(1), Cancel(id="c"))
+            await store.apply(Cancel(run_id=an_id(1), id="c"))
         else:
             await ended(store, 1, end, key="k")
 
         created = await store.create([an_intent(2, key="k", reuse=reuse)])
 
         assert [(run.run_id, run.created) for run in created.runs] == [(an_id(holder), holder == 2)]
-        assert await store.find("k") == an_id(holder)
+        assert await holder_of(store, "k") == an_id(holder)
         assert (await the_run(store, 1)).key == ("k" if holder == 1 else None)
 
     async def test_a_live_run_keeps_its_key_whatever_the_reuse(self, store: Store) -> None:
@@ -246,7 +249,7 @@ class StartContract(Contract):
         keys = [*HOSTILE, "K", "k", "k "]
         await start(store, *(an_intent(number, key=key) for number, key in enumerate(keys)))
 
-        assert [await store.find(key) for key in keys] == [an_id(number) for number in range(len(keys))]
+        assert [await holder_of(store, key) for key in keys] == [an_id(number) for number in range(len(keys))]
         assert [(await the_run(store, number)).key for number in range(len(keys))] == keys
 
     async def test_of_concurrent_starts_with_one_key_one_creates(self, store: Store) -> None:
@@ -270,7 +273,7 @@ class StartContract(Contract):
         )
 
         assert [isinstance(answer, KeyConflict) for answer in answers] == [False, True, False]
-        assert await store.counts() == {TYPE: {RunState.PENDING: 3}}
+        assert await store.stats(CountRuns()) == {TYPE: {RunState.PENDING: 3}}
 
     # Leasing in the same commit
 

@@ -11,23 +11,23 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import (
+from holdfast.core.checkpoint import Finish, Hold, Next, Release, Suspend
+from holdfast.core.clock import SECOND
+from holdfast.core.commands import (
     Cancel,
-    Control,
-    Finish,
-    Hold,
-    Next,
+    FireSchedules,
     Pause,
+    PutSchedules,
     Recover,
-    Release,
     Resume,
     Rewind,
-    Suspend,
+    RunControl,
+    SendMessages,
 )
-from holdfast.core.clock import SECOND
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.model import Firing, Reply, RunOptions, Schedule
-from holdfast.core.ports import ScheduleQuery, Store
+from holdfast.core.ports import Store
+from holdfast.core.questions import ListDueSchedules, ListSchedules, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.core.transfer import Dump, Restoration
 from holdfast.stores.memory import MemoryStore
@@ -52,12 +52,14 @@ from holdfast.testing.contract.arrange import (
     for_message,
     for_time,
     held,
+    holder_of,
     name_of,
     picture_of,
     start,
     succeed,
     suspended,
     the_run,
+    transfer_of,
     write,
 )
 from holdfast.testing.contract.base import Contract
@@ -69,18 +71,18 @@ def a_restoration(*runs: Dump, export_id: str = "x1", last_event: int = 0, **par
 
 
 async def the_dump(store: Store, number: int = 1) -> Dump:
-    (dump,) = await store.dump([an_id(number)])
+    (dump,) = await transfer_of(store).dump([an_id(number)])
     return dump
 
 
 async def paused(store: Store, number: int = 1) -> Dump:
     """A run that is paused, as a dump."""
-    assert await store.control(an_id(number), Pause(id=f"export:{number}", reason="exported"))
+    assert await store.apply(Pause(run_id=an_id(number), id=f"export:{number}", reason="exported"))
     return await the_dump(store, number)
 
 
 async def fates(store: Store, *dumps: Dump, **options: Any) -> list[str]:
-    restored = await store.restore(a_restoration(*dumps, **options))
+    restored = await transfer_of(store).restore(a_restoration(*dumps, **options))
     assert [fate.run_id for fate in restored.fates] == [dump.run.id for dump in dumps]
     return [fate.outcome for fate in restored.fates]
 
@@ -96,7 +98,9 @@ async def a_rich_run(store: Store, number: int = 1) -> None:
         delay=0,
         options=RunOptions(max_run=10**15, undelivered="dead_letter"),
     )
-    await store.send([a_message(number, id="m1"), a_message(number, id="m2", payload='{"a": "☃"}')])
+    await store.apply(
+        SendMessages(messages=[a_message(number, id="m1"), a_message(number, id="m2", payload='{"a": "☃"}')])
+    )
     first, second = await newest(store, lease)
     entries = (a_step(result=None), a_step("twice", 2, error=None), a_retry("later"), a_reception(first, position=3))
     checkpoint = checkpoint_for(
@@ -117,7 +121,7 @@ async def newest(store: Store, lease: Any) -> Any:
     return (await write(store, checkpoint_for(lease, Hold(), seen=0))).arrivals
 
 
-class TransferContract(Contract):
+class ExportContract(Contract):
     """Runs, events and dead letters move from one store to another."""
 
     @pytest_asyncio.fixture
@@ -152,7 +156,7 @@ class TransferContract(Contract):
 
         assert await the_dump(target) == before
         assert await picture_of(target, 1) == await picture_of(source, 1)
-        assert await target.find("it's 1") == an_id(1)
+        assert await holder_of(target, "it's 1") == an_id(1)
 
     @pytest.mark.parametrize(
         "next",
@@ -163,11 +167,11 @@ class TransferContract(Contract):
         """The port: ends, pauses and blocks that only a person ends."""
         lease = await held(other)
         await write(other, checkpoint_for(lease, next, entries=(a_step(has_undo=True),)))
-        if not await other.dump([an_id(1)]):
+        if not await transfer_of(other).dump([an_id(1)]):
             await paused(other)
         before = await the_dump(other)
 
-        await store.restore(a_restoration(before))
+        await transfer_of(store).restore(a_restoration(before))
 
         assert await the_dump(store) == before
         assert await claimed_ids(store) == []
@@ -180,12 +184,12 @@ class TransferContract(Contract):
         lease = await held(store, 4)
         await write(store, checkpoint_for(lease, block(START + SECOND)))
         await held(store, 5)
-        await store.control(an_id(5), Pause(id="p"))
+        await store.apply(Pause(run_id=an_id(5), id="p"))
         await ended(store, 6)
         lease = await held(store, 7)
         await write(store, checkpoint_for(lease, block()))
 
-        dumps = await store.dump([an_id(number) for number in (7, 1, 2, 3, 4, 5, 6, 99)])
+        dumps = await transfer_of(store).dump([an_id(number) for number in (7, 1, 2, 3, 4, 5, 6, 99)])
 
         assert [dump.run.id for dump in dumps] == [an_id(7), an_id(6)]
 
@@ -197,7 +201,7 @@ class TransferContract(Contract):
         live = replace(live, run=replace(live.run, state=RunState.PENDING, ready_at=START))
 
         with pytest.raises(InvalidRequest, match="only while it is paused or has ended"):
-            await store.restore(a_restoration(good, live))
+            await transfer_of(store).restore(a_restoration(good, live))
 
         assert await store.get(an_id(1)) is None
 
@@ -205,10 +209,10 @@ class TransferContract(Contract):
         """SEMANTICS, pause: resumed, it is ready; whoever claims it gets its history and what is unread."""
         await a_rich_run(other)
         before = await paused(other)
-        await store.restore(a_restoration(before))
+        await transfer_of(store).restore(a_restoration(before))
         assert await claimed_ids(store) == []
 
-        assert await store.control(an_id(1), Resume(id="r"))
+        assert await store.apply(Resume(run_id=an_id(1), id="r"))
         lease = await claim_one(store)
 
         assert (lease.entries, lease.arrivals) == (before.entries, before.inbox)
@@ -221,12 +225,12 @@ class TransferContract(Contract):
     ) -> None:
         """SEMANTICS, messages: a consumed id is remembered, so a repeated send is no second message."""
         await a_rich_run(other)
-        await store.restore(a_restoration(await paused(other)))
+        await transfer_of(store).restore(a_restoration(await paused(other)))
 
-        await store.send([a_message(1, id="m1"), a_message(1, id="m2"), a_message(1, id="m3")])
+        await store.apply(SendMessages(messages=[a_message(1, id="m1"), a_message(1, id="m2"), a_message(1, id="m3")]))
 
         assert [arrival.ref for arrival in (await the_dump(store)).inbox] == ["m2", "m3"]
-        assert await store.replies([(an_id(1), "m1")]) == {(an_id(1), "m1"): '"ok"'}
+        assert await store.changes(RepliesTo(messages=[(an_id(1), "m1")])) == {(an_id(1), "m1"): '"ok"'}
 
     async def test_a_family_goes_on_together(self, store: Store, other: Store) -> None:
         """SEMANTICS, children: links survive, so the end of a child reaches its parent."""
@@ -234,9 +238,9 @@ class TransferContract(Contract):
         child = an_intent(2, parent_id=an_id(1), on_close="cancel")
         parts = {"children": (child,), "entries": (a_child(2),), "waits": (for_child(2),)}
         await write(other, checkpoint_for(lease, Suspend(), **parts))
-        await store.restore(a_restoration(await paused(other, 2), await paused(other, 1)))
+        await transfer_of(store).restore(a_restoration(await paused(other, 2), await paused(other, 1)))
         for number in (1, 2):
-            await store.control(an_id(number), Resume(id="r"))
+            await store.apply(Resume(run_id=an_id(number), id="r"))
 
         leases = [await claim_one(store), await claim_one(store)]
         parent, child_lease = sorted(leases, key=lambda one: one.run.id)
@@ -249,8 +253,8 @@ class TransferContract(Contract):
     async def test_a_restored_child_is_closed_with_its_parent(self, store: Store, other: Store) -> None:
         """SEMANTICS, children: the close policy is fixed at creation."""
         await start(other, an_intent(1), an_intent(2, parent_id=an_id(1), on_close="cancel"))
-        await store.restore(a_restoration(await paused(other, 1), await paused(other, 2)))
-        await store.control(an_id(1), Cancel(id="c"))
+        await transfer_of(store).restore(a_restoration(await paused(other, 1), await paused(other, 2)))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
 
         assert (await the_run(store, 2)).state is RunState.CANCELLED
 
@@ -262,9 +266,9 @@ class TransferContract(Contract):
             an_intent(2, parent_id=an_id(1), parent_location="fan/a"),
             an_intent(3, parent_id=an_id(1), parent_location="fan/b", is_parked=True),
         )
-        await store.restore(a_restoration(await paused(other, 2), await paused(other, 3)))
+        await transfer_of(store).restore(a_restoration(await paused(other, 2), await paused(other, 3)))
         for number in (2, 3):
-            await store.control(an_id(number), Resume(id="r"))
+            await store.apply(Resume(run_id=an_id(number), id="r"))
 
         first = await claim_one(store)
         assert (first.run.id, await claimed_ids(store)) == (an_id(2), [])
@@ -278,7 +282,7 @@ class TransferContract(Contract):
         dump = await paused(other)
         assert await fates(store, dump) == ["restored"]
         assert await fates(store, dump) == ["known"]
-        await store.control(an_id(1), Resume(id="r"))
+        await store.apply(Resume(run_id=an_id(1), id="r"))
         await write(store, checkpoint_for(await claim_one(store), succeed()))
 
         assert await fates(store, dump) == ["known"]
@@ -300,15 +304,15 @@ class TransferContract(Contract):
         entries = (a_step(),)
         await write(other, checkpoint_for(lease, fail() if how != "resumed" else Suspend(), entries=entries))
         if how == "resumed":
-            await other.control(an_id(1), Pause(id="p"))
-        await store.restore(a_restoration(await the_dump(other)))
+            await other.apply(Pause(run_id=an_id(1), id="p"))
+        await transfer_of(store).restore(a_restoration(await the_dump(other)))
         before = await the_dump(store)
-        requests: dict[str, Control] = {
-            "resumed": Resume(id="r"),
-            "rewound": Rewind(id="r", location="charge"),
-            "recovered": Recover(id="r"),
+        requests: dict[str, RunControl] = {
+            "resumed": Resume(run_id=an_id(1), id="r"),
+            "rewound": Rewind(run_id=an_id(1), id="r", location="charge"),
+            "recovered": Recover(run_id=an_id(1), id="r"),
         }
-        await other.control(an_id(1), requests[how])
+        await other.apply(requests[how])
         await write(other, checkpoint_for(await claim_one(other), succeed()))
 
         assert await fates(store, await the_dump(other), export_id="x2") == ["newer"]
@@ -334,7 +338,9 @@ class TransferContract(Contract):
         for number, key in ((2, "k"), (3, "free"), (4, None)):
             await ended(other, number, key=key)
 
-        restored = await store.restore(a_restoration(*await other.dump([an_id(number) for number in (2, 3, 4)])))
+        restored = await transfer_of(store).restore(
+            a_restoration(*await transfer_of(other).dump([an_id(number) for number in (2, 3, 4)]))
+        )
 
         assert [(fate.outcome, fate.other) for fate in restored.fates] == [
             ("key", an_id(1)),
@@ -342,34 +348,36 @@ class TransferContract(Contract):
             ("restored", None),
         ]
         assert await store.get(an_id(2)) is None
-        assert await store.find("k") == an_id(1)
+        assert await holder_of(store, "k") == an_id(1)
 
     # Schedules
 
     async def test_a_schedule_goes_on_as_it_stood(self, store: Store, other: Store, clock: SettableClock) -> None:
         """The port: with the slot that comes next, the runs that are open and what was left out."""
-        await other.put_schedules([Schedule(name="tick", type=TYPE, payload="{}", every=SECOND, overlap="skip")])
+        await other.apply(
+            PutSchedules(schedules=[Schedule(name="tick", type=TYPE, payload="{}", every=SECOND, overlap="skip")])
+        )
         for _ in range(3):
             clock.advance(SECOND)
-            for schedule in (await other.due_schedules(10)).schedules:
+            for schedule in (await other.catalog(ListDueSchedules(limit=10))).schedules:
                 at = schedule.next_at or 0
-                await other.fire([Firing(schedule=schedule, slots=(at,), next_at=at + SECOND)])
-        (before,) = await other.schedules(ScheduleQuery())
+                await other.apply(FireSchedules(firings=[Firing(schedule=schedule, slots=(at,), next_at=at + SECOND)]))
+        (before,) = await other.catalog(ListSchedules())
         assert before.skipped > 0
         clock.advance(60 * SECOND)
 
-        assert await store.restore_schedules([before]) == 1
+        assert await transfer_of(store).restore_schedules([before]) == 1
 
-        assert list(await store.schedules(ScheduleQuery())) == [before]
-        assert (await store.due_schedules(10)).schedules == (before,)
+        assert list(await store.catalog(ListSchedules())) == [before]
+        assert (await store.catalog(ListDueSchedules(limit=10))).schedules == (before,)
 
     async def test_a_schedule_that_is_there_stays_as_it_is(self, store: Store) -> None:
         """S6: it may be repeated; and what was said here counts."""
-        await store.put_schedules([Schedule(name="a", type=TYPE, payload="{}", every=SECOND)])
-        before = list(await store.schedules(ScheduleQuery()))
+        await store.apply(PutSchedules(schedules=[Schedule(name="a", type=TYPE, payload="{}", every=SECOND)]))
+        before = list(await store.catalog(ListSchedules()))
         others = [Schedule(name=name, type="other", payload="1", every=SECOND, is_paused=True) for name in ("a", "b")]
 
-        assert await store.restore_schedules(others) == 1
-        assert await store.restore_schedules(others) == 0
+        assert await transfer_of(store).restore_schedules(others) == 1
+        assert await transfer_of(store).restore_schedules(others) == 0
 
-        assert list(await store.schedules(ScheduleQuery())) == [*before, others[1]]
+        assert list(await store.catalog(ListSchedules())) == [*before, others[1]]

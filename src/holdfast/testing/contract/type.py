@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from holdfast.core.checkpoint import LeaseRequest
 from holdfast.core.clock import DAY, SECOND
+from holdfast.core.commands import ChangeTypes, OfferTypes
 from holdfast.core.model import Rate, TypeChange, TypeOffer, TypeRule
 from holdfast.core.ports import Store
+from holdfast.core.questions import FindOrphans, ListTypes
 from holdfast.testing.contract.arrange import (
     HOSTILE,
     LEASE,
@@ -33,7 +35,7 @@ OTHER_TYPE = "contract.other.v1"
 
 
 async def switch(store: Store, *, on: bool, type: str = TYPE) -> None:
-    await store.change_types([TypeChange(name=type, is_enabled=on)])
+    await store.apply(ChangeTypes(changes=[TypeChange(name=type, is_enabled=on)]))
 
 
 class TypeContract(Contract):
@@ -44,15 +46,17 @@ class TypeContract(Contract):
     async def test_nothing_is_known_of_a_type_that_nobody_has_spoken_of(self, store: Store) -> None:
         await start(store, an_intent(1))
 
-        assert await store.types() == []
+        assert await store.catalog(ListTypes()) == []
 
     async def test_a_change_leaves_what_it_does_not_name(self, store: Store) -> None:
         rate = Rate(count=5, period=SECOND)
-        await store.change_types([TypeChange(name=TYPE, concurrency=3, per_key={"tenant": 2}, rate=rate)])
-        await store.change_types([TypeChange(name=TYPE, description="bills", retention=DAY, runtime="go")])
-        await store.change_types([TypeChange(name=TYPE, concurrency=None, is_enabled=False)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=3, per_key={"tenant": 2}, rate=rate)]))
+        await store.apply(
+            ChangeTypes(changes=[TypeChange(name=TYPE, description="bills", retention=DAY, runtime="go")])
+        )
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=None, is_enabled=False)]))
 
-        assert await store.types() == [
+        assert await store.catalog(ListTypes()) == [
             TypeRule(
                 name=TYPE,
                 runtime="go",
@@ -86,54 +90,66 @@ class TypeContract(Contract):
             runtime="",
         )
 
-        await store.change_types([said])
-        await store.change_types([unsaid])
+        await store.apply(ChangeTypes(changes=[said]))
+        await store.apply(ChangeTypes(changes=[unsaid]))
 
-        assert await store.types() == [TypeRule(name=TYPE)]
+        assert await store.catalog(ListTypes()) == [TypeRule(name=TYPE)]
 
     async def test_several_changes_of_one_call_are_made_in_their_order(self, store: Store) -> None:
-        await store.change_types(
-            [
-                TypeChange(name="b", concurrency=1),
-                TypeChange(name="a", concurrency=2),
-                TypeChange(name="b", concurrency=3),
-            ]
+        await store.apply(
+            ChangeTypes(
+                changes=[
+                    TypeChange(name="b", concurrency=1),
+                    TypeChange(name="a", concurrency=2),
+                    TypeChange(name="b", concurrency=3),
+                ]
+            )
         )
 
-        assert [(rule.name, rule.concurrency) for rule in await store.types()] == [("a", 2), ("b", 3)]
+        assert [(rule.name, rule.concurrency) for rule in await store.catalog(ListTypes())] == [("a", 2), ("b", 3)]
 
     async def test_a_change_may_be_repeated(self, store: Store) -> None:
         """S6: a lost answer is safe."""
         change = TypeChange(name=TYPE, concurrency=1, rate=Rate(count=1, period=SECOND), is_enabled=False)
-        await store.change_types([change])
-        before = await store.types()
+        await store.apply(ChangeTypes(changes=[change]))
+        before = await store.catalog(ListTypes())
 
-        await store.change_types([change])
+        await store.apply(ChangeTypes(changes=[change]))
 
-        assert await store.types() == before
+        assert await store.catalog(ListTypes()) == before
 
     async def test_names_are_taken_literally(self, store: Store) -> None:
-        await store.change_types([TypeChange(name=name, description=name) for name in HOSTILE])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=name, description=name) for name in HOSTILE]))
 
-        assert {rule.name: rule.description for rule in await store.types()} == {name: name for name in HOSTILE}
+        assert {rule.name: rule.description for rule in await store.catalog(ListTypes())} == {
+            name: name for name in HOSTILE
+        }
 
     async def test_an_offer_tells_who_was_there_last_and_when(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, routing: the registry records type, runtime and the worker last seen."""
-        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python", description="bills")])
+        await store.apply(
+            OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python", description="bills")])
+        )
         clock.advance(SECOND)
-        await store.offer_types("two", [TypeOffer(name=TYPE, runtime="python"), TypeOffer(name="z", runtime="go")])
+        await store.apply(
+            OfferTypes(worker="two", offers=[TypeOffer(name=TYPE, runtime="python"), TypeOffer(name="z", runtime="go")])
+        )
 
-        assert await store.types() == [
+        assert await store.catalog(ListTypes()) == [
             TypeRule(name=TYPE, runtime="python", description="bills", seen_by="two", seen_at=START + SECOND),
             TypeRule(name="z", runtime="go", seen_by="two", seen_at=START + SECOND),
         ]
 
     async def test_an_offer_changes_nothing_that_a_person_has_said(self, store: Store) -> None:
-        await store.change_types([TypeChange(name=TYPE, is_enabled=False, concurrency=2, description="mine")])
+        await store.apply(
+            ChangeTypes(changes=[TypeChange(name=TYPE, is_enabled=False, concurrency=2, description="mine")])
+        )
 
-        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python", description="its own")])
+        await store.apply(
+            OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python", description="its own")])
+        )
 
-        assert await store.types() == [
+        assert await store.catalog(ListTypes()) == [
             TypeRule(
                 name=TYPE,
                 runtime="python",
@@ -146,10 +162,10 @@ class TypeContract(Contract):
         ]
 
     async def test_a_change_keeps_who_was_seen(self, store: Store) -> None:
-        await store.offer_types("one", [TypeOffer(name=TYPE, runtime="python")])
-        await store.change_types([TypeChange(name=TYPE, concurrency=1)])
+        await store.apply(OfferTypes(worker="one", offers=[TypeOffer(name=TYPE, runtime="python")]))
+        await store.apply(ChangeTypes(changes=[TypeChange(name=TYPE, concurrency=1)]))
 
-        (rule,) = await store.types()
+        (rule,) = await store.catalog(ListTypes())
         assert (rule.seen_by, rule.seen_at, rule.concurrency) == ("one", START, 1)
 
     # Switched off
@@ -182,7 +198,7 @@ class TypeContract(Contract):
         await start(store, an_intent(1))
 
         assert (await the_run(store)).ready_at == START
-        assert await store.orphans(10) == []
+        assert await store.stats(FindOrphans(limit=10)) == []
 
     async def test_a_start_leases_no_run_of_a_type_that_is_switched_off(self, store: Store) -> None:
         await switch(store, on=False)
@@ -205,7 +221,7 @@ class TypeContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         limited = "contract.limited.v1"
-        await store.change_types([TypeChange(name=limited, concurrency=10)])
+        await store.apply(ChangeTypes(changes=[TypeChange(name=limited, concurrency=10)]))
         await switch(store, on=False)
         await start(store, *(an_intent(number) for number in range(1, 10)))
         clock.advance(1)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.model import Entry, EntryState, Run
-from holdfast.core.ports import Details
+from holdfast.core.questions import Details
 from holdfast.core.states import RunState
 from holdfast.testing.programs.effects import Check, undo_problems
 from holdfast.testing.programs.expectation import ANY, Outcome, RunEnd

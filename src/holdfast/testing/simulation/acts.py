@@ -12,6 +12,7 @@ import random
 from typing import Any
 
 from holdfast import Holdfast, InvalidRequest, RunBusy, RunNotFound
+from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Overlap
 from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
@@ -107,4 +108,6 @@ async def start_program(hf: Holdfast, name: str, program: Program) -> None:
     for news, count in news_of(program).items():
         for each in range(count):
             id = derived_id(f"{name} {news} {each}", 0)
-            await hf.store.emit([Event(id=id, topic=f"news{news}", payload=json.dumps([news, each + 1]))])
+            await hf.store.apply(
+                EmitEvents(events=[Event(id=id, topic=f"news{news}", payload=json.dumps([news, each + 1]))])
+            )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout, step_info
+from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
 from holdfast.core.rules import CRASH_LIMIT
@@ -108,7 +109,9 @@ async def write_letters(hf: Holdfast, run: str, sender: int, count: int) -> None
 
 
 async def offer(hf: Holdfast, number: int) -> None:
-    await hf.store.emit([Event(id=derived_id(f"offer {number}", 0), topic=QUEUE, payload=str(number))])
+    await hf.store.apply(
+        EmitEvents(events=[Event(id=derived_id(f"offer {number}", 0), topic=QUEUE, payload=str(number))])
+    )
 
 
 def problems(state: State, bodies: Mapping[tuple[str, int, str], int]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing.calls import Call
 from holdfast.testing.simulation.loop import Process, SimulatedLoop, settle
 from holdfast.testing.simulation.watch import CLAIMING, Watch
 
@@ -57,6 +58,7 @@ class Door:
     """The way of one process to the store. Faults are planned; chance decides how long things take."""
 
     database = None
+    transfer = None
 
     def __init__(
         self,
@@ -108,11 +110,12 @@ class Door:
 
     # Calls
 
-    async def _ask(self, name: str, *args: Any, **options: Any) -> Any:
-        fault = self._next_fault(name)
+    async def _ask(self, member: str, *args: Any, **options: Any) -> Any:
+        call = Call.of(member, *args, **options)
+        fault = self._next_fault(call.name)
         answer = self._world.loop.create_future()
         delay = self.pause() + (DELAY_SECONDS if fault == "delay" else 0)
-        self._world.loop.in_name_of(None, delay, self._arrive, answer, name, args, options, fault)
+        self._world.loop.in_name_of(None, delay, self._arrive, answer, call, fault)
         return await answer
 
     def _next_fault(self, name: str) -> str | None:
@@ -124,63 +127,58 @@ class Door:
             self._world.freeze(self._process, FREEZE_SECONDS)
         return fault
 
-    def _arrive(
-        self, answer: asyncio.Future[Any], name: str, args: tuple[Any, ...], options: dict[str, Any], fault: str | None
-    ) -> None:
+    def _arrive(self, answer: asyncio.Future[Any], call: Call, fault: str | None) -> None:
         """As the store: carry a call out, and send the answer back."""
-        value, error = self._suffer(fault, name, args, options)
-        if name in CLAIMING:
+        value, error = self._suffer(fault, call)
+        if call.name in CLAIMING:
             self._world.loop.in_name_of(self._process, 0, self.leased.set)
         wait = OUTAGE_SECONDS if fault in ("lose", "deafen") else self.pause()
         self._world.loop.in_name_of(self._process, wait, settle, answer, value, error)
 
-    def _suffer(
-        self, fault: str | None, name: str, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[Any, Exception | None]:
-        """Carry a call out as far as its fault lets it; what its sender gets to hear, if he lives."""
+    def _suffer(self, fault: str | None, call: Call) -> tuple[Any, Exception | None]:
+        """Carry a call out as far as its fault lets it; the answer that its sender gets, if the sender lives."""
         if fault == "crash before":
             self._world.kill(self._process)
         if fault in ("lose", "crash before"):
-            self._world.note(self._process, f"{name} did not arrive")
-            return None, StoreUnavailable(f"{name}: lost on the way")
-        value, error = self._carry_out(name, args, options)
+            self._world.note(self._process, f"{call.name} did not arrive")
+            return None, StoreUnavailable(f"{call.name}: lost on the way")
+        value, error = self._carry_out(call)
         if fault in ("deafen", "crash after"):
-            value, error = None, StoreUnavailable(f"{name}: carried out, but the answer got lost")
-            self._world.note(self._process, f"{name}: its answer got lost")
+            value, error = None, StoreUnavailable(f"{call.name}: carried out, but the answer got lost")
+            self._world.note(self._process, f"{call.name}: its answer got lost")
         if fault == "crash after":
             self._world.kill(self._process)
         return value, error
 
-    def _carry_out(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Exception | None]:
+    def _carry_out(self, call: Call) -> tuple[Any, Exception | None]:
         watch = self._world.watch
-        stale = watch.stale(name, args)
+        name = call.name
+        stale = watch.stale(name, call.args)
         value, error = None, None
         try:
-            value = _finished(getattr(self._store, name)(*args, **options))
+            value = _finished(getattr(self._store, call.member)(*call.args, **call.options))
         except Exception as refusal:  # noqa: BLE001 - it is the caller's
             error = refusal
-        told = f": {error}" if error is not None else f" {_told(name, args, value)}"
+        told = f": {error}" if error is not None else f" {_told(name, call.args, value)}"
         self._world.note(self._process, name + told, is_news=name not in LOOKING or told != " ")
         with self._world.reporting():
-            watch.wrote(name, args)
+            watch.wrote(name, call.args)
             watch.check_stale(stale, name)
         return value, error
 
     def renew(self, *args: Any) -> Any:
         """The heartbeat's own way: it blocks, and is called where that takes a moment anyway."""
-        fault = self._next_fault("renew")
+        call = Call.of("renew", *args)
+        fault = self._next_fault(call.name)
         if fault == "delay":  # nobody blocks for so long: it is given up, and arrives all the same
-            self._world.loop.in_name_of(None, DELAY_SECONDS, self._carry_out, "renew", args, {})
+            self._world.loop.in_name_of(None, DELAY_SECONDS, self._carry_out, call)
             raise StoreUnavailable("renew: no answer so far")
-        value, error = self._suffer(fault, "renew", args, {})
+        value, error = self._suffer(fault, call)
         if error is not None:
             raise error
         return value
 
     # Hints
-
-    def serve(self) -> Callable[[], None]:
-        return self._store.serve()
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
         def hear(hint: Hint) -> None:
@@ -217,10 +215,10 @@ def _told(name: str, args: tuple[Any, ...], value: Any) -> str:
         case "create":
             return ", ".join(f"{made.run_id}{'' if made.created else ' (known)'}" for made in value.runs)
         case "send":
-            return ", ".join(f"{message.name} {message.id}" for message in args[0])
+            return ", ".join(f"{message.name} {message.id}" for message in args[0].messages)
         case "emit":
-            return ", ".join(event.topic for event in args[0])
+            return ", ".join(event.topic for event in args[0].events)
         case "control":
-            return f"{type(args[1]).__name__} {args[0]}: {value}"
+            return f"{type(args[0]).__name__} {args[0].run_id}: {value}"
         case _:
             return ""

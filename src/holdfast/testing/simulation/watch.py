@@ -13,8 +13,9 @@ from itertools import chain
 from typing import Any
 
 from holdfast.core import limits, rules
-from holdfast.core.checkpoint import Block, Cancel, Checkpoint, Control, Delete, Finish, Recover, Renew, Rewind
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Renew
 from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancel, Delete, Recover, Rewind, RunControl
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
@@ -94,7 +95,7 @@ class Watch:
     def wrote(self, name: str, args: Sequence[Any]) -> None:
         """Compare the state with what it was before an operation of this name."""
         self.writes += 1
-        request = args[1] if name == "control" else None
+        request = args[0] if name == "control" else None
         checkpoints = {one.run_id: one for one in args[0]} if name == "checkpoint" else {}
         touched: set[str] = set()
         for run_id, record in self._state.records.items():
@@ -190,7 +191,7 @@ class Watch:
         self._marks.pop(f"key {run.key}", None)
 
     def _compare(
-        self, shadow: Shadow, record: Record, name: str, request: Control | None, checkpoint: Checkpoint | None
+        self, shadow: Shadow, record: Record, name: str, request: RunControl | None, checkpoint: Checkpoint | None
     ) -> None:
         before, after = shadow.run, record.run
         is_reopening = isinstance(request, (Rewind, Recover)) and after.token != before.token
@@ -311,7 +312,7 @@ class Watch:
     # Inbox
 
     def _check_inbox(
-        self, shadow: Shadow, record: Record, checkpoint: Checkpoint | None, request: Control | None
+        self, shadow: Shadow, record: Record, checkpoint: Checkpoint | None, request: RunControl | None
     ) -> None:
         run = record.run
         for number, arrival in record.inbox.items():

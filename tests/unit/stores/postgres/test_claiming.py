@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.core.checkpoint import Claimed
+from holdfast.core.commands import SendMessages
 from holdfast.core.hint import Hint
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.contract import SettableClock
@@ -88,12 +89,12 @@ def outsider(postgres_store_url: str) -> Iterator[psycopg.Connection[Any]]:
 async def test_a_due_run_is_told_of_again_after_somebody_has_locked_it(store: PostgresStore) -> None:
     # A claim passes over what is locked, so one that was made meanwhile may have found nothing.
     await start(store, an_intent())
-    await store.send([a_message()])
+    await store.apply(SendMessages(messages=[a_message()]))
     await asyncio.sleep(0)
     hints: list[Hint] = []
     store.listen(hints.append)
 
-    await store.send([a_message()])  # the same one again: nothing changes
+    await store.apply(SendMessages(messages=[a_message()]))  # the same one again: nothing changes
     await asyncio.sleep(0)
 
     assert {TYPE} in [hint.ready for hint in hints]

@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from holdfast.core.checkpoint import Cancel
+from holdfast.core.commands import Cancel, SendMessages, Sent
 from holdfast.core.model import Message
-from holdfast.core.ports import Sent
 from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.deciding import PART, decided
 from holdfast.stores.postgres.talks import Talk, chained, hold
-from holdfast.stores.postgres.wishes import Wishes
+from holdfast.stores.working.load_request import LoadRequest
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
 from holdfast.testing.patience import until
 
@@ -56,7 +55,7 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     """Else its row would be put back to what it was, under the eyes of the worker that has claimed it since."""
     await start(store, an_intent(1, type="other.v1"))
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
-    wishes = Wishes()
+    wishes = LoadRequest()
     wishes.send(messages)
     talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working.unit, messages, now), None)
     hold_row(outsider, 1)
@@ -81,9 +80,11 @@ async def test_a_message_finds_the_run_that_has_its_key_when_it_is_delivered(
     store: PostgresStore, outsider: psycopg.Connection[Any]
 ) -> None:
     await start(store, an_intent(1, key="k"))
-    await store.control(an_id(1), Cancel(id="c"))
+    await store.apply(Cancel(run_id=an_id(1), id="c"))
     hold_row(outsider, 1)
-    sending = asyncio.create_task(store.send([Message(id="m", name="go", payload="1", key="k")]))
+    sending = asyncio.create_task(
+        store.apply(SendMessages(messages=[Message(id="m", name="go", payload="1", key="k")]))
+    )
     await until_somebody_waits(outsider)
     outsider.execute("update holdfast.runs set key = null where id = %s", (an_id(1),))
     outsider.execute("insert into holdfast.runs (id, type, key) values (%s, 'new.v1', 'k')", (an_id(2),))
@@ -101,15 +102,13 @@ async def test_who_ends_looks_only_at_children_of_his_own(
     )
     sender.execute("analyze holdfast.runs")
     await start(store, an_intent(1), an_intent(2, parent_id=an_id(1), parent_location="child", on_close="cancel"))
-    wishes, request = Wishes(), Cancel(id="c")
-    wishes.control(an_id(1), request)
+    wishes, request = LoadRequest(), Cancel(run_id=an_id(1), id="c")
+    wishes.control(request)
     before = _rows_read(sender)
 
     hold(
         sender,
-        decided(
-            Calls("holdfast"), wishes, lambda working, now: controls.control(working.unit, an_id(1), request, now), None
-        ),
+        decided(Calls("holdfast"), wishes, lambda working, now: controls.control(working.unit, request, now), None),
     )
 
     assert _rows_read(sender) - before < 1_000

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
 from holdfast.core.clock import SECOND
-from holdfast.core.ports import Query
+from holdfast.core.questions import Query
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import backlogs, claims, listing, pruning, purging, reads, requests
 from holdfast.stores.postgres.calls import Calls

@@ -13,13 +13,14 @@ import pytest
 
 from holdfast import Context, Holdfast
 from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Cancel, ClaimRequest
+from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
+from holdfast.core.commands import Cancel, Cancellation, EmitEvents, SendMessages
 from holdfast.core.model import Event, Message, Run
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import claims, reads, requests
 from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.requests import CancelRequest, EmitRequest, Request, SendRequest
+from holdfast.stores.postgres.requests import RequestedCommand
 from holdfast.stores.postgres.talks import hold
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import find_installation
@@ -43,15 +44,20 @@ def psql(place: Place, statement: str) -> str:
 
 
 def run(place: Place, run_id: str) -> Run:
-    found = reads.get(place.connection, place.schema, run_id)
+    found = reads.get(place.connection, place.schema, run_id, None)
     assert found is not None
     return found.run
 
 
-def taken(place: Place) -> list[Request]:
+def user_of(place: Place) -> str:
+    (user,) = place.all("select session_user")
+    return str(user)
+
+
+def taken(place: Place) -> list[RequestedCommand]:
     with place.connection.transaction():
         found = requests.take(place.connection, place.schema, 100)
-    return [one.request for one in found if one.request is not None]
+    return [one.command for one in found if one.command is not None]
 
 
 def a_started_run(place: Place, run_id: str = "r") -> str:
@@ -288,8 +294,8 @@ def test_a_run_nobody_has_claimed_is_cancelled_at_once_by_the_rules(place: Place
         rules.cancelled(before, "not wanted", after.finished_at), start_at=after.start_at
     )
     (fact,) = reads.audit(place.connection, place.schema, run_id)
-    request = Cancel(id=str(fact.data[audit.REQUEST]), reason="not wanted")
-    assert fact == audit.of_cancel(after, request, after.finished_at)
+    why = Cancellation(reason="not wanted", request=str(fact.data[audit.REQUEST]), by=f"sql:{user_of(place)}")
+    assert fact == audit.of_cancel(after, why, after.finished_at)
     assert taken(place) == []
 
 
@@ -299,9 +305,9 @@ def test_a_run_that_has_begun_is_left_for_a_worker_to_cancel(place: Place) -> No
     assert psql(place, f"select holdfast.cancel('{run_id}', 'not ''wanted''')") == "t"
 
     (request,) = taken(place)
-    assert isinstance(request, CancelRequest)
-    assert (request.run_id, request.request.reason, request.request.force) == (run_id, "not 'wanted'", False)
-    assert request.request.id
+    assert isinstance(request, Cancel)
+    assert (request.run_id, request.reason, request.force) == (run_id, "not 'wanted'", False)
+    assert request.id
     assert run(place, run_id).state is RunState.SUSPENDED
 
 
@@ -312,7 +318,7 @@ def test_a_run_that_something_depends_on_is_left_for_a_worker_too(place: Place) 
     )
 
     assert place.all("select {schema}.cancel(id) from {schema}.runs") == [True, True, True]
-    assert {one.run_id for one in taken(place) if isinstance(one, CancelRequest)} == {
+    assert {one.run_id for one in taken(place) if isinstance(one, Cancel)} == {
         "has mail",
         "is a child",
         "is paused",
@@ -363,10 +369,11 @@ def test_a_message_is_left_for_a_worker_to_deliver(place: Place) -> None:
     given = psql(place, f"""select holdfast.send('{run_id}', 'approve', '{{"by": "\\u0000 é"}}', 'm1')""")
     made = psql(place, f"select holdfast.send('{run_id}', 'approve')")
 
+    by = f"sql:{user_of(place)}"
     assert given == "m1"
     assert taken(place) == [
-        SendRequest(message=Message(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id)),
-        SendRequest(message=Message(id=made, name="approve", payload="null", run_id=run_id)),
+        SendMessages(messages=(Message(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id),), by=by),
+        SendMessages(messages=(Message(id=made, name="approve", payload="null", run_id=run_id),), by=by),
     ]
 
 
@@ -374,9 +381,10 @@ def test_an_event_is_left_for_a_worker_to_publish(place: Place) -> None:
     made = psql(place, "select holdfast.emit('orders', '{\"n\": 1}')")
     psql(place, "select holdfast.emit(topic => 'orders', id => 'e1', payload => json_build_array(1))")
 
+    by = f"sql:{user_of(place)}"
     assert taken(place) == [
-        EmitRequest(event=Event(id=made, topic="orders", payload='{"n": 1}')),
-        EmitRequest(event=Event(id="e1", topic="orders", payload="[1]")),
+        EmitEvents(events=(Event(id=made, topic="orders", payload='{"n": 1}'),), by=by),
+        EmitEvents(events=(Event(id="e1", topic="orders", payload="[1]"),), by=by),
     ]
 
 
@@ -450,7 +458,7 @@ def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: 
     with place.connection.transaction():
         first = requests.take(place.connection, place.schema, 3)
 
-    assert [one.request.event.payload for one in first if isinstance(one.request, EmitRequest)] == ["0", "1", "2"]
+    assert [one.command.events[0].payload for one in first if isinstance(one.command, EmitEvents)] == ["0", "1", "2"]
     assert len(taken(place)) == 2
 
 

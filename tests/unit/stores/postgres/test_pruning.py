@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from random import Random
 
@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.model import Event, Run, Topic
-from holdfast.core.ports import LetterQuery, Pruned
+from holdfast.core.ports import Pruned
+from holdfast.core.questions import ListDeadLetters
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.states import RunState
 from holdfast.core.topics import EventState
@@ -18,6 +19,7 @@ from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import pruning as operations
 from holdfast.stores.postgres import pruning, reads, topics
+from holdfast.stores.postgres.talks import hold
 from tests.unit.stores.postgres.database import Place
 
 NOW = 100 * DAY
@@ -29,6 +31,11 @@ RULES = [
 ]
 NAMES = ("jobs", "jobs.a", "jobs.b", "jobs.longer", "few", "usual", "it's %")
 STATES: tuple[EventState, ...] = ("open", "pending", "handed", "taken")
+
+
+def set_topics(place: Place, wanted: Sequence[Topic]) -> None:
+    with place.connection.transaction():
+        hold(place.connection, topics.put(place.schema, wanted))
 
 
 def a_state(chance: Random) -> State:
@@ -48,7 +55,7 @@ def a_state(chance: Random) -> State:
 
 
 def insert(place: Place, state: State) -> None:
-    topics.put(place.connection, place.schema, list(state.topics.values()))
+    set_topics(place, list(state.topics.values()))
     emit(place, (published for kept in state.events.values() for published in kept))
     record = state.records["r"]
     place.many("insert into {schema}.receipts values ('r', %s, %s)", list(record.receipts.items()))
@@ -93,7 +100,7 @@ def test_it_removes_what_the_memory_store_removes(place: Place, limit: int) -> N
 
         assert told == expected
         assert numbers(place) == sorted(one.number for kept in state.events.values() for one in kept)
-        letters = reads.dead_letters(place.connection, place.schema, LetterQuery(limit=1_000))
+        letters = reads.dead_letters(place.connection, place.schema, ListDeadLetters(limit=1_000))
         assert letters == list(state.letters.values())
     record = state.records["r"]
     assert sorted(place.all("select message_id from {schema}.receipts")) == sorted(record.receipts)
@@ -117,7 +124,7 @@ def test_without_a_time_the_servers_counts(place: Place) -> None:
 
 
 def test_a_topic_is_searched_again_when_it_gets_an_event_gets_one_back_or_gets_other_rules(place: Place) -> None:
-    topics.put(place.connection, place.schema, [Topic(name="jobs", mode="queue", max_pending=2)])
+    set_topics(place, [Topic(name="jobs", mode="queue", max_pending=2)])
     emit(
         place, [*some_events("jobs", 2), *some_events("jobs", 1, "handed", first=3), *some_events("few", 3, "open", 4)]
     )
@@ -126,7 +133,7 @@ def test_a_topic_is_searched_again_when_it_gets_an_event_gets_one_back_or_gets_o
     found.append(prune(place))
     place.execute("update {schema}.events set state = 'pending' where state = 'handed'")
     found.append(prune(place))
-    topics.put(place.connection, place.schema, [Topic(name="few", max_pending=1)])
+    set_topics(place, [Topic(name="few", max_pending=1)])
     found.append(prune(place))
     found.append(prune(place))
 
@@ -136,7 +143,7 @@ def test_a_topic_is_searched_again_when_it_gets_an_event_gets_one_back_or_gets_o
 
 def test_many_new_events_are_looked_at_in_several_goes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "LOOK_AHEAD", 4)
-    topics.put(place.connection, place.schema, [Topic(name="*", max_pending=1)])
+    set_topics(place, [Topic(name="*", max_pending=1)])
     emit(place, [*some_events("a", 4, "open"), *some_events("b", 4, "open", 5), *some_events("c", 2, "open", 9)])
 
     assert [prune(place), prune(place), prune(place), prune(place)] == [
@@ -148,7 +155,7 @@ def test_many_new_events_are_looked_at_in_several_goes(place: Place, monkeypatch
 
 
 def test_an_event_of_a_queue_is_given_up_only_when_nobody_is_at_its_topic(place: Place) -> None:
-    topics.put(place.connection, place.schema, [Topic(name="jobs", mode="queue", retention=SECOND)])
+    set_topics(place, [Topic(name="jobs", mode="queue", retention=SECOND)])
     place.execute(
         "insert into {schema}.events (topic, id, payload, at, reached, state, taken_at)"
         " values ('jobs', 'e', '1', 0, 0, 'pending', 0)"

@@ -21,7 +21,7 @@ from holdfast.core.model import (
     WaitKind,
     WorkerInfo,
 )
-from holdfast.core.ports import Details, LetterQuery, Query
+from holdfast.core.questions import Details, ListDeadLetters, Query
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import listing, reads
 from tests.unit.stores.postgres.database import Place
@@ -160,7 +160,7 @@ def test_a_run_comes_with_its_waits_in_their_order_and_its_values(place: Place, 
     )
     place.many("insert into {schema}.run_values values (%s, %s, %s)", [(run_id, "it's", '"\\u0000"')])
 
-    found = reads.get(place.connection, place.schema, run_id)
+    found = reads.get(place.connection, place.schema, run_id, None)
 
     assert found == Details(
         run=runs[0],
@@ -175,13 +175,13 @@ def test_a_run_comes_with_its_waits_in_their_order_and_its_values(place: Place, 
 def test_what_is_not_there_is_none_or_empty(place: Place) -> None:
     at = (place.connection, place.schema)
 
-    assert reads.get(*at, "x") is None
-    assert reads.find(*at, "x") is None
+    assert reads.get(*at, "x", None) is None
+    assert reads.get(*at, None, "x") is None
     assert reads.history(*at, "x") == ()
     assert reads.audit(*at, "x") == ()
     assert reads.ends(*at, ["x"]) == []
     assert reads.replies(*at, [("x", "y")]) == {}
-    assert reads.dead_letters(*at, LetterQuery()) == []
+    assert reads.dead_letters(*at, ListDeadLetters()) == []
     assert reads.counts(*at) == {}
     assert reads.workers(*at) == []
     assert reads.orphans(*at, 10) == []
@@ -190,7 +190,9 @@ def test_what_is_not_there_is_none_or_empty(place: Place) -> None:
 def test_a_key_finds_its_run(place: Place, runs: list[Run]) -> None:
     keyed = next(run for run in runs if run.key)
 
-    assert reads.find(place.connection, place.schema, keyed.key or "") == keyed.id
+    found = reads.get(place.connection, place.schema, None, keyed.key)
+    assert found is not None
+    assert found.run.id == keyed.id
 
 
 def test_ends_come_in_the_order_asked_for_and_as_often(place: Place, runs: list[Run]) -> None:
@@ -289,7 +291,7 @@ def test_dead_letters_are_listed_by_topic_or_family_the_oldest_first(place: Plac
     )
 
     def numbers(**filters: object) -> list[int]:
-        query = msgspec.convert(filters, LetterQuery)
+        query = msgspec.convert(filters, ListDeadLetters)
         return [letter.number for letter in reads.dead_letters(place.connection, place.schema, query)]
 
     assert numbers() == [1, 2, 3, 4]
@@ -298,7 +300,7 @@ def test_dead_letters_are_listed_by_topic_or_family_the_oldest_first(place: Plac
     assert numbers(topic="orders.*") == [1, 3]
     assert numbers(topic="orders.*", after=1) == [3]
     assert numbers(topic="*") == [1, 2, 3]
-    assert reads.dead_letters(place.connection, place.schema, LetterQuery(after=3)) == [
+    assert reads.dead_letters(place.connection, place.schema, ListDeadLetters(after=3)) == [
         DeadLetter(number=4, id="id 3", payload="1", at=7, reason="undelivered", run_id="r", name="go")
     ]
 

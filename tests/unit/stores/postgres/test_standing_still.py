@@ -11,14 +11,17 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
+from holdfast.core.commands import ChangeTypes, SendMessages
 from holdfast.core.model import TypeChange
+from holdfast.core.questions import ListTypes
 from holdfast.stores.operations import types
 from holdfast.stores.postgres import deciding
 from holdfast.stores.postgres import store as store_module
 from holdfast.stores.postgres.connections import OWN, Limits
+from holdfast.stores.postgres.deciding import decided
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.wishes import Wishes
-from holdfast.stores.postgres.working import WorkingSet
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
 from holdfast.testing.patience import wait_for
 
 CHANGE = TypeChange(name="t", concurrency=1)
@@ -50,9 +53,10 @@ class Sleeper:
         store = PostgresStore(self._url)
         await store.open()
         while is_small and store._wire._link is None:  # the first talks open it
-            await store.send([])
+            await store.apply(SendMessages(messages=[]))
             await asyncio.sleep(0.01)
-        await store._decide(Wishes(types={"t"}, is_ruling=True), self._decide, is_small=is_small)
+        to_load = LoadRequest(types={"t"}, is_ruling=True)
+        await store._write(lambda: decided(store._calls, to_load, self._decide, None), is_small=is_small)
         await store.close()
 
     def _decide(self, working: WorkingSet, now: Micros) -> None:
@@ -71,16 +75,16 @@ async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
     sleeper = Sleeper(postgres_store_url)
     store = PostgresStore(postgres_store_url)
     await store.open()
-    await store.change_types([CHANGE])
+    await store.apply(ChangeTypes(changes=[CHANGE]))
     sleeping = asyncio.create_task(asyncio.to_thread(sleeper.change, is_small=is_small))
     await asyncio.to_thread(wait_for, "the sleeper stands still", sleeper.stands)
 
-    await store.change_types([replace(CHANGE, concurrency=2)])
+    await store.apply(ChangeTypes(changes=[replace(CHANGE, concurrency=2)]))
     sleeper.goes_on.set()
     await sleeping
 
     assert sleeper.times > 1  # the first time came to nothing
-    assert [rule.concurrency for rule in await store.types()] == [3]
+    assert [rule.concurrency for rule in await store.catalog(ListTypes())] == [3]
     await store.close()
 
 

@@ -12,8 +12,8 @@ from holdfast.core.model import Run
 from holdfast.core.states import RunState
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations.limits import heads
-from holdfast.stores.postgres.wishes import Unknown, Wishes
-from holdfast.stores.postgres.working import Loaded, WorkingSet
+from holdfast.stores.working.load_request import LoadRequest, NotLoaded
+from holdfast.stores.working.working_set import Loaded, WorkingSet
 
 QUEUE = "type:shop"
 FIRST, LATER = 50, 100
@@ -39,7 +39,7 @@ def unit_of(*runs: Run, count: int) -> StateUnit:
     waits = [(run.id, limits.parking(run, QUEUE, 1)) for run in runs]
     parked = [(QUEUE, (wait.after, wait.since, run_id)) for run_id, wait in waits]
     loaded = Loaded(now=1, runs=[*runs], waits=waits, arrivals=[], closing=[], parked=parked)
-    wishes = Wishes(runs={run.id for run in runs}, groups=Counter({QUEUE: count}))
+    wishes = LoadRequest(runs={run.id for run in runs}, groups=Counter({QUEUE: count}))
     return WorkingSet(loaded, wishes).unit
 
 
@@ -63,10 +63,10 @@ def test_more_of_a_rank_are_wanted_when_those_loaded_of_it_have_gone(rank: int) 
     for run in several(rank):
         unit.waits.put(run.id, ())
 
-    with pytest.raises(Unknown) as unknown:
+    with pytest.raises(NotLoaded) as unknown:
         heads(unit, QUEUE)
 
-    assert (unknown.value.wish, unknown.value.what) == ("groups", (QUEUE,))
+    assert (unknown.value.part, unknown.value.what) == ("groups", (QUEUE,))
 
 
 def test_a_rank_of_which_fewer_were_loaded_than_wanted_has_no_more() -> None:
@@ -98,5 +98,5 @@ def test_a_later_priority_is_not_looked_for_before_the_last_that_was_loaded() ->
     for run in several(NEW):
         unit.waits.put(run.id, ())
 
-    with pytest.raises(Unknown):
+    with pytest.raises(NotLoaded):
         unit.waits.first(QUEUE, rules.LIMIT_LOCATION)

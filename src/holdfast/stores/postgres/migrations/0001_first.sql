@@ -273,7 +273,8 @@ create table workers (
 create table requests (
     number bigint generated always as identity primary key,
     body text not null,
-    at bigint not null default micros(clock_timestamp())
+    at bigint not null default micros(clock_timestamp()),
+    by text not null default ('sql:' || session_user)
 );
 
 -- Rows as the values of `holdfast.core.model` that they are; made into JSON, they are those values.

@@ -1,4 +1,4 @@
-"""Changes: what an operation has made of its working set, as the function that writes takes it."""
+"""Changes: the difference between a working set as it was loaded and as an operation left it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core.clock import Micros
 from holdfast.stores.memory.state import Record
-from holdfast.stores.postgres.working import WorkingRecord, WorkingSet
+from holdfast.stores.working.working_set import WorkingRecord, WorkingSet
 
 encode = msgspec.json.encode
 

@@ -1,42 +1,55 @@
-"""Wishes: all that an operation has to know, and lock, before it can decide anything."""
+"""A load request: everything that an operation has to know, and lock, before it can decide."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
-from holdfast.core import limits
-from holdfast.core.checkpoint import (
+from holdfast.core import limits, schedules
+from holdfast.core.checkpoint import Checkpoint, Finish, Renew, TurnAround
+from holdfast.core.commands import (
+    AnyCommand,
     Cancel,
-    Checkpoint,
-    Control,
+    ChangeTypes,
     Delete,
-    Finish,
+    EmitEvents,
+    FireSchedules,
     Fork,
+    OfferTypes,
+    Pause,
+    PauseSchedules,
+    PurgeDeadLetters,
+    PutSchedules,
     Recover,
-    Renew,
+    RemoveSchedules,
+    ReplayDeadLetters,
+    Resume,
+    RetireWorker,
     Rewind,
-    TurnAround,
+    RunControl,
+    SendMessages,
+    SetTopics,
+    TriggerSchedule,
+    Wake,
 )
 from holdfast.core.model import Event, Intent, Message, Run, WaitKind
-from holdfast.stores.postgres.topics import bucket, classid
 
 
-class Unknown(Exception):
-    """Something that an operation wants to know was not loaded. `wish` is the field of `Wishes` it belongs to."""
+class NotLoaded(Exception):
+    """Something that an operation needs was not loaded. `part` is the field of `LoadRequest` it belongs to."""
 
-    def __init__(self, wish: str, *what: Any) -> None:
-        super().__init__(wish, what)
-        self.wish = wish
+    def __init__(self, part: str, *what: Any) -> None:
+        super().__init__(part, what)
+        self.part = part
         self.what = what
 
 
-class Due(msgspec.Struct, frozen=True):
-    """The wish for runs of some types that may be claimed: how many at most, and how many of them suspects."""
+class DueRuns(msgspec.Struct, frozen=True):
+    """Runs of some types that may be claimed: how many at most, and how many of them suspects."""
 
     types: tuple[str, ...]
     count: int
@@ -44,8 +57,8 @@ class Due(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Wishes:
-    """What to lock and to load. It only grows, so an operation that is done again with more ends at last.
+class LoadRequest:
+    """What to lock and to load. It only grows, so an operation that is repeated with more comes to an end.
 
     `emitted` are topics on which events may be published or handed on, `awaited` those somebody begins to wait for.
     `groups` and `waiting` say how many are wanted of those who wait for a slot, or for an event of a queue.
@@ -77,13 +90,47 @@ class Wishes:
     limits: set[str] = field(default_factory=set)
     lifted: set[str] = field(default_factory=set)
     is_ruling: bool = False
-    due: set[Due] = field(default_factory=set)
+    due: set[DueRuns] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, *commands: AnyCommand) -> LoadRequest:
+        """What commands need to begin with. Schedules are not part of a working set: the store loads them."""
+        request = cls()
+        for command in commands:
+            request.command(command)
+        return request
 
     # Growing
 
-    def add(self, unknown: Unknown) -> None:
-        """Wish for what turned out to be missing."""
-        match unknown.wish, unknown.what:
+    def command(self, command: AnyCommand) -> None:  # noqa: C901 - one case for each command
+        match command:
+            case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete():
+                self.control(command)
+            case SendMessages():
+                self.send(command.messages)
+            case EmitEvents():
+                self.emit(command.events)
+            case ReplayDeadLetters() | PurgeDeadLetters():
+                self.letters.update(command.numbers)
+            case ChangeTypes():
+                self.types.update(change.name for change in command.changes)
+                self.is_ruling = True
+            case OfferTypes():
+                self.types.update(offer.name for offer in command.offers)
+            case TriggerSchedule():
+                self.runs.add(command.run_id)
+            case FireSchedules():
+                for firing in command.firings:
+                    self.runs.update(firing.schedule.open_run_ids)
+                    self.runs.update(schedules.run_id_of(firing.schedule, slot) for slot in firing.slots)
+            case SetTopics() | RetireWorker() | PutSchedules() | PauseSchedules() | RemoveSchedules():
+                pass
+            case _:
+                assert_never(command)
+
+    def add(self, missing: NotLoaded) -> None:
+        """Ask for what turned out to be missing, too."""
+        match missing.part, missing.what:
             case "inboxes", (run_id, seen):
                 self.inboxes[run_id] = min(seen, self.inboxes.get(run_id, seen))
             case "groups", queues:
@@ -94,15 +141,15 @@ class Wishes:
                 self.types.add(type)
                 for run in runs:
                     self.leave(run)
-            case ("many_runs" | "many_histories") as wish, runs:
+            case ("many_runs" | "many_histories") as part, runs:
                 self.runs.update(runs)
-                self.reopened(runs if wish == "many_histories" else ())
+                self.reopened(runs if part == "many_histories" else ())
             case "new_events", ():
                 self.new_events = self.new_events * 2 + 4
-            case wish, (one,):
-                getattr(self, wish).add(one)
-            case wish, several:
-                getattr(self, wish).add(several)
+            case part, (one,):
+                getattr(self, part).add(one)
+            case part, several:
+                getattr(self, part).add(several)
 
     def _want_more_waiting(self, queues: Sequence[str]) -> None:
         """A change of limits may let very many go, from as many queues as there are keys: all of them at once then."""
@@ -131,7 +178,8 @@ class Wishes:
         self.new_events += len(events)
         self.waiting.update(event.topic for event in events)
 
-    def control(self, run_id: str, request: Control) -> None:
+    def control(self, request: RunControl) -> None:
+        run_id = request.run_id
         self.runs.add(run_id)
         self.audits.add(run_id)
         match request:
@@ -141,7 +189,7 @@ class Wishes:
                 self.histories.add(run_id)
                 self.inboxes[run_id] = 0
             case Fork():
-                self.runs.add(request.run_id)
+                self.runs.add(request.new_run_id)
                 self.histories.add(run_id)
             case _:
                 pass
@@ -187,44 +235,3 @@ class Wishes:
         if isinstance(checkpoint.next, Renew):
             self.renewals.add(run_id)
             self.inboxes[run_id] = 0
-
-    # Telling
-
-    def document(self, schema: str) -> str:
-        """The wishes as the function that loads takes them. What is empty is left out, and costs nothing."""
-        pending = Counter(topic for topic, _, _ in self.missed)
-        topics = self.emitted | self.awaited
-        wanted: dict[str, Any] = {
-            "buckets": self._buckets(schema),
-            "runs": sorted(self.runs),
-            "keys": sorted(self.keys),
-            "endings": sorted(self.endings),
-            "renewals": sorted(self.renewals),
-            "emitted": [{"name": topic, "count": self.waiting[topic] + 8} for topic in sorted(self.emitted)],
-            "groups": [{"name": name, "count": count} for name, count in self.groups.items()],
-            "locations": [{"run_id": run_id, "location": location} for run_id, location in self.locations],
-            "scopes": [{"run_id": run_id, "scope": scope} for run_id, scope in self.scopes],
-            "histories": sorted(self.histories),
-            "waits": sorted(self.waits),
-            "inboxes": [{"run_id": run_id, "seen": seen} for run_id, seen in self.inboxes.items()],
-            "consumed": [{"run_id": run_id, "number": number} for run_id, number in self.consumed],
-            "messages": [{"run_id": run_id, "key": key, "id": id} for run_id, key, id in self.messages],
-            "audits": sorted(self.audits),
-            "events": [{"topic": topic, "id": id} for topic, id in self.events],
-            "missed": [{"topic": topic, "run_id": run_id, "after": after} for topic, run_id, after in self.missed],
-            "topics": [{"name": topic, "count": pending[topic] + 1} for topic in topics],
-            "letters": sorted(self.letters),
-            "new_events": self.new_events,
-            "types": sorted(self.types),
-            "limits": sorted(self.limits),
-            "lifted": sorted(self.lifted),
-            "is_ruling": self.is_ruling,
-            "due": list(self.due),
-        }
-        return msgspec.json.encode({name: wish for name, wish in wanted.items() if wish}).decode()
-
-    def _buckets(self, schema: str) -> list[dict[str, Any]]:
-        """The locks of the topics. Where two topics share one it is exclusive if either needs it to be."""
-        locks = {bucket(topic): False for topic in self.awaited} | {bucket(topic): True for topic in self.emitted}
-        family = classid(schema)
-        return [{"class": family, "bucket": at, "is_exclusive": is_exclusive} for at, is_exclusive in locks.items()]

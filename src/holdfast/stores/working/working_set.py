@@ -1,7 +1,7 @@
-"""The working set: the part of the store that one operation is about, locked and loaded as records of the model.
+"""The working set: the part of a store that one operation is about, locked and loaded as records of the memory store.
 
-The operations of the memory store work on it as they do on their own state. What they want to know and was not loaded
-is `Unknown`; nothing is written then, and the operation is done again with more.
+The operations work on it as they do on the memory store's own state. Asking for something that was not loaded raises
+`NotLoaded`; then nothing is written, and the operation is repeated with more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Event, Ru
 from holdfast.core.topics import EventState
 from holdfast.stores.memory.state import Place, Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateUnit
-from holdfast.stores.postgres.wishes import Unknown, Wishes
+from holdfast.stores.working.load_request import LoadRequest, NotLoaded
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -106,9 +106,9 @@ class MoreParked(str):
 class Known(dict[K, V]):
     """What was loaded of something, by a name. Another name than those asked for is unknown, not absent."""
 
-    def __init__(self, wish: str, asked: Iterable[K], found: Iterable[tuple[K, V]] = ()) -> None:
+    def __init__(self, part: str, asked: Iterable[K], found: Iterable[tuple[K, V]] = ()) -> None:
         super().__init__(found)
-        self._wish = wish
+        self._part = part
         self.asked = {*asked, *self}
 
     def __missing__(self, key: K) -> V:
@@ -123,9 +123,9 @@ class Known(dict[K, V]):
 
     def _check(self, key: object) -> bool:
         if isinstance(key, MoreParked):
-            raise Unknown("groups", key.group)
+            raise NotLoaded("groups", key.group)
         if key not in self.asked:
-            raise Unknown(self._wish, key)
+            raise NotLoaded(self._part, key)
         return False
 
 
@@ -153,10 +153,10 @@ class UnknownWaits(tuple[Wait, ...]):  # noqa: SLOT001 - a tuple cannot have any
         return waits
 
     def __iter__(self) -> Iterator[Wait]:
-        raise Unknown("waits", self.run_id)
+        raise NotLoaded("waits", self.run_id)
 
     def __len__(self) -> int:
-        raise Unknown("waits", self.run_id)
+        raise NotLoaded("waits", self.run_id)
 
 
 class Holders(set[str]):
@@ -179,9 +179,9 @@ class Holders(set[str]):
 class KnownSlots(dict[str, set[str]]):
     """Who has which slots. Nobody has one that was not found, if its type was asked for."""
 
-    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
+    def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
         super().__init__((name, Holders(count)) for name, count in loaded.slots)
-        self._types = wishes.types
+        self._types = request.types
 
     def __missing__(self, name: str) -> set[str]:
         assert any(limits.is_of(name, type) for type in self._types)
@@ -192,13 +192,13 @@ class KnownSlots(dict[str, set[str]]):
 class KnownRules(Known[str, TypeRule]):
     """The rules of types. Whoever asks for one does so for a run that needs slots no more, and others may go then."""
 
-    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
-        super().__init__("types", wishes.types, ((rule.name, rule) for rule, _ in loaded.types))
+    def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
+        super().__init__("types", request.types, ((rule.name, rule) for rule, _ in loaded.types))
         self._runs = loaded.runs
 
     def _check(self, key: object) -> bool:
         if key not in self.asked:
-            raise Unknown("types", key, *(run for run in self._runs if run.type == key))
+            raise NotLoaded("types", key, *(run for run in self._runs if run.type == key))
         return False
 
 
@@ -206,7 +206,7 @@ class KnownRules(Known[str, TypeRule]):
 class WorkingRecord(Record):
     """A run with as much of what belongs to it as was asked for. What it was when it was loaded is in `origin`."""
 
-    wishes: Wishes = field(kw_only=True)
+    request: LoadRequest = field(kw_only=True)
     has_undo_before: bool | None = None
     last_position_before: int = 0
     origin: Record = field(init=False)
@@ -225,24 +225,24 @@ class WorkingRecord(Record):
 
     @property
     def _is_history_known(self) -> bool:
-        return self.is_history_cleared or self.run.id in self.wishes.histories
+        return self.is_history_cleared or self.run.id in self.request.histories
 
     def recorded(self, location: str) -> Entry | None:
         run_id = self.run.id
         if location not in self.entries and not self._is_history_known:
-            scopes = (scope for of_run, scope in self.wishes.scopes if of_run == run_id)
-            if (run_id, location) not in self.wishes.locations and not any(is_within(location, s) for s in scopes):
-                raise Unknown("locations", run_id, location)
+            scopes = (scope for of_run, scope in self.request.scopes if of_run == run_id)
+            if (run_id, location) not in self.request.locations and not any(is_within(location, s) for s in scopes):
+                raise NotLoaded("locations", run_id, location)
         return super().recorded(location)
 
     def recorded_within(self, scope: str) -> list[Entry]:
-        if not self._is_history_known and (self.run.id, scope) not in self.wishes.scopes:
-            raise Unknown("scopes", self.run.id, scope)
+        if not self._is_history_known and (self.run.id, scope) not in self.request.scopes:
+            raise NotLoaded("scopes", self.run.id, scope)
         return super().recorded_within(scope)
 
     def history(self) -> tuple[Entry, ...]:
         if not self._is_history_known:
-            raise Unknown("histories", self.run.id)
+            raise NotLoaded("histories", self.run.id)
         return super().history()
 
     def forget_history(self) -> None:
@@ -254,7 +254,7 @@ class WorkingRecord(Record):
         if super().has_undo or self._is_history_known:
             return super().has_undo
         if self.has_undo_before is None:
-            raise Unknown("endings", self.run.id)
+            raise NotLoaded("endings", self.run.id)
         return self.has_undo_before
 
     @property
@@ -262,7 +262,7 @@ class WorkingRecord(Record):
         if self._is_history_known:
             return super().last_position
         if any(location not in self.entries for location in self.origin.entries):
-            raise Unknown("histories", self.run.id)  # the last one may be among those that are gone
+            raise NotLoaded("histories", self.run.id)  # the last one may be among those that are gone
         return max(super().last_position, self.last_position_before)
 
     def newer(self, seen: int) -> tuple[Arrival, ...]:
@@ -275,8 +275,8 @@ class WorkingRecord(Record):
         return super().unread_messages()
 
     def knows_message(self, message_id: str, now: Micros) -> bool:
-        if not any(message_id == id for _, _, id in self.wishes.messages):
-            raise Unknown("messages", self.run.id, None, message_id)
+        if not any(message_id == id for _, _, id in self.request.messages):
+            raise NotLoaded("messages", self.run.id, None, message_id)
         # Not all that are unread were loaded, but that one would have been.
         is_unread = any(arrival.ref == message_id for arrival in super().unread_messages())
         return is_unread or self.has_receipt(message_id, now)
@@ -290,21 +290,21 @@ class WorkingRecord(Record):
         return super().has_end_of(child_id)
 
     def _know_inbox(self, seen: int) -> None:
-        if not self.is_inbox_emptied and self.wishes.inboxes.get(self.run.id, seen + 1) > seen:
-            raise Unknown("inboxes", self.run.id, seen)
+        if not self.is_inbox_emptied and self.request.inboxes.get(self.run.id, seen + 1) > seen:
+            raise NotLoaded("inboxes", self.run.id, seen)
 
 
-def _check_queues(loaded: Loaded, wishes: Wishes) -> None:
+def _check_queues(loaded: Loaded, request: LoadRequest) -> None:
     """Over events of a queue only one decides at a time; its topic must be locked for that."""
     exclusive = {arrival.name for _, arrival in loaded.arrivals if arrival.is_exclusive}
     queues = exclusive | {row.topic for row in loaded.events if row.state != "open"}
-    for topic in queues & wishes.awaited - wishes.emitted:
-        raise Unknown("emitted", topic)
+    for topic in queues & request.awaited - request.emitted:
+        raise NotLoaded("emitted", topic)
 
 
-def _records_of(loaded: Loaded, wishes: Wishes) -> dict[str, WorkingRecord]:
+def _records_of(loaded: Loaded, request: LoadRequest) -> dict[str, WorkingRecord]:
     """The runs that are there, each with what was loaded of it."""
-    records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, wishes=wishes) for run in loaded.runs}
+    records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, request=request) for run in loaded.runs}
     for run_id, waits in groupby(loaded.waits, itemgetter(0)):
         records[run_id].waits = tuple(map(itemgetter(1), waits))  # of a parent, perhaps thousands
     for run_id in loaded.awake:
@@ -343,30 +343,30 @@ def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator
 class WorkingSet(State):
     """The state that an operation works on, and what it changes of it."""
 
-    def __init__(self, loaded: Loaded, wishes: Wishes) -> None:
-        _check_queues(loaded, wishes)
-        topics = wishes.emitted | wishes.awaited
+    def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
+        _check_queues(loaded, request)
+        topics = request.emitted | request.awaited
         self._events = {row.number: row for row in loaded.events if row.topic in topics}
         self._letters = {letter.number: letter for letter in loaded.letters}
         self._numbers = iter(loaded.event_numbers)
         self.facts: list[AuditFact] = []
-        self._audited = wishes.audits
-        self._wishes = wishes
+        self._audited = request.audits
+        self._request = request
         self._crowded = loaded.crowded
         self._rules = {rule.name: (rule, window) for rule, window in loaded.types}
-        self._limited, self._queues, self._groups = wishes.limits, loaded.queues, {*wishes.groups}
-        self._lifted = wishes.lifted
-        self._renewals = wishes.renewals
+        self._limited, self._queues, self._groups = request.limits, loaded.queues, {*request.groups}
+        self._lifted = request.lifted
+        self._renewals = request.renewals
         self.lifted: set[str] = set()
         """Types whose runs wait for no slot any more. They are locked, but only those are loaded who were asked for."""
         super().__init__(
-            records=Known("runs", wishes.runs, _records_of(loaded, wishes).items()),
-            keys=Known("keys", wishes.keys, loaded.keys),
-            children=KnownLists("endings", [*loaded.closing, *wishes.renewals]),
-            parked=KnownLists("groups", wishes.groups),
-            slots=KnownSlots(loaded, wishes),
-            types=KnownRules(loaded, wishes),
-            windows=Known("types", wishes.types, ((rule.name, window) for rule, window in loaded.types if window)),
+            records=Known("runs", request.runs, _records_of(loaded, request).items()),
+            keys=Known("keys", request.keys, loaded.keys),
+            children=KnownLists("endings", [*loaded.closing, *request.renewals]),
+            parked=KnownLists("groups", request.groups),
+            slots=KnownSlots(loaded, request),
+            types=KnownRules(loaded, request),
+            windows=Known("types", request.types, ((rule.name, window) for rule, window in loaded.types if window)),
             events=Known("emitted", topics, [(topic, []) for topic in topics]),
             topics={topic.name: topic for topic in loaded.topics},
             letters=dict(self._letters),
@@ -375,7 +375,7 @@ class WorkingSet(State):
             self.children[parent_id].append(child_id)
         for group, place in loaded.parked:
             self.parked[group].append(place)
-        for group, count in wishes.groups.items():
+        for group, count in request.groups.items():
             self.parked[group] = sorted([*self.parked[group], *_ends_of_loaded(group, self.parked[group], count)])
         for row in self._events.values():
             self.events[row.topic].append(row.published())
@@ -388,7 +388,7 @@ class WorkingSet(State):
     def next_event(self) -> int:
         number = next(self._numbers, None)
         if number is None:
-            raise Unknown("new_events")
+            raise NotLoaded("new_events")
         self.event_count = max(self.event_count, number)
         return number
 
@@ -404,39 +404,39 @@ class WorkingSet(State):
 
     def note_once(self, record: Record, fact: AuditFact) -> None:
         if fact.run_id not in self._audited:
-            raise Unknown("audits", fact.run_id)
+            raise NotLoaded("audits", fact.run_id)
         super().note_once(record, fact)
 
     def expect(self, run_ids: Collection[str], *, with_histories: bool) -> None:
-        if unknown := set(run_ids) - self._wishes.runs:
-            raise Unknown("many_runs", *unknown)
-        if with_histories and (unread := set(run_ids) - self._wishes.histories):
-            raise Unknown("many_histories", *unread)
+        if unknown := set(run_ids) - self._request.runs:
+            raise NotLoaded("many_runs", *unknown)
+        if with_histories and (unread := set(run_ids) - self._request.histories):
+            raise NotLoaded("many_histories", *unread)
 
     def know_all_waiting(self, topic: str) -> None:
         if topic in self._crowded:
-            raise Unknown("waiting", topic)
+            raise NotLoaded("waiting", topic)
 
     def siblings(self, parent_id: str) -> Sequence[str]:
         if parent_id not in self._renewals:
-            raise Unknown("renewals", parent_id)
+            raise NotLoaded("renewals", parent_id)
         return super().siblings(parent_id)
 
     def counted(self, type: str) -> Iterator[Record]:
         if type not in self._limited:
-            raise Unknown("limits", type)
+            raise NotLoaded("limits", type)
         return super().counted(type)
 
     def let_all_go(self, type: str, now: Micros) -> None:
         if type not in self._lifted:
-            raise Unknown("lifted", type)
+            raise NotLoaded("lifted", type)
         super().let_all_go(type, now)
         self.lifted.add(type)
 
     def key_queues(self, type: str) -> list[str]:
         queues = {*super().key_queues(type), *(queue for queue in self._queues if limits.is_of(queue, type))}
         if unknown := queues - self._groups:
-            raise Unknown("groups", *unknown)
+            raise NotLoaded("groups", *unknown)
         return sorted(queues)
 
     # Changes

@@ -1,0 +1,77 @@
+"""Commands: each is decided here, once for all stores, by the operation that it names."""
+
+from __future__ import annotations
+
+from typing import TypeVar, assert_never, cast
+
+from holdfast.core.clock import Micros
+from holdfast.core.commands import (
+    AnyCommand,
+    Cancel,
+    ChangeTypes,
+    Command,
+    Delete,
+    EmitEvents,
+    FireSchedules,
+    Fork,
+    OfferTypes,
+    Pause,
+    PauseSchedules,
+    PurgeDeadLetters,
+    PutSchedules,
+    Recover,
+    RemoveSchedules,
+    ReplayDeadLetters,
+    Resume,
+    RetireWorker,
+    Rewind,
+    SendMessages,
+    SetTopics,
+    TriggerSchedule,
+    Wake,
+)
+from holdfast.stores.operations import arrivals, controls, dead_letters, schedules, types
+from holdfast.stores.operations.unit_of_work import UnitOfWork
+
+A = TypeVar("A")
+
+
+def apply(unit: UnitOfWork, command: Command[A], now: Micros) -> A:
+    """Carry out a command and return its answer. It raises before it writes."""
+    # The checker cannot see that each case answers as its class says; the contract tests every one of them.
+    return cast("A", _apply(unit, cast("AnyCommand", command), now))
+
+
+def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noqa: C901, PLR0912 - one line for each command
+    match command:
+        case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete():
+            return controls.control(unit, command, now)
+        case SendMessages():
+            return arrivals.send(unit, command.messages, now, by=command.by)
+        case EmitEvents():
+            return arrivals.emit(unit, command.events, now, by=command.by)
+        case SetTopics():
+            unit.events.put_topics(command.topics)
+        case ReplayDeadLetters():
+            return dead_letters.replay(unit, command.numbers, now, by=command.by)
+        case PurgeDeadLetters():
+            return dead_letters.purge(unit, command.numbers)
+        case ChangeTypes():
+            types.change(unit, command.changes, now)
+        case OfferTypes():
+            types.offer(unit, command.worker, command.offers, now)
+        case RetireWorker():
+            unit.workers.remove(command.worker_id)
+        case PutSchedules():
+            return schedules.put(unit, command.schedules, now)
+        case PauseSchedules():
+            return schedules.pause(unit, command.names, now, is_paused=command.is_paused)
+        case RemoveSchedules():
+            return schedules.remove(unit, command.names)
+        case TriggerSchedule():
+            return schedules.trigger(unit, command.name, command.run_id, now)
+        case FireSchedules():
+            return schedules.fire(unit, command.firings, now)
+        case _:
+            assert_never(command)
+    return None

@@ -1,0 +1,90 @@
+"""Commands on Postgres: each is one transaction, decided by the operations that all stores share."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.core.clock import Micros
+from holdfast.core.commands import (
+    AnyCommand,
+    Command,
+    FireSchedules,
+    OfferTypes,
+    PauseSchedules,
+    PurgeDeadLetters,
+    PutSchedules,
+    Recover,
+    RemoveSchedules,
+    ReplayDeadLetters,
+    RetireWorker,
+    SendMessages,
+    SetTopics,
+    TriggerSchedule,
+)
+from holdfast.core.hint import News
+from holdfast.stores.operations import commands
+from holdfast.stores.postgres import schedules, topics
+from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
+from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
+
+SMALL = 4
+"""The most runs, messages or schedules that one command puts together on the event loop: more would keep it busy."""
+
+A = TypeVar("A")
+
+
+def is_small(command: Command[Any]) -> bool:
+    """Whether a command takes so little time that the event loop may put it together itself.
+
+    An event may reach many runs, a control a whole family, a change of limits all runs of a type.
+    """
+    match command:
+        case SendMessages(messages=some) | PutSchedules(schedules=some) | FireSchedules(firings=some):
+            return len(some) <= SMALL
+        case PauseSchedules(names=some) | RemoveSchedules(names=some):
+            return len(some) <= SMALL
+        case TriggerSchedule() | OfferTypes() | ReplayDeadLetters() | PurgeDeadLetters():
+            return True
+        case _:
+            return False
+
+
+def apply(calls: Calls, command: Command[A], at: Micros | None) -> Talk[tuple[A, News]]:
+    """Carry out a command; the answer comes with what there is to announce."""
+    answer, news = yield from _apply(calls, cast("AnyCommand", command), at)
+    return cast("A", answer), news
+
+
+def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Talk[tuple[object, News]]:
+    match command:
+        case PutSchedules() | PauseSchedules() | RemoveSchedules() | TriggerSchedule() | FireSchedules():
+            return (yield from schedules.apply(calls, command, at))
+        case SetTopics():
+            yield from TRANSACTION.around(topics.put(calls.schema, command.topics))
+            return None, News()
+        case RetireWorker():
+            yield calls.retire, (command.worker_id,)
+            return None, News()
+        case _:
+            to_load = LoadRequest.of(command)
+            if isinstance(command, Recover):
+                # Also the runs below it, and twice as many as are reopened: some of these may be passed over.
+                found = yield calls.lost, (command.run_id, 2 * command.limit)
+                to_load.reopened(msgspec.json.decode(found, type=list[str]))
+            return (yield from on_working_set(calls, to_load, command, at))
+
+
+def on_working_set(
+    calls: Calls, to_load: LoadRequest, command: Command[A], at: Micros | None, bounds: Bounds = TRANSACTION
+) -> Talk[tuple[A, News]]:
+    """Carry out a command on what is loaded for it."""
+
+    def operation(working: WorkingSet, now: Micros) -> A:
+        return commands.apply(working.unit, command, now)
+
+    return decided(calls, to_load, operation, at, bounds)

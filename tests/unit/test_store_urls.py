@@ -1,0 +1,72 @@
+"""A URL names a store: one of ours, or one that an installed package offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+
+import pytest
+
+from holdfast import Holdfast, InvalidRequest
+from holdfast.app import ENTRY_POINTS
+from holdfast.stores.memory import MemoryStore
+
+
+def make(url: str) -> MemoryStore:
+    store = MemoryStore()
+    store.url = url  # type: ignore[attr-defined]
+    return store
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[metadata.EntryPoint]:
+    """What installed packages offer."""
+    points: list[metadata.EntryPoint] = []
+
+    def entry_points(*, group: str) -> Sequence[metadata.EntryPoint]:
+        assert group == ENTRY_POINTS
+        return points
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    return points
+
+
+def point(name: str, value: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name=name, value=value, group=ENTRY_POINTS)
+
+
+def test_a_package_offers_a_store_for_a_scheme(offered: list[metadata.EntryPoint]) -> None:
+    offered += [point("other", "nowhere:Store"), point("toy", f"{__name__}:make")]
+
+    store = Holdfast("toy://a:b@c/d?e=f")._store
+
+    assert store.url == "toy://a:b@c/d?e=f"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///x.db"])
+def test_a_package_does_not_replace_a_store_of_ours(offered: list[metadata.EntryPoint], url: str) -> None:
+    offered += [point(scheme, "nowhere:Store") for scheme in ("memory", "sqlite", "postgresql")]
+
+    assert type(Holdfast(url)._store).__module__.startswith("holdfast.stores.")
+
+
+def test_an_unknown_scheme_is_refused_with_those_there_are(offered: list[metadata.EntryPoint]) -> None:
+    offered.append(point("toy", f"{__name__}:make"))
+
+    with pytest.raises(InvalidRequest, match=r"'tyo://\*{0,3}x': unknown kind of store; use .* toy://…, or install"):
+        Holdfast("tyo://x")
+
+
+def test_two_packages_for_one_scheme_are_refused(offered: list[metadata.EntryPoint]) -> None:
+    offered += [point("toy", "first:Store"), point("toy", "second:Store")]
+
+    with pytest.raises(InvalidRequest, match="several packages offer stores for toy://: first:Store, second:Store"):
+        Holdfast("toy://x")
+
+
+@pytest.mark.parametrize("value", ["nowhere_at_all:Store", "holdfast.app:NoSuchStore"])
+def test_a_store_that_cannot_be_loaded_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
+    offered.append(point("toy", value))
+
+    with pytest.raises(InvalidRequest, match=f"the store for toy://, {value}, cannot be loaded"):
+        Holdfast("toy://x")
