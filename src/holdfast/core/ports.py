@@ -190,11 +190,19 @@ class Pruned(Value, frozen=True, kw_only=True):
 
 
 class SchemaStatus(Value, frozen=True, kw_only=True):
-    """The version a store has, the one this code needs, and the migrations in between."""
+    """The number of a store's schema, 0 if the store is empty, and the one that this code needs."""
 
     current: int
     wanted: int
-    pending: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.current == 0
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another version of holdfast made the store, so that this one must not use it."""
+        return not self.is_empty and self.current != self.wanted
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -374,8 +382,8 @@ class Store(Reader, Protocol):
         """
         ...
 
-    async def open(self, *, migrate: bool = True) -> None:
-        """Make ready for use. An empty store gets its schema; an older one is migrated if allowed."""
+    async def open(self) -> None:
+        """Make ready for use. An empty store gets its schema; one of another number is refused and left as it is."""
         ...
 
     async def close(self) -> None: ...

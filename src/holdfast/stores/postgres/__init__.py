@@ -2,7 +2,7 @@
 
 Only `app` and `testing` import it; only this package imports the driver. Start with `store`, which is the port.
 
-An operation is one function of the server, called in one trip; `migrations` has them, `calls` their statements. What
+An operation is one function of the server, called in one trip; `functions` has them, `calls` their statements. What
 is rare or touches several runs is decided in Python by the operations of the memory store (`deciding`), on a `working`
 set that is locked and loaded by `wishes`; `changes` are written back.
 

@@ -1,0 +1,19 @@
+-- Who has slots of limits of types: their own, of their rates, and of their keys, whose names begin with the type's.
+create function slots_v1(of_types text[]) returns table (name text, run_id text)
+    language plpgsql stable
+    as $$
+begin
+    return query
+    select s.name, s.run_id
+    from unnest(of_types) as t (type)
+    cross join lateral (
+        select s.name, s.run_id
+        from slots as s
+        where s.name in ('type:' || t.type, 'rate:' || t.type)
+        union all
+        select s.name, s.run_id
+        from slots as s
+        where s.name >= 'type:' || t.type || ' ' and s.name < 'type:' || t.type || '!'
+    ) as s;
+end
+$$;
