@@ -115,30 +115,6 @@ POSTGRES = (
         caught_by=(_POSTGRES,),
     ),
     Mutant(
-        name="postgres-step-without-fence",
-        breaks="a worker that lost its lease records nothing",
-        edits=(
-            Edit(
-                "stores/postgres/functions/step.sql",
-                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
-                "        and coalesce(r.worker, '') <> ''\n",
-            ),
-        ),
-        caught_by=(_POSTGRES,),
-    ),
-    Mutant(
-        name="postgres-finish-without-fence",
-        breaks="a worker that lost its lease ends nothing",
-        edits=(
-            Edit(
-                "stores/postgres/functions/finish.sql",
-                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
-                "        and coalesce(r.worker, '') <> ''\n",
-            ),
-        ),
-        caught_by=(_POSTGRES,),
-    ),
-    Mutant(
         name="postgres-heartbeat-without-fence",
         breaks="a worker that lost its lease does not prolong the one of another",
         edits=(

@@ -77,7 +77,7 @@ def engine_for(settings: Settings) -> Holdfast:
 
 def check_exists(hf: Holdfast) -> None:
     """Refuse a store that was never used: a typing mistake in a URL must not make a database."""
-    if hf.store.schema().is_empty:
+    if hf.store.schema().current == 0:
         raise Refusal(
             f"there is no holdfast database at {scrubbed(hf.url)}; "
             "name another with --url or HOLDFAST_URL, or make this one with `holdfast migrate`",

@@ -195,15 +195,6 @@ class SchemaStatus(Value, frozen=True, kw_only=True):
     current: int
     wanted: int
 
-    @property
-    def is_empty(self) -> bool:
-        return self.current == 0
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether another version of holdfast made the store, so that this one must not use it."""
-        return not self.is_empty and self.current != self.wanted
-
 
 class Finding(Value, frozen=True, kw_only=True):
     """Something a store's self-check noticed. `level`: ok, warning or problem."""

@@ -13,15 +13,19 @@ def check(found: SchemaStatus, where: str) -> None:
         SchemaOutOfDate: The store has another number. An empty store has none, and is not refused.
 
     """
-    if found.is_foreign:
+    if _is_foreign(found):
         raise SchemaOutOfDate(f"{where} has {_refusal(found)}")
 
 
 def trouble(found: SchemaStatus) -> str | None:
     """What is wrong with the schema of a store that is in use; None if it is the one that this code needs."""
-    if found.is_empty:
+    if found.current == 0:
         return "there is none; make it with `holdfast migrate`"
-    return _refusal(found) if found.is_foreign else None
+    return _refusal(found) if _is_foreign(found) else None
+
+
+def _is_foreign(found: SchemaStatus) -> bool:
+    return found.current not in (0, found.wanted)
 
 
 def _refusal(found: SchemaStatus) -> str:

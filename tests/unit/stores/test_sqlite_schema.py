@@ -85,7 +85,7 @@ async def test_a_schema_that_cannot_be_made_leaves_nothing_behind(path: Path, mo
     with pytest.raises(StoreUnavailable, match="no such table: nowhere"):
         await SqliteStore(path).open()
 
-    assert SqliteStore(path).schema().is_empty
+    assert SqliteStore(path).schema().current == 0
     connection = apsw.Connection(str(path))
     assert connection.execute("select name from sqlite_master").fetchall() == []
     connection.close()

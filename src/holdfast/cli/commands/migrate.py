@@ -28,16 +28,16 @@ def command(out: Output, *, plan: bool) -> None:
     A refused store is left as it is. The message says how its runs get into a store of this version.
     """
     hf = engine_for(out.settings)
-    before = hf.store.schema()
     check_schema(hf)
-    if before.is_empty and not plan:
+    is_empty = hf.store.schema().current == 0
+    if is_empty and not plan:
         asyncio.run(_make(out.settings))
     after = hf.store.schema()
     if out.is_json:
-        out.item({**schema_json(after), "is_made": before.is_empty and not after.is_empty})
+        out.item({**schema_json(after), "is_made": is_empty and not plan})
         return
     out.line(f"{scrubbed(hf.url)}: schema {after.current}, this version needs {after.wanted}")
-    if before.is_empty:
+    if is_empty:
         out.line(f"  {'would make' if plan else 'made'} schema {after.wanted}")
     else:
         out.talk("nothing to do")

@@ -143,7 +143,7 @@ def _told(
         told = error.diag.message_primary
         return [Finding.ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
     except (errors.UndefinedTable, errors.UndefinedColumn):
-        return []  # of an older version, which is told of as such
+        return []  # of another version, which the check of the schema tells
 
 
 def _server(connection: Connection, _schema: str) -> Iterator[Finding]:

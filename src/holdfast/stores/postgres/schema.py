@@ -90,7 +90,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
 def _is_empty(connection: psycopg.Connection[Any], schema: str) -> bool:
     found = status(connection, schema)
     schema_number.check(found, f"schema {schema!r}")
-    return found.is_empty
+    return found.current == 0
 
 
 def _make(connection: psycopg.Connection[Any], schema: str) -> None:

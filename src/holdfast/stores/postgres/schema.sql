@@ -495,7 +495,8 @@ comment on view entry is
 comment on column entry.run_id is 'Whose history it is part of.';
 comment on column entry.location is 'The path of the operation inside the run.';
 comment on column entry.kind is
-    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or rounds.';
+    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or '
+    'rounds.';
 comment on column entry.state is 'started, retrying, or settled: done, failed, timed_out.';
 comment on column entry.position is 'Its place in the order in which operations were settled; 0 while it is not.';
 comment on column entry.attempts is 'How often it was tried.';
@@ -608,7 +609,8 @@ comment on column type.is_enabled is 'Whether its runs are claimed; if not, they
 comment on column type.concurrency is 'How many of its runs are worked on at once at most; null: as many as there are.';
 comment on column type.per_key is
     'Names of tags: of runs with the same value of one, so many are worked on at once at most.';
-comment on column type.rate_count is 'How many of its runs begin within rate_period at most; null: as many as there are.';
+comment on column type.rate_count is
+    'How many of its runs begin within rate_period at most; null: as many as there are.';
 comment on column type.rate_period is 'In how much time.';
 comment on column type.retention is 'How long its runs are kept after their end; null: as long as others.';
 comment on column type.seen_by is 'The worker that last offered to do its runs.';
@@ -618,7 +620,8 @@ create view slot as
     select name, run_id
     from slots;
 
-comment on view slot is 'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
+comment on view slot is
+    'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
 comment on column slot.name is
     'The limit: type:NAME, type:NAME TAG=VALUE for the runs with this tag, rate:NAME for those that may begin.';
 comment on column slot.run_id is 'The run that has it.';

@@ -54,7 +54,7 @@ def prepare(connection: apsw.Connection, path: Path) -> None:
     """
     found = status(connection, path)
     schema_number.check(found, str(path))
-    if found.is_empty:
+    if found.current == 0:
         _make(connection)
 
 

@@ -1,4 +1,4 @@
--- Write what an operation has changed. Everything it is about is locked by the same transaction.
+-- Write what an operation has changed. The same transaction has locked all runs, topics and types that it is about.
 create function apply_v1(changes text, now bigint) returns void
     {{operation}}
     as $$
@@ -7,7 +7,7 @@ declare
     made bigint;
     parked text[];
 begin
-    -- Taken apart once: whoever asks for a part of a `json` has all of it read.
+    -- Taken apart once: each access to a part of a `json` value parses all of it.
     select *
     into c
     from json_to_record(changes::json) as c (
@@ -46,7 +46,8 @@ begin
             id text, state text, ready_at bigint, worker text, token bigint, claim_id text, crashes integer,
             arrivals bigint, attempt integer, generation integer, key text, parent_location text, start_at bigint,
             updated_at bigint, first_claimed_at bigint, finished_at bigint, suspended_at bigint, rollback text,
-            is_pausing boolean, python text, error json, continued text, result text, slots json, deleted_at bigint, purge_at bigint
+            is_pausing boolean, python text, error json, continued text, result text, slots json,
+            deleted_at bigint, purge_at bigint
         )
         where r.id = n.id;
     end if;
@@ -164,7 +165,7 @@ begin
     end if;
 
     if c.lifted is not null then
-        -- `limits.let_go` in the words of SQL.
+        -- `limits.let_go` in SQL.
         parked := parked_of_v1(text_array_v1(c.lifted));
         update runs as r
         set ready_at = (

@@ -1,4 +1,4 @@
--- What is wished for of the inboxes of runs; their events in any case.
+-- The arrivals that an operation asks for, from the inboxes of locked runs. Events are always among them.
 create function arrivals_v1(w json, locked text[]) returns json
     {{reader}}
     as $$

@@ -1,5 +1,5 @@
--- A run that nobody has ever claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot
--- nor waits for one. What becomes of any other is for a worker to decide, by the rules.
+-- A run that was never claimed ends here: it has done nothing, nothing has reached it, and it neither has a slot nor
+-- waits for one. For any other run a worker decides, by the rules.
 create function cancel(run_id text, reason text default 'cancelled with SQL') returns boolean
     {{producer}}
     as $$

@@ -1,4 +1,4 @@
--- How many levels deep a JSON text without its strings is, if that is not too deep.
+-- Refuse a JSON text, given without its strings, that is nested too deep.
 create function check_depth_v1(what text, outside text) returns void
     language plpgsql immutable parallel safe
     as $$

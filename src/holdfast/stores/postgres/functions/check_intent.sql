@@ -1,5 +1,5 @@
--- Refuses a row of the view `intent` that no worker could carry out. Rows of Python say when they start, those of the
--- view cannot: only these are looked at.
+-- Refuse a row of the view `intent` that no worker could carry out. The trigger calls it only for rows without
+-- `start_at`: Python always sets it, and has checked its rows.
 create function check_intent_v1() returns trigger
     language plpgsql
     set search_path from current

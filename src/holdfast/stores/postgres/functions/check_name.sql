@@ -1,4 +1,4 @@
--- A name that may stand in a location.
+-- Refuse a name that cannot be part of a location.
 create function check_name_v1(what text, value text) returns void
     language plpgsql immutable parallel safe
     set search_path from current

@@ -1,11 +1,12 @@
--- Numbers of a JSON text without its strings. A number is read as a double unless it is whole, and must not become
--- infinite by that, nor zero unless it is. Only those are looked at that could; there are rarely any.
+-- Refuse a number that Python would read as something else, in a JSON text without its strings. Python reads a number
+-- as a double, unless it is whole. It must not become infinite that way, nor zero if it is not zero. Only long numbers
+-- and large exponents can; there are rarely any.
 create function check_numbers_v1(what text, outside text) returns void
     language plpgsql immutable parallel safe
     as $$
 declare
-    -- From here on, a number is nearer to the next power of two than to the largest double; up to there, nearer to zero than
-    -- to the smallest one.
+    -- A number from `too_large` on is nearer to the next power of two than to the largest double. A number up to
+    -- `too_small` is nearer to zero than to the smallest one.
     too_large constant numeric := {{too_large}};
     too_small constant numeric := {{too_small}};
     token text;
@@ -26,7 +27,8 @@ begin
         end if;
         continue when token !~ '[.eE]' or digits !~ '[1-9]';
         exponent := coalesce(substring(token from '[eE]([+-]?[0-9]+)$'), '0');
-        -- The power of ten of the first digit that is not zero. An exponent that is too long to count is far out.
+        -- The power of ten of the first digit that is not zero. An exponent that is too long to be an integer counts as
+        -- very large or very small.
         magnitude := case
                 when length(ltrim(exponent, '+-0')) > 6 then case when exponent like '-%' then -999999 else 999999 end
                 else exponent::integer
@@ -36,7 +38,8 @@ begin
         digits := ltrim(digits, '0');
         if magnitude > 308 or (magnitude = 308
                 and (rpad(digits, 309, '0') || '.' || substr(digits, 310) || '0')::numeric >= too_large) then
-            raise exception '% has the number %, which is too large: the largest is about 1.8e308', what, left(token, 80)
+            raise exception '% has the number %, which is too large: the largest is about 1.8e308',
+                what, left(token, 80)
                 using errcode = 'invalid_parameter_value';
         end if;
         if magnitude < -324 or (magnitude = -324 and (left(digits, 1) || '.' || substr(digits, 2, 40) || '0')::numeric

@@ -1,5 +1,5 @@
--- Refuses a text that Python could not read as JSON, or would read as something else; and one that is no object if it
--- has to be one. `json` accepts more than Python reads, and `jsonb` drops what is there twice.
+-- Refuse a text that Python cannot read as JSON or would read as something else, and one that is no object where an
+-- object is needed. The cast to `json` accepts more than Python reads, and `jsonb` drops keys that occur twice.
 create function check_payload_v1(what text, payload text, is_object boolean) returns void
     language plpgsql immutable parallel restricted
     set search_path from current
@@ -17,7 +17,8 @@ begin
     end if;
     begin
         if json_typeof(payload::json) <> 'object' and is_object then
-            raise exception '% %: it is a JSON object, of the parameters by name', what, quote_literal(left(payload, 80))
+            raise exception '% %: it is a JSON object, of the parameters by name',
+                what, quote_literal(left(payload, 80))
                 using errcode = 'invalid_parameter_value';
         end if;
     exception

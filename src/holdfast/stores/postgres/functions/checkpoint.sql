@@ -1,15 +1,17 @@
--- Write what turns gained and what `rules` made of their runs, each if its run is still as the caller knew it.
+-- Write what runs gained, and what `rules` made of them. A run is written only if it is still as the caller knew it.
 --
--- The n-th run is `ids[n]`, held under `tokens[n]`; `seens[n]` is the last arrival its holder knows of. `kinds[n]` is
--- `hold` if it only gained entries, `keep` if it is held on, `sleep` if nothing may have arrived since, `end`, or
--- `move`. `gained` are entries, `moved` is everything else; both name their run by its `n`.
--- A run under another token is lost, one that nobody holds was let go by this very call before. Whatever else is not
--- as expected (somebody wants it to pause, something arrived before it could sleep, an end that others must hear of, a slot to be handed on)
--- is left untouched and said to be `other`: it takes more than one trip.
+-- Run n is `ids[n]`, held under `tokens[n]`. `seens[n]` is the last arrival that its holder has seen. `kinds[n]` says
+-- what to check: `hold` (it gained entries only), `keep` (it stays held), `sleep` (nothing must have arrived since),
+-- `end`, or `move`. `gained` has the entries and `moved` everything else, each with the `n` of its run.
 --
--- Each run is looked up by its id, in a loop or a lateral join: of a join Postgres might make one of each with each,
--- as long as it believes that there are few runs. Nor does a condition name `worker` alone, or Postgres would read the
--- whole index of held runs for each of them, if there were none when it last counted.
+-- The answer says `lost` of a run under another token. A run that nobody holds was `applied`: an earlier attempt of
+-- this call let it go. Everything else that is not as expected is left untouched and answered with `other`, because it
+-- takes more than one trip: the run is to pause, something arrived before it could sleep, others must be told of its
+-- end, or its slot must be handed on.
+--
+-- Each run is looked up by its id, in a loop or a lateral join. Of a plain join Postgres may make one of each with each
+-- as long as it believes that there are few runs. No condition names `worker` alone, or Postgres reads the whole index
+-- of held runs for each run, if there were none when it last counted.
 create function checkpoint_v1(
     ids text[], tokens bigint[], seens bigint[], kinds text[], gained text, moved text, at bigint
 ) returns text
@@ -68,8 +70,8 @@ begin
     end if;
 
     if moved is not null then
-        -- Not for this function: an end of which others must hear or that leaves something unread, and whatever may
-        -- decide over an event of a queue.
+        -- Left to the general way: an end that others must be told of or that leaves something unread, and whatever
+        -- decides about an event of a queue.
         for place in
             select distinct array_position(ids, child.parent_id)
             from runs as child
@@ -106,8 +108,8 @@ begin
             array_agg(m.error::text), array_agg(m.event), array_agg(m.data::text),
             bool_or(m.consumed is not null or m.waits is not null or m."values" is not null)
         into
-            moved_ids, moved_kinds, moved_states, moved_readies, moved_crashes, moved_sleeps, moved_rollbacks, moved_results,
-            moved_errors, moved_events, moved_data, has_more
+            moved_ids, moved_kinds, moved_states, moved_readies, moved_crashes, moved_sleeps, moved_rollbacks,
+            moved_results, moved_errors, moved_events, moved_data, has_more
         from json_to_recordset(moved::json) as m (
             n integer, state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text,
             error json, event text, data json, consumed json, waits json, "values" json
@@ -152,7 +154,10 @@ begin
                 with taken as (
                     delete from inbox as i
                     where i.run_id = one.id
-                        and i.number = any(array(select t.n::bigint from json_array_elements_text(one.consumed) as t (n)))
+                        and i.number = any(array(
+                            select t.n::bigint
+                            from json_array_elements_text(one.consumed) as t (n)
+                        ))
                     returning i.kind, i.ref
                 )
                 insert into receipts (run_id, message_id, at)
@@ -179,7 +184,27 @@ begin
     end if;
 
     if gained is not null then
-        perform record_v1(ids, tokens, is_written, gained::json);
+        -- An entry stays if it is settled or of a later attempt: `rules.supersedes` in SQL.
+        insert into entries as known (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            ids[e.n], e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, tokens[e.n],
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(gained::json) as e (
+            n integer, location text, kind text, state text, position bigint, attempts integer, since bigint,
+            started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
+        )
+        where is_written[e.n]
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result
+        where known.position = 0
+            and (excluded.position > 0 or excluded.attempts > known.attempts);
     end if;
 
     if unseen = 0 and true = all(is_written) then

@@ -46,7 +46,7 @@ begin
     end if;
     if coalesce(cardinality(claimed), 0) = 0 then
         lock table types in row share mode;
-        -- To look at four types one by one costs as much as to find out which of them are there.
+        -- Looking at four types one by one costs as much as finding out which of them are present.
         queued := case when cardinality(offered) > 4 then present_v1(offered) else offered end;
         select array_agg(t.name) filter (where not t.is_enabled), array_agg(t.name) filter (where t.is_enabled)
         into disabled, limited

@@ -1,5 +1,6 @@
--- Make runs that are new; `leased` leases those at once that are ready. Refuses all if an id or a key is taken. Types that
--- are switched off or limited have their runs claimed as all others are; they are named in the answer.
+-- Make new runs, or none if an id or a key is taken. `leased` names a worker that gets those that are ready at once.
+-- The answer names the types that are disabled or have limits: their runs are not leased here, but claimed like all
+-- others.
 create function create_v1(intents text, leased text, at bigint) returns text
     {{operation}}
     as $$
@@ -53,8 +54,8 @@ begin
                 r.options, r.retention,
                 greatest(now, coalesce(r.start_at, 0)) + coalesce(r.delay, 0) as start_at
             from json_to_recordset(wanted) as r (
-                id text, type text, payload text, key text, priority smallint, start_at bigint, delay bigint, tags jsonb,
-                parent_id text, parent_location text, on_close text, options json, retention bigint
+                id text, type text, payload text, key text, priority smallint, start_at bigint, delay bigint,
+                tags jsonb, parent_id text, parent_location text, on_close text, options json, retention bigint
             )
         ) as t
     ) as i

@@ -1,4 +1,4 @@
--- Runs and all below them that are cancelled when they end.
+-- Runs, and all runs below them that are cancelled when they end.
 create function descendants_v1(of_runs text[]) returns text[]
     {{reader}}
     as $$

@@ -1,3 +1,4 @@
+-- Leave a request to publish an event.
 create function emit(topic text, payload json default 'null', id text default new_id()) returns text
     {{producer}}
     as $$

@@ -1,5 +1,5 @@
--- The events that were emitted before or became dead letters, that runs have in their inboxes and no other gets, that runs have missed, and
--- the first ones of queues that nobody has.
+-- The events that an operation may have to know: those it emits again, those of its dead letters, those of queues that
+-- locked runs have in their inboxes, the first one that each run has missed, and the first pending ones of queues.
 create function events_v1(w json, locked text[], now bigint) returns json
     {{reader}}
     as $$

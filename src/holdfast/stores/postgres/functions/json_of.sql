@@ -1,5 +1,5 @@
--- A column of JSON as JSON. A text that is none, which only a hand can have written, becomes a string: whoever decodes
--- the row sees that something else stands there, and of all other rows nothing is lost.
+-- A JSON column as JSON. A text that is no JSON, which only a person can have written, becomes a string. So whoever
+-- decodes the row notices it, and all other rows can be read.
 create function json_of(value text) returns json
     language plpgsql immutable strict parallel restricted
     as $$

@@ -1,4 +1,4 @@
--- A text as JSON; null if it is none: what somebody has written by hand must not hide all other rows.
+-- A text as JSON, or null if it is none, so that a row that a person has edited does not hide all other rows.
 create function json_or_null(value text) returns json
     language plpgsql immutable strict parallel restricted
     as $$

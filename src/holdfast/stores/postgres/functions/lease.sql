@@ -1,4 +1,5 @@
--- A run as whoever claims it would get it, in a list: `->` would refuse half a surrogate pair anywhere in it.
+-- A run in the form that a claim gives it, in a list. `->` on the JSON would fail if there were half a surrogate pair
+-- anywhere in it.
 create function lease_v1(of_run text) returns text
     {{reader}}
     as $$

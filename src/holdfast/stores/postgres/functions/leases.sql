@@ -1,5 +1,5 @@
--- Runs as whoever has claimed them gets them, with their histories and inboxes.
--- Nobody has written anything before the first claim, but he may have before it is repeated.
+-- Claimed runs with their histories and inboxes. A run has no history at its first claim, unless the claim is repeated:
+-- then its holder may have written since.
 create function leases_v1(claimed text[], is_repeat boolean) returns json
     language plpgsql stable
     as $$

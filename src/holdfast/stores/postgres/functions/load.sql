@@ -1,12 +1,15 @@
--- Lock what an operation is about, and tell all it may have to know. First the topics, then the types that have limits,
--- then all runs, each in one order; everything is read afterwards, so that it is as it stays until the transaction ends.
--- Only whom to lock is read before: who is found to be missing then makes all begin anew.
+-- Lock what an operation is about, and read all that it may have to know. Topics are locked first, then types with
+-- limits, then runs, each kind in one order. Everything is read after the locks, so it stays true until the transaction
+-- ends. Only which runs to lock is read before; if one is missing then, the operation starts over.
 --
--- `endings` are runs that may end: with them go those of their descendants that end with them, and their parents.
--- `renewals` may begin anew and part with all their children. `due` is the wish for runs that may be claimed, of which
--- those are passed over that somebody else has locked. `limits` are types whose limits are to be others: whoever changes
--- rules (`is_ruling`) keeps all from claiming meanwhile, and waits until those are through who have begun. `lifted` are
--- types that have no limits any more, so that nobody waits for them. What is not wished for is not looked at.
+-- - `endings`: runs that may end. Their descendants that end with them are loaded too, and their parents.
+-- - `renewals`: runs that may continue as new, and part with all their children.
+-- - `due`: runs that may be claimed. Those that somebody else has locked are passed over.
+-- - `limits`: types whose limits change. With `is_ruling` nobody can claim until the transaction ends, and it waits for
+--   claims that have begun.
+-- - `lifted`: types that have no limits any more. All runs that wait because of them are locked, but not loaded.
+--
+-- What is not asked for is not looked at.
 create function load_v1(wishes text, at bigint) returns text
     {{operation}}
     set enable_bitmapscan = off
@@ -61,7 +64,7 @@ begin
         for no key update;
     end if;
 
-    -- Who else is concerned.
+    -- Which other runs are concerned.
     if cardinality(endings) > 0 then
         closing := descendants_v1(endings);
         locked := locked || closing || array(
@@ -94,23 +97,23 @@ begin
         locked := locked || array(select e.run_id from waiting_v1(w.emitted) as e);
     end if;
     if w.groups is not null then
-        locked := locked || array(select p.run_id from parked_v2(w.groups) as p);
+        locked := locked || array(select p.run_id from parked_v1(w.groups) as p);
     end if;
     if w.limits is not null then
         locked := locked || counted_v1(text_array_v1(w.limits));
     end if;
     if w.lifted is not null then
-        -- In the same order, but they are not told of: there may be very many.
+        -- Locked in the same order, but not loaded: there may be very many.
         perform
         from runs as r
         where r.id = any(locked || parked_of_v1(text_array_v1(w.lifted)))
         order by r.id
         for no key update;
     end if;
-    -- A run that is made only now is not seen, for it could not be locked any more.
+    -- A run that is made only now is left out: it could not be locked in order any more.
     locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);
     if w.due is not null then
-        -- Last of all: whoever has locked them, in no order, must not wait for anything.
+        -- Last of all, because these are locked in no order: who holds them must not wait for another lock.
         locked := locked || array(
             select r.id
             from runs as r
@@ -236,7 +239,7 @@ begin
                 json_build_array(p.name, json_build_array(p.after, p.since, p.run_id))
                 order by p.name, p.after, p.since, p.run_id
             ), '[]')
-            from parked_v2(w.groups) as p
+            from parked_v1(w.groups) as p
         ));
     end if;
     if w.locations is not null or w.scopes is not null then

@@ -1,6 +1,6 @@
--- Lock schedules, in one order, and tell what they are like: read afterwards, so that it is as it stays until the
--- transaction ends. Who sets them takes turns, for one that is new cannot be locked. Who fires passes over those that
--- somebody else is at: they will not be as they were.
+-- Lock schedules in one order, then read them, so that they stay as read until the transaction ends. With `turn`, a
+-- caller that sets schedules waits for others that do: a schedule that does not exist yet cannot be locked. Without it,
+-- a caller that fires them passes over those that another one has locked, because they are about to change.
 create function load_schedules_v1(wanted text, class integer, turn integer) returns text
     language plpgsql
     set search_path from current

@@ -1,4 +1,4 @@
--- What holders are told of their runs: null for one that is lost.
+-- What holders are told of their runs: what has arrived, and which of them are lost.
 create function look_v1(holdings text, at bigint) returns text
     {{operation}}
     as $$

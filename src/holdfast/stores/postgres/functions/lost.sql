@@ -1,5 +1,5 @@
--- A run and those below it that failed or were cancelled, whom its recovery may reopen: as many as are wanted, from the
--- top. Only a guess at what has to be loaded, so it locks nothing.
+-- A run, and the failed or cancelled runs below it that its recovery may reopen: the first `at_most`, from the top. It
+-- locks nothing, because it only guesses what has to be loaded.
 create function lost_v1(of_run text, at_most integer) returns text
     {{reader}}
     as $$

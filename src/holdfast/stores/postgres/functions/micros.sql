@@ -1,7 +1,7 @@
--- Postgres puts the text of these two in the place of a call, which saves most of the time of a call. It does so only
--- if they are stable like what they are made of, have their argument once, and consist of strict functions: `least`
--- and `greatest` are not strict. An infinite instant, which only a hand can have written, is the last or the first
--- there is.
+-- A `timestamptz` as microseconds. Postgres replaces a call of this function by its text, which saves most of the time
+-- of the call. It does so only if the function is stable like its parts, uses its argument once, and has strict parts
+-- only; `least` and `greatest` are not strict. An infinite instant, which only a person can have written, becomes the
+-- first or the last one.
 create function micros(moment timestamptz) returns bigint
     language sql stable strict parallel safe
     as $$

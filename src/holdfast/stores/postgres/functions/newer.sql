@@ -1,4 +1,4 @@
--- What waits in the inbox of a run beyond a number.
+-- The arrivals in the inbox of a run after a number.
 create function newer_v1(of_run text, seen bigint) returns json
     {{reader}}
     as $$

@@ -1,4 +1,4 @@
--- When the next run of some types may be claimed, apart from those that the worker holds itself. The head of a lane is
+-- When the next run of some types may be claimed, except for runs that the worker itself holds. The head of a lane is
 -- the first of its runs to be ready. `runs_queue`, `runs_held`
 create function next_ready_v1(types text[], by_worker text) returns bigint
     language plpgsql stable

@@ -1,5 +1,5 @@
--- Has workers look now, who would otherwise see what was inserted when they look next. A notification counts when it
--- is committed, with what it tells of.
+-- Tell workers to look at once. Otherwise they notice what was inserted when they look next. A notification is sent on
+-- commit, together with what it is about.
 create function notify(type text default null) returns void
     language sql volatile
     set search_path from current

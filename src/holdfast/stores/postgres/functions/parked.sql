@@ -1,7 +1,7 @@
--- The first runs that wait for slots: of each queue the first `count` by priority, rank and time; and of each later
--- rank in the priority of the last of these the first `count`, because the next slot may be the turn of any rank.
+-- The first runs that wait for slots: of each queue the first `count` by priority, rank and time. The last of these has
+-- a priority; of each later rank in it, the first `count` too, because the next slot may be the turn of any rank.
 -- `waits_slot`
-create function parked_v2(groups json) returns table (name text, after bigint, since bigint, run_id text)
+create function parked_v1(groups json) returns table (name text, after bigint, since bigint, run_id text)
     {{reader}}
     as $$
 begin

@@ -1,3 +1,4 @@
+-- Leave a request to send a message to a run.
 create function send(run_id text, name text, payload json default 'null', id text default new_id()) returns text
     {{producer}}
     as $$

@@ -1,4 +1,5 @@
--- Who has slots of limits of types: their own, of their rates, and of their keys, whose names begin with the type's.
+-- The slots of limits of types, with the runs that have them: the type's own slots, those of its rate, and those per
+-- tag, whose names begin with the type's name.
 create function slots_v1(of_types text[]) returns table (name text, run_id text)
     language plpgsql stable
     as $$

@@ -1,4 +1,4 @@
--- Of what happens to a run over and over only the last facts are kept; now and then the rest is cleared away.
+-- Remove old facts of routine events, which happen to a run over and over; the last {{routine_kept}} are kept.
 create function trim_v1(of_runs text[]) returns void
     language plpgsql
     set search_path from current

@@ -1,4 +1,4 @@
--- Those who wait for events of topics: of a queue the first ones, for only one of them gets an event; else all.
+-- The runs that wait for events of topics: of a queue the first ones, because only one run gets each event; else all.
 create function waiting_v1(emitted json) returns table (topic text, run_id text, is_queue boolean, wanted bigint)
     {{reader}}
     as $$
