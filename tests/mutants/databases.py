@@ -76,6 +76,21 @@ SQLITE = (
         caught_by=(Catch("contract on SQLite", "test_a_message_wakes_a_run_that_goes_before_a_backlog_of_starts"),),
     ),
     Mutant(
+        name="store-of-another-version-is-used",
+        breaks="a store that another version made is refused and left as it is",
+        edits=(
+            Edit(
+                "stores/schema_number.py",
+                "found.current not in (0, found.wanted)",
+                "found.current > found.wanted",
+            ),
+        ),
+        caught_by=(
+            Catch("schema of SQLite", "test_a_store_of_another_number_is_refused_and_left_as_it_is"),
+            Catch("schema of Postgres", "test_a_schema_of_another_number_is_refused_and_left_as_it_is"),
+        ),
+    ),
+    Mutant(
         name="sqlite-types-skipped",
         breaks="a claim finds ready runs of every type that it offers",
         edits=(

@@ -157,6 +157,12 @@ MUTANTS = (
         caught_by=(_NAMES,),
     ),
     Mutant(
+        name="sql-request-of-the-owner",
+        breaks="a request of a SQL producer records who asked",
+        edits=(Edit("stores/postgres/schema.sql", "('sql:' || session_user)", "('sql:' || current_user)"),),
+        caught_by=(Catch("producers in SQL", "test_a_request_records_the_user_of_the_session_who_asked"),),
+    ),
+    Mutant(
         name="bidirectional-characters-in-names",
         breaks="no name, key, topic or tag has characters that hide or reorder others",
         edits=(
