@@ -48,7 +48,7 @@ def test_the_plan_of_migrate_makes_no_database(tmp_path: Path) -> None:
     result = Shop(tmp_path).type("migrate", "--plan")
 
     assert result.exit_code == 0
-    assert "would make schema" in result.stdout
+    assert "would make schema number" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -76,8 +76,8 @@ def test_a_store_of_another_version_is_refused_and_left_as_it_is(shop: Shop, wor
     result = shop.type(*words.split())
 
     assert result.exit_code == 5
-    assert f"has schema {number}, made by" in result.stderr
-    assert f"this version needs schema {schema.NUMBER}: " in result.stderr
+    assert f"has schema number {number}, made by" in result.stderr
+    assert f"this version needs number {schema.NUMBER}: " in result.stderr
     assert "export with the old version, import with the new one" in result.stderr
     assert SqliteStore(shop.path).schema().current == number
 
@@ -90,7 +90,7 @@ def test_the_doctor_says_that_another_version_made_the_store(shop: Shop) -> None
     result = shop.type("doctor")
 
     assert result.exit_code == 1
-    assert "schema 1, made by an older version of holdfast" in result.stdout
+    assert "schema number 1, made by an older version of holdfast" in result.stdout
     assert "export with the old version, import with the new one" in result.stdout
 
 

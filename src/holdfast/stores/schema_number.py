@@ -32,7 +32,7 @@ def _refusal(found: SchemaStatus) -> str:
     """Which number the store has, which one this code needs, and how runs get from one to the other."""
     maker = "a newer" if found.current > found.wanted else "an older"
     return (
-        f"schema {found.current}, made by {maker} version of holdfast; this version needs schema {found.wanted}: "
-        "export with the old version, import with the new one (`holdfast export > runs.jsonl` with the version that "
-        "made the store, then `holdfast import runs.jsonl` with this one into an empty store)"
+        f"schema number {found.current}, made by {maker} version of holdfast; this version needs number "
+        f"{found.wanted}: export with the old version, import with the new one (`holdfast export > runs.jsonl` with "
+        "the version that made the store, then `holdfast import runs.jsonl` with this one into an empty store)"
     )

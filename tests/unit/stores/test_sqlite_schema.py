@@ -48,8 +48,8 @@ async def test_a_store_of_another_number_is_refused_and_left_as_it_is(path: Path
 
     told = str(refused.value)
     assert "export with the old version, import with the new one" in told
-    assert f"has schema {number}," in told
-    assert f"needs schema {WANTED}:" in told
+    assert f"has schema number {number}," in told
+    assert f"needs number {WANTED}:" in told
     assert "`holdfast export" in told
     assert "`holdfast import" in told
     assert ("newer" if number > WANTED else "older") in told

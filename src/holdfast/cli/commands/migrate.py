@@ -36,9 +36,10 @@ def command(out: Output, *, plan: bool) -> None:
     if out.is_json:
         out.item({**schema_json(after), "is_made": is_empty and not plan})
         return
-    out.line(f"{scrubbed(hf.url)}: schema {after.current}, this version needs {after.wanted}")
+    found = f"schema number {after.current}" if after.current else "no schema yet"
+    out.line(f"{scrubbed(hf.url)}: {found}, this version needs number {after.wanted}")
     if is_empty:
-        out.line(f"  {'would make' if plan else 'made'} schema {after.wanted}")
+        out.line(f"  {'would make' if plan else 'made'} schema number {after.wanted}")
     else:
         out.talk("nothing to do")
 

@@ -162,7 +162,7 @@ def _schema(connection: Connection, schema: str) -> Iterator[Finding]:
         return
     ((size,),) = connection.execute(_SIZE, (schema,)).fetchall()
     yield Finding.ok(
-        "schema", f"number {found.current}, {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
+        "schema", f"number {found.current} in {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
     )
 
 

@@ -89,7 +89,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def _is_empty(connection: psycopg.Connection[Any], schema: str) -> bool:
     found = status(connection, schema)
-    schema_number.check(found, f"schema {schema!r}")
+    schema_number.check(found, f"the store in schema {schema!r}")
     return found.current == 0
 
 

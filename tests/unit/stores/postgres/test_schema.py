@@ -82,8 +82,8 @@ def test_a_schema_of_another_number_is_refused_and_left_as_it_is(place: Place, n
 
     told = str(refused.value)
     assert PATH in told
-    assert f"has schema {number}," in told
-    assert f"needs schema {WANTED}:" in told
+    assert f"has schema number {number}," in told
+    assert f"needs number {WANTED}:" in told
     assert "`holdfast export" in told
     assert "`holdfast import" in told
     assert ("newer" if number > WANTED else "older") in told
