@@ -72,8 +72,8 @@ async def test_a_schema_of_a_newer_version(postgres_url: str) -> None:
     error = await refusal(postgres_url)
 
     assert isinstance(error, SchemaOutOfDate)
-    assert "has version 999, made by a newer holdfast" in str(error)
-    assert "upgrade holdfast" in str(error)
+    assert "has schema number 999, made by a newer version of holdfast" in str(error)
+    assert "export with the old version, import with the new one" in str(error)
 
 
 async def test_a_user_without_permissions(postgres_url: str) -> None:

@@ -150,6 +150,9 @@ CATCHERS: Mapping[str, Catcher] = {
     "durability of Postgres": Catcher(
         layer="unit tests", command=_tests("tests/unit/stores/postgres/test_durability.py")
     ),
+    "schema of SQLite": Catcher(layer="unit tests", command=_tests("tests/unit/stores/test_sqlite_schema.py")),
+    "schema of Postgres": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_schema.py")),
+    "producers in SQL": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_producers.py")),
     "check-up of Postgres": Catcher(layer="unit tests", command=_tests("tests/unit/stores/postgres/test_checkup.py")),
     "functions of users on Postgres": Catcher(
         layer="unit tests", command=_tests("tests/unit/stores/postgres/test_functions.py")

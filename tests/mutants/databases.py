@@ -8,9 +8,9 @@ from tests.mutants.mutant import Catch, Edit, Mutant
 
 _POSTGRES = Catch("contract on Postgres", "through_another_store or renewal")
 _CLAIMS = "stores/sqlite/claims.py"
-_CHECKPOINTS_SQL = "stores/postgres/migrations/0008_checkpoints.sql"
-_CLAIMS_SQL = "stores/postgres/migrations/0011_claim_order.sql"
-_DECISIONS_SQL = "stores/postgres/migrations/0009_decisions.sql"
+_CHECKPOINT_SQL = "stores/postgres/functions/checkpoint.sql"
+_CLAIM_SQL = "stores/postgres/functions/claim.sql"
+_LOAD_SQL = "stores/postgres/functions/load.sql"
 
 SQLITE = (
     Mutant(
@@ -68,12 +68,27 @@ SQLITE = (
         breaks="a backlog of new starts never delays work in progress",
         edits=(
             Edit(
-                "stores/sqlite/migrations/0005_claim_order.sql",
+                "stores/sqlite/schema.sql",
                 "case when token > 0 then 0 when parent_id",
                 "case when parent_id",
             ),
         ),
         caught_by=(Catch("contract on SQLite", "test_a_message_wakes_a_run_that_goes_before_a_backlog_of_starts"),),
+    ),
+    Mutant(
+        name="store-of-another-version-is-used",
+        breaks="a store that another version made is refused and left as it is",
+        edits=(
+            Edit(
+                "stores/schema_number.py",
+                "found.current not in (0, found.wanted)",
+                "found.current > found.wanted",
+            ),
+        ),
+        caught_by=(
+            Catch("schema of SQLite", "test_a_store_of_another_number_is_refused_and_left_as_it_is"),
+            Catch("schema of Postgres", "test_a_schema_of_another_number_is_refused_and_left_as_it_is"),
+        ),
     ),
     Mutant(
         name="sqlite-types-skipped",
@@ -107,33 +122,9 @@ POSTGRES = (
         breaks="a worker that lost its lease records nothing",
         edits=(
             Edit(
-                _CHECKPOINTS_SQL,
+                _CHECKPOINT_SQL,
                 "            and r.token = c.token\n            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
                 "            and coalesce(r.worker, '') <> ''\n            and not r.is_pausing\n",
-            ),
-        ),
-        caught_by=(_POSTGRES,),
-    ),
-    Mutant(
-        name="postgres-step-without-fence",
-        breaks="a worker that lost its lease records nothing",
-        edits=(
-            Edit(
-                "stores/postgres/migrations/0003_checkpoints.sql",
-                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
-                "        and coalesce(r.worker, '') <> ''\n",
-            ),
-        ),
-        caught_by=(_POSTGRES,),
-    ),
-    Mutant(
-        name="postgres-finish-without-fence",
-        breaks="a worker that lost its lease ends nothing",
-        edits=(
-            Edit(
-                _CHECKPOINTS_SQL,
-                "        and r.token = under\n        and coalesce(r.worker, '') <> ''\n",
-                "        and coalesce(r.worker, '') <> ''\n",
             ),
         ),
         caught_by=(_POSTGRES,),
@@ -143,7 +134,7 @@ POSTGRES = (
         breaks="a worker that lost its lease does not prolong the one of another",
         edits=(
             Edit(
-                "stores/postgres/migrations/0002_leases.sql",
+                "stores/postgres/functions/renew.sql",
                 "where r.id = h.run_id and r.token = h.token and coalesce(r.worker, '') <> ''",
                 "where r.id = h.run_id and coalesce(r.worker, '') <> ''",
             ),
@@ -153,7 +144,7 @@ POSTGRES = (
     Mutant(
         name="postgres-suspend-without-looking",
         breaks="nothing that arrives while a run falls asleep is missed",
-        edits=(Edit(_CHECKPOINTS_SQL, "            and (c.kind <> 'sleep' or r.arrivals <= c.seen)\n", ""),),
+        edits=(Edit(_CHECKPOINT_SQL, "            and (c.kind <> 'sleep' or r.arrivals <= c.seen)\n", ""),),
         caught_by=(_POSTGRES,),
     ),
     Mutant(
@@ -161,7 +152,7 @@ POSTGRES = (
         breaks="two claimers never share a run",
         edits=(
             Edit(
-                _CLAIMS_SQL,
+                _CLAIM_SQL,
                 "                limit wanted\n                for no key update of r skip locked\n",
                 "                limit wanted\n",
             ),
@@ -173,7 +164,7 @@ POSTGRES = (
         breaks="work in progress goes before children, and children before new starts",
         edits=(
             Edit(
-                _CLAIMS_SQL,
+                "stores/postgres/functions/heads.sql",
                 "        select run.id, l.priority, l.rank, run.ready_at, false\n",
                 "        select run.id, l.priority, {{begun}}, run.ready_at, false\n",
             ),
@@ -187,7 +178,7 @@ POSTGRES = (
         breaks="no rank starves",
         edits=(
             Edit(
-                _CLAIMS_SQL,
+                _CLAIM_SQL,
                 "when n.rank = {{new}} then 2 * ({{share}} - 1) * n.number - 1\n",
                 "when n.rank = {{new}} then 1000000 + n.number\n",
             ),
@@ -203,21 +194,33 @@ POSTGRES = (
         name="postgres-claim-without-the-counts-of-the-worker",
         breaks="the shares are the same however many runs are claimed at once",
         edits=(
-            Edit(_CLAIMS_SQL, "else 2 * (n.number - 1 + since_new)\n", "else 2 * (n.number - 1)\n"),
-            Edit(_CLAIMS_SQL, "else 2 * (f.number - 1 + since_child)\n", "else 2 * (f.number - 1)\n"),
+            Edit(_CLAIM_SQL, "else 2 * (n.number - 1 + since_new)\n", "else 2 * (n.number - 1)\n"),
+            Edit(_CLAIM_SQL, "else 2 * (f.number - 1 + since_child)\n", "else 2 * (f.number - 1)\n"),
         ),
         caught_by=(Catch("contract on Postgres", "test_the_shares_are_the_same_however_many_are_claimed_at_once"),),
     ),
     Mutant(
         name="postgres-claim-passes-over-a-type",
         breaks="a run that is ready is claimed, however many types a worker offers",
-        edits=(Edit(_CLAIMS_SQL, "r.type >= q.sought and r.worker is null", "r.type > q.sought and r.worker is null"),),
+        edits=(
+            Edit(
+                "stores/postgres/functions/present.sql",
+                "r.type >= q.sought and r.worker is null",
+                "r.type > q.sought and r.worker is null",
+            ),
+        ),
         caught_by=(Catch("contract on Postgres", "test_a_claim_of_many_types_finds_the_few_that_are_ready"),),
     ),
     Mutant(
         name="postgres-slots-for-the-first-rank-alone",
         breaks="no rank starves of those that wait for a slot",
-        edits=(Edit(_CLAIMS_SQL, "and w.kind = 'slot' and w.after = beside.after\n", "and false\n"),),
+        edits=(
+            Edit(
+                "stores/postgres/functions/parked.sql",
+                "and w.kind = 'slot' and w.after = beside.after\n",
+                "and false\n",
+            ),
+        ),
         caught_by=(Catch("contract on Postgres", "test_the_slots_of_a_limit_are_shared_by_rank"),),
     ),
     Mutant(
@@ -225,12 +228,12 @@ POSTGRES = (
         breaks="an event is not missed because of timing",
         edits=(
             Edit(
-                _DECISIONS_SQL,
+                _LOAD_SQL,
                 "                perform pg_advisory_xact_lock(bucket.class, bucket.bucket);\n",
                 "                null;\n",
             ),
             Edit(
-                _DECISIONS_SQL,
+                _LOAD_SQL,
                 "                perform pg_advisory_xact_lock_shared(bucket.class, bucket.bucket);\n",
                 "                null;\n",
             ),
@@ -242,7 +245,7 @@ POSTGRES = (
         breaks="the end of a child reaches its parent, whoever writes that meanwhile",
         edits=(
             Edit(
-                _DECISIONS_SQL,
+                _LOAD_SQL,
                 "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id for no key update);",
                 "locked := array(select r.id from runs as r where r.id = any(locked) order by r.id);",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_CHECKS = "stores/postgres/migrations/0005_people.sql"
+_CHECK_PAYLOAD = "stores/postgres/functions/check_payload.sql"
 _VALUES = Catch("values in SQL", "cannot_read")
 _NAMES = Catch("values in SQL", "accepts_a_name")
 
@@ -107,7 +107,9 @@ MUTANTS = (
     Mutant(
         name="sql-number-out-of-range",
         breaks="SQL accepts no number that Python cannot read",
-        edits=(Edit(_CHECKS, "    if outside ~ '[0-9.]{190}|[eE][+-]?0*[0-9]{3}' then\n", "    if false then\n"),),
+        edits=(
+            Edit(_CHECK_PAYLOAD, "    if outside ~ '[0-9.]{190}|[eE][+-]?0*[0-9]{3}' then\n", "    if false then\n"),
+        ),
         caught_by=(_VALUES,),
     ),
     Mutant(
@@ -115,7 +117,7 @@ MUTANTS = (
         breaks="SQL accepts no string that Python cannot read",
         edits=(
             Edit(
-                _CHECKS,
+                _CHECK_PAYLOAD,
                 "has_surrogates constant boolean := payload ~ '\\\\u[dD][89a-fA-F]'",
                 "has_surrogates constant boolean := false",
             ),
@@ -125,19 +127,21 @@ MUTANTS = (
     Mutant(
         name="sql-nested-too-deep",
         breaks="SQL accepts no value that is nested deeper than Python allows",
-        edits=(Edit(_CHECKS, "        perform check_depth_v1(what, outside);\n", "        null;\n"),),
+        edits=(Edit(_CHECK_PAYLOAD, "        perform check_depth_v1(what, outside);\n", "        null;\n"),),
         caught_by=(_VALUES,),
     ),
     Mutant(
         name="sql-key-twice",
         breaks="of an object that SQL accepts nothing is dropped",
-        edits=(Edit(_CHECKS, "replace(outside, ':', '')) < pairs then", "replace(outside, ':', '')) < 0 then"),),
+        edits=(Edit(_CHECK_PAYLOAD, "replace(outside, ':', '')) < pairs then", "replace(outside, ':', '')) < 0 then"),),
         caught_by=(_VALUES,),
     ),
     Mutant(
         name="sql-control-characters",
         breaks="SQL accepts the names that Python accepts, and no others",
-        edits=(Edit(_CHECKS, "    if value ~ refused then\n", "    if false then\n"),),
+        edits=(
+            Edit("stores/postgres/functions/check_text.sql", "    if value ~ refused then\n", "    if false then\n"),
+        ),
         caught_by=(_NAMES,),
     ),
     Mutant(
@@ -145,12 +149,18 @@ MUTANTS = (
         breaks="SQL accepts the names of messages that Python accepts, and no others",
         edits=(
             Edit(
-                "stores/postgres/migrations/0006_types.sql",
+                "stores/postgres/functions/send.sql",
                 "perform check_name_v1('name', send.name);",
                 "perform check_text_v1('name', send.name);",
             ),
         ),
         caught_by=(_NAMES,),
+    ),
+    Mutant(
+        name="sql-request-of-the-owner",
+        breaks="a request of a SQL producer records who asked",
+        edits=(Edit("stores/postgres/schema.sql", "('sql:' || session_user)", "('sql:' || current_user)"),),
+        caught_by=(Catch("producers in SQL", "test_a_request_records_the_user_of_the_session_who_asked"),),
     ),
     Mutant(
         name="bidirectional-characters-in-names",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
-from holdfast.core.ports import SchemaStatus
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import SqliteStore, schema
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -65,27 +66,32 @@ def test_a_database_that_cannot_be_written_is_unreachable(shop: Shop) -> None:
     assert "/proc/shop.db" in result.stderr
 
 
-@pytest.mark.parametrize("words", ["ls", "start x", "cancel x --yes"])
-def test_an_older_schema_is_not_migrated_in_passing(shop: Shop, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+@pytest.mark.parametrize("words", ["ls", "start x", "cancel x --yes", "migrate", "migrate --plan", "export"])
+@pytest.mark.parametrize("number", [1, 99])
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(shop: Shop, words: str, number: int) -> None:
     shop.type("migrate")
-    older = SchemaStatus(current=1, wanted=2, pending=("0002_second",))
-    monkeypatch.setattr(SqliteStore, "schema", lambda _: older)
+    with closing(apsw.Connection(str(shop.path))) as connection:
+        connection.execute("update meta set value = ? where name = 'schema'", (str(number),))
 
     result = shop.type(*words.split())
 
     assert result.exit_code == 5
-    assert "has schema version 1, this holdfast needs 2; run `holdfast migrate`" in result.stderr
+    assert f"has schema number {number}, made by" in result.stderr
+    assert f"this version needs number {schema.NUMBER}: " in result.stderr
+    assert "export with the old version, import with the new one" in result.stderr
+    assert SqliteStore(shop.path).schema().current == number
 
 
-def test_the_doctor_names_pending_migrations(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_says_that_another_version_made_the_store(shop: Shop) -> None:
     shop.type("migrate")
-    older = SchemaStatus(current=1, wanted=2, pending=("0002_second",))
-    monkeypatch.setattr(SqliteStore, "schema", lambda _: older)
+    with closing(apsw.Connection(str(shop.path))) as connection:
+        connection.execute("update meta set value = '1' where name = 'schema'")
 
     result = shop.type("doctor")
 
     assert result.exit_code == 1
-    assert "pending migrations: 0002_second; run `holdfast migrate`" in result.stdout
+    assert "schema number 1, made by an older version of holdfast" in result.stdout
+    assert "export with the old version, import with the new one" in result.stdout
 
 
 def test_a_traceback_is_shown_when_it_is_asked_for(shop: Shop) -> None:

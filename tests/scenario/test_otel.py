@@ -274,9 +274,9 @@ async def test_an_export_does_not_open_what_was_closed(telescope: Telescope) -> 
     class CountingStore(MemoryStore):
         opened = 0
 
-        async def open(self, *, migrate: bool = True) -> None:
+        async def open(self) -> None:
             self.opened += 1
-            await super().open(migrate=migrate)
+            await super().open()
 
     store = CountingStore()
     hf = Holdfast("memory://", store=store)

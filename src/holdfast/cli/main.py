@@ -57,7 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "export": "Write runs as lines of JSON, for another store.",
         "import": "Take in the runs that were exported from another store.",
         "config": "Show the settings, and where each comes from.",
-        "migrate": "Bring the store to the schema of this version.",
+        "migrate": "Make the schema of an empty store.",
         "completion": "Print what lets a shell complete these commands.",
         "version": "Print the version.",
     },

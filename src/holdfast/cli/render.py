@@ -233,7 +233,7 @@ def check_json(found: RunCheck) -> Json:
 
 
 def schema_json(status: SchemaStatus) -> Json:
-    return {"current": status.current, "wanted": status.wanted, "pending": list(status.pending)}
+    return {"current": status.current, "wanted": status.wanted}
 
 
 def outcome_json(info: RunInfo) -> Json:

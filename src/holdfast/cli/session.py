@@ -12,7 +12,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
-from holdfast.core.errors import SchemaOutOfDate
+from holdfast.stores import schema_number
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ def run_tidily(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, *, may_create: bool = False, may_migrate: bool = False) -> AsyncIterator[Holdfast]:
+async def opened(settings: Settings, *, may_create: bool = False) -> AsyncIterator[Holdfast]:
     """The engine on a store that is in order. One that does not exist is made only if the command is allowed to.
 
     Even then nothing is made before the first use, so that a command that is refused leaves nothing behind.
@@ -57,8 +57,7 @@ async def opened(settings: Settings, *, may_create: bool = False, may_migrate: b
     hf = engine_for(settings)
     if not may_create:
         check_exists(hf)
-    if not may_migrate:
-        check_schema(hf)
+    check_schema(hf)
     try:
         yield hf
     finally:
@@ -87,10 +86,5 @@ def check_exists(hf: Holdfast) -> None:
 
 
 def check_schema(hf: Holdfast) -> None:
-    """Refuse a store of an older version: only a worker, or a person who says so, migrates it."""
-    status = hf.store.schema()
-    if status.current > 0 and status.pending:
-        raise SchemaOutOfDate(
-            f"{scrubbed(hf.url)} has schema version {status.current}, this holdfast needs {status.wanted}; "
-            "run `holdfast migrate`"
-        )
+    """Refuse a store that another version of holdfast made."""
+    schema_number.check(hf.store.schema(), scrubbed(hf.url))

@@ -187,7 +187,7 @@ class StoreUnavailable(HoldfastError):
 
 
 class SchemaOutOfDate(HoldfastError):
-    """The store's schema is not the one this version of holdfast knows."""
+    """The store's schema is not the one that this version of holdfast needs."""
 
 
 class HistoryDiverged(HoldfastError):

@@ -64,11 +64,10 @@ class Pruned(Value, frozen=True, kw_only=True):
 
 
 class SchemaStatus(Value, frozen=True, kw_only=True):
-    """The version a store has, the one this code needs, and the migrations in between."""
+    """The number of a store's schema, 0 if the store is empty, and the one that this code needs."""
 
     current: int
     wanted: int
-    pending: tuple[str, ...] = ()
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -150,8 +149,8 @@ class Store(Reader, Protocol):
 
     # Lifetime
 
-    async def open(self, *, migrate: bool = True) -> None:
-        """Make ready for use. An empty store gets its schema; an older one is migrated if allowed."""
+    async def open(self) -> None:
+        """Make ready for use. An empty store gets its schema; one of another number is refused and left as it is."""
         ...
 
     async def close(self) -> None: ...

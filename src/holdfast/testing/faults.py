@@ -167,8 +167,8 @@ class FaultyStore:
 
     # What the engine asks for
 
-    async def open(self, *, migrate: bool = True) -> None:
-        await self.inner.open(migrate=migrate)
+    async def open(self) -> None:
+        await self.inner.open()
 
     async def close(self) -> None:
         await self.inner.close()

@@ -84,12 +84,12 @@ def test_a_snapshot_holds_everything_about_a_run() -> None:
 
 def test_the_rest_has_its_forms_too() -> None:
     worker = WorkerInfo(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
-    status = SchemaStatus(current=0, wanted=1, pending=("0001_first",))
+    status = SchemaStatus(current=0, wanted=1)
 
     assert list(render.worker_json(worker, is_alive=True, held=0)) == (
         ["id", "name", "host", "pid", "types", "concurrency", "started_at", "heartbeat_at", "is_alive", "held"]
     )
-    assert render.schema_json(status) == {"current": 0, "wanted": 1, "pending": ["0001_first"]}
+    assert render.schema_json(status) == {"current": 0, "wanted": 1}
     assert render.finding_json(Finding(level="ok", subject="s", text="t")) == {
         "level": "ok",
         "subject": "s",

@@ -101,7 +101,7 @@ CLAIM_PLANS = {
 def connection(tmp_path: Path) -> Iterator[apsw.Connection]:
     path = tmp_path / "runs.db"
     connection = open_for_writing(path)
-    schema.prepare(connection, path, may_migrate=True)
+    schema.prepare(connection, path)
     yield connection
     connection.close()
 

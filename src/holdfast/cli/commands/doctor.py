@@ -16,6 +16,7 @@ from holdfast.cli.render import finding_json
 from holdfast.cli.session import check_exists, engine_for, opened
 from holdfast.cli.settings import Settings
 from holdfast.core.ports import Finding
+from holdfast.stores import schema_number
 
 _MARKS = {"ok": ("✓", "good"), "warning": ("!", "wait"), "problem": ("✗", "bad")}
 
@@ -41,11 +42,9 @@ def command(out: Output, *, strict: bool) -> ExitCode:
 async def _examine(settings: Settings) -> list[Finding]:
     hf = engine_for(settings)
     check_exists(hf)
-    pending = hf.store.schema().pending
-    if pending:
-        # Looking at the rest would need the new schema.
-        text = f"pending migrations: {', '.join(pending)}; run `holdfast migrate`, then ask again"
-        return [Finding(level="problem", subject="schema", text=text)]
+    if (trouble := schema_number.trouble(hf.store.schema())) is not None:
+        # Looking at the rest would need the schema of this version.
+        return [Finding.problem("schema", trouble)]
     async with opened(settings) as hf, hf:
         return await findings(hf)
 

@@ -10,7 +10,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
 from holdfast.cli.render import schema_json
-from holdfast.cli.session import engine_for, opened
+from holdfast.cli.session import check_schema, engine_for, opened
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
 
@@ -23,23 +23,27 @@ from holdfast.config.secret import scrubbed
 @click.option("--plan", is_flag=True, help="Only show what would be done.")
 @pass_output
 def command(out: Output, *, plan: bool) -> None:
-    """Bring the store to the schema of this version; make it if there is none."""
+    """Make the schema of an empty store, and refuse a store of another version of holdfast.
+
+    A refused store is left as it is. The message says how its runs get into a store of this version.
+    """
     hf = engine_for(out.settings)
-    before = hf.store.schema()
-    if not plan:
-        asyncio.run(_migrate(out.settings))
+    check_schema(hf)
+    is_empty = hf.store.schema().current == 0
+    if is_empty and not plan:
+        asyncio.run(_make(out.settings))
     after = hf.store.schema()
     if out.is_json:
-        applied = [name for name in before.pending if name not in after.pending]
-        out.item({**schema_json(after), "applied": applied})
+        out.item({**schema_json(after), "is_made": is_empty and not plan})
         return
-    out.line(f"{scrubbed(hf.url)}: schema {after.current}, this version needs {after.wanted}")
-    for name in before.pending:
-        out.line(f"  {'would apply' if plan else 'applied'} {name}")
-    if not before.pending:
+    found = f"schema number {after.current}" if after.current else "no schema yet"
+    out.line(f"{scrubbed(hf.url)}: {found}, this version needs number {after.wanted}")
+    if is_empty:
+        out.line(f"  {'would make' if plan else 'made'} schema number {after.wanted}")
+    else:
         out.talk("nothing to do")
 
 
-async def _migrate(settings: Settings) -> None:
-    async with opened(settings, may_create=True, may_migrate=True) as hf:
+async def _make(settings: Settings) -> None:
+    async with opened(settings, may_create=True) as hf:
         await hf.opened()

@@ -2,7 +2,7 @@
 
 Only `app` and `testing` import it; only this package imports the driver. Start with `store`, which is the port.
 
-An operation is one function of the server, called in one trip; `migrations` has them, `calls` their statements. What
+An operation is one function of the server, called in one trip; `functions` has them, `calls` their statements. What
 is rare or touches several runs is decided in Python by `stores.operations` on a working set (`deciding`), which the kit
 in `stores.working` provides: a `load_document` says what to lock and load, and the changes are written back.
 

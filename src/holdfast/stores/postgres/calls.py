@@ -24,8 +24,6 @@ class Calls:
         self.checkpoint_one = (
             f"select {schema}.checkpoint_v1(array[%s], array[%s::bigint], array[%s::bigint], array[%s], %s, %s, %s)"
         ).encode()
-        self.step = f"select {schema}.step_v1({', '.join(['%s'] * 17)})".encode()
-        self.finish = f"select {schema}.finish_v1({', '.join(['%s'] * 9)})".encode()
         self.renew = f"select {schema}.renew_v1(%s, %s, %s, %s)".encode()
         self.trim = f"select {schema}.trim_v1(array(select json_array_elements_text(%s)))".encode()
         self.load = f"select {schema}.load_v1(%s, %s)".encode()

@@ -31,9 +31,6 @@ from holdfast.stores.working.working_set import WorkingSet
 
 encode = msgspec.json.encode
 
-# Of a move that is an end and nothing more.
-_END_FIELDS = {"n", "state", "crashes", "result", "error", "event", "data"}
-
 
 class Held:
     """The runs that this store has leased, as their holder knows them. Forgetting one costs a trip, no more."""
@@ -94,11 +91,6 @@ class Plain:
         if isinstance(self.checkpoint.next, Suspend):
             return "sleep"
         return "keep" if self.is_held else "move"
-
-    @property
-    def is_mere_end(self) -> bool:
-        """Whether it ends, and nothing ever arrived."""
-        return self.ends and not self.checkpoint.seen and not self.after.crashes
 
     def move(self, number: int, now: Micros) -> dict[str, Any] | None:
         """Everything but its entries, for the `number`-th run of a batch."""
@@ -291,8 +283,6 @@ class Writing:
     def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
         """Write what takes one trip. Those of which the server says something unusual get no verdict."""
         batch = list(plains.values())
-        if len(batch) == 1 and (yield from self._write_alone(*plains.items())):
-            return
         numbered = list(enumerate(batch, start=1))
         gained = _numbered_entries(numbered)
         moves = [one.move(number, self._now) for number, one in numbered]
@@ -314,28 +304,6 @@ class Writing:
                 self._verdicts[place] = verdict
                 self._remember(one, told)
                 self._tell(one, told)
-
-    def _write_alone(self, item: tuple[int, Plain]) -> Talk[bool]:
-        """Write one entry or the end of one run, if that is all there is and nothing unusual has happened."""
-        place, one = item
-        move = one.move(1, self._now)
-        if move is None and len(one.checkpoint.entries) == 1:
-            trip = self._calls.step, _step(one.checkpoint, self._at)
-        elif move is not None and one.is_mere_end and move.keys() <= _END_FIELDS:
-            trip = self._calls.finish, _finish(one, move, self._at)
-        else:
-            return False
-        now: Micros | None = yield trip
-        if now is None:
-            return False
-        self._now = now
-        said = _Said("written", one.checkpoint.seen)
-        verdict = _verdict(one, said)
-        assert verdict is not None
-        self._verdicts[place] = verdict
-        self._remember(one, said)
-        self._tell(one, said)
-        return True
 
     def _remember(self, one: Plain, said: _Said) -> None:
         if said.what == "written" and one.is_held:
@@ -368,43 +336,6 @@ def _quoted(text: str) -> str:
     if "\\" in text or '"' in text:
         text = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
-
-
-def _step(checkpoint: Checkpoint, at: Micros | None) -> tuple[object, ...]:
-    (entry,) = checkpoint.entries
-    return (
-        checkpoint.run_id,
-        checkpoint.token,
-        checkpoint.seen,
-        entry.location,
-        entry.kind.value,
-        entry.state.value,
-        entry.position,
-        entry.attempts,
-        entry.since,
-        entry.started_at,
-        entry.finished_at,
-        entry.retry_at,
-        entry.has_undo,
-        entry.ref,
-        None if entry.error is None else encode(entry.error).decode(),
-        entry.result,
-        at,
-    )
-
-
-def _finish(one: Plain, move: dict[str, Any], at: Micros | None) -> tuple[object, ...]:
-    return (
-        one.checkpoint.run_id,
-        one.checkpoint.token,
-        move["state"].value,
-        move.get("result"),
-        encode(move["error"]).decode() if "error" in move else None,
-        move["event"],
-        encode(move["data"]).decode() if move["data"] else None,
-        _numbered_entries([(1, one)]),
-        at,
-    )
 
 
 def _verdict(one: Plain, said: _Said) -> Verdict | None:

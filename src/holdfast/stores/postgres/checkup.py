@@ -10,6 +10,7 @@ from psycopg import errors
 
 from holdfast.core.clock import SECOND
 from holdfast.core.ports import Finding
+from holdfast.stores import schema_number
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
 from holdfast.stores.postgres.statements import qualified
@@ -142,7 +143,7 @@ def _told(
         told = error.diag.message_primary
         return [Finding.ok(subject, f"cannot be told: {told}; a member of the role pg_monitor could see it")]
     except (errors.UndefinedTable, errors.UndefinedColumn):
-        return []  # of an older version, which is told of as such
+        return []  # of another version, which the check of the schema tells
 
 
 def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
@@ -156,14 +157,12 @@ def _server(connection: Connection, _schema: str) -> Iterator[Finding]:
 
 def _schema(connection: Connection, schema: str) -> Iterator[Finding]:
     found = schemas.status(connection, schema)
-    if found.current != found.wanted:
-        yield Finding.problem(
-            "schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`"
-        )
+    if (trouble := schema_number.trouble(found)) is not None:
+        yield Finding.problem("schema", trouble)
         return
     ((size,),) = connection.execute(_SIZE, (schema,)).fetchall()
     yield Finding.ok(
-        "schema", f"version {found.current} of {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
+        "schema", f"number {found.current} in {schema!r}, with {size / _GIBIBYTE:,.2f} GiB of tables and indexes"
     )
 
 

@@ -1,39 +1,26 @@
-"""The schema: numbered SQL files, applied forward only, all that are missing in one transaction.
+"""The schema of a store on a server: found, made, or refused.
 
-Workers may be at work meanwhile. A change that waits for a table makes everybody behind it wait, too, so it waits
-only for a moment, gives up, and is tried again a little later.
+Several processes may make it at once. Whoever has to wait for another one waits only for a moment, gives up, and tries
+again a little later.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from msgspec.structs import replace
 from psycopg import errors, sql
 
-from holdfast.core import audit
-from holdfast.core.claim_order import BEGUN, CHILD, NEW, RANKS, SHARE
-from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT
-from holdfast.core.codec import DEPTH_LIMIT, DIGIT_LIMIT, VALUE_LIMIT_BYTES
-from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
-from holdfast.core.intent import KEY_LIMIT
-from holdfast.core.location import NAME_LIMIT
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
-from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
-from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
-from holdfast.stores.migration import Migration, migrations_of, status_at
-from holdfast.stores.postgres import topics
-from holdfast.stores.postgres.statements import RANK, identifier, qualified
+from holdfast.stores import schema_number
+from holdfast.stores.postgres import sql_files, topics
+from holdfast.stores.postgres.statements import identifier, qualified
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25
 PATIENCE_SECONDS = 60.0
-
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 _FIND = """
     select has_schema_privilege(oid, 'usage'),
@@ -50,92 +37,48 @@ _FIND = """
     where nspname = %s
 """  # by its name; works without any permission
 
-_VERSION = """
+_NUMBER = """
     select value
     from {schema}.meta
     where name = 'schema'
 """
 
-_SET_VERSION = """
+_SET_NUMBER = """
     insert into {schema}.meta (name, value)
     values ('schema', %s)
-    on conflict (name) do update
-    set value = excluded.value
 """
 
 _WHO = """
     select current_user, current_database(), has_database_privilege(current_database(), 'create')
 """
 
-# Whoever holds a table that a change waits for.
 _IN_THE_WAY = """
-    select coalesce(string_agg(distinct pg_locks.pid::text, ', '), '')
+    select coalesce(string_agg(distinct pid::text, ', '), '')
     from pg_locks
-    join pg_class on pg_class.oid = pg_locks.relation
-    where pg_class.relnamespace = to_regnamespace(%s)
-      and pg_locks.granted
-      and pg_locks.pid <> pg_backend_pid()
-"""
-
-
-def _decimal(digits: int) -> str:
-    """The first digits of a number, with a point after the first of them."""
-    text = str(digits)
-    return f"{text[0]}.{text[1:42]}"
-
-
-_FILLED_IN = {
-    "name_limit": str(NAME_LIMIT),
-    "key_limit": str(KEY_LIMIT),
-    "value_limit": str(VALUE_LIMIT_BYTES),
-    "value_limit_shown": f"{VALUE_LIMIT_BYTES // 2**20} MiB",
-    "depth_limit": str(DEPTH_LIMIT),
-    "digit_limit": str(DIGIT_LIMIT),
-    "digit_limit_shown": f"{DIGIT_LIMIT:,}",
-    "first_instant": str(FIRST_INSTANT),
-    "last_instant": str(LAST_INSTANT),
-    "refused_range": POSTGRES_REFUSED_RANGE,
-    "not_in_types_range": NOT_IN_TYPES_RANGE.replace("'", "''"),
-    "too_large": str(2**1024 - 2**970),
-    "too_small": _decimal(5**1075),
-    "begun": str(BEGUN),
-    "child": str(CHILD),
-    "new": str(NEW),
-    "rank": RANK,
-    "ranks": str(RANKS),
-    "share": str(SHARE),
-    "limit_location": LIMIT_LOCATION,
-    "suspect_crashes": str(SUSPECT_CRASHES),
-    "routine": ", ".join(f"'{event}'" for event in audit.ROUTINE),
-    "routine_kept": str(audit.KEPT),
-    "trim_every": str(audit.TRIM_EVERY),
-}
-"""Rules of `core` that stand in migrations by name, in double braces: SQL has no list and no limit of its own."""
-
-
-def migrations() -> list[Migration]:
-    """All there are, in order."""
-    return [replace(one, script=_filled_in(one.script)) for one in migrations_of(__package__)]
-
-
-def _filled_in(script: str) -> str:
-    return _PLACE.sub(lambda place: _FILLED_IN[place[1]], script)
+    where locktype = 'advisory'
+      and classid::bigint = %s::bigint & 4294967295
+      and objid::bigint = %s::bigint & 4294967295
+      and granted
+      and pid <> pg_backend_pid()
+"""  # whoever is making the schema; an oid is the lock's number without its sign
 
 
 def status(connection: psycopg.Connection[Any], schema: str) -> SchemaStatus:
-    """The version of a database, which may be empty. Refuses a schema that belongs to something else."""
-    return status_at(_version(connection, schema), migrations())
+    """The number of a schema, which may be empty. Refuses a schema that belongs to something else."""
+    return SchemaStatus(current=_number(connection, schema), wanted=sql_files.NUMBER)
 
 
-def prepare(connection: psycopg.Connection[Any], schema: str, *, may_migrate: bool) -> None:
-    """Bring a database to the version this code knows.
+def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Make the schema if it is empty. Several may do this at once.
 
-    An empty one gets the schema in any case: there is nothing in it that could be older. Several may do this at once.
+    Raises:
+        SchemaOutOfDate: The schema has another number. It is left as it is.
+
     """
     until = time.monotonic() + PATIENCE_SECONDS
-    while _is_to_do(status(connection, schema), schema, may_migrate=may_migrate):
+    while _is_empty(connection, schema):
         try:
-            _migrate(connection, schema)
+            _make(connection, schema)
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             if time.monotonic() > until:
                 raise StoreUnavailable(_blocked(connection, schema)) from error
@@ -144,44 +87,34 @@ def prepare(connection: psycopg.Connection[Any], schema: str, *, may_migrate: bo
             raise StoreUnavailable(_forbidden(connection, schema, error)) from error
 
 
-def _is_to_do(found: SchemaStatus, schema: str, *, may_migrate: bool) -> bool:
-    """Whether migrations are missing; raises if this code must not use the schema as it is."""
-    if found.current > found.wanted:
-        raise SchemaOutOfDate(
-            f"schema {schema!r} has version {found.current}, made by a newer holdfast; this one knows {found.wanted}; "
-            "upgrade holdfast"
-        )
-    if found.pending and found.current > 0 and not may_migrate:
-        raise SchemaOutOfDate(
-            f"schema {schema!r} has version {found.current}, this holdfast needs {found.wanted}; run `holdfast migrate`"
-        )
-    return bool(found.pending)
+def _is_empty(connection: psycopg.Connection[Any], schema: str) -> bool:
+    found = status(connection, schema)
+    schema_number.check(found, f"the store in schema {schema!r}")
+    return found.current == 0
 
 
-def _migrate(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Take all steps at once: whoever looks meanwhile must not find a store that seems to be of an older version."""
+def _make(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Make everything in one transaction: nobody may find a part of it."""
     with connection.transaction():
         connection.execute("set local statement_timeout = 0")
         connection.execute(f"set local lock_timeout = {round(LOCK_SECONDS * 1000)}".encode())
         # At the level of the transaction, so that a pooler in between may do as it likes.
-        topics.take_turn(connection, schema, topics.MIGRATING)
-        current = _version(connection, schema)  # another one may have been here first
-        pending = [migration for migration in migrations() if migration.version > current]
-        if pending:
-            _apply(connection, schema, pending)
+        topics.take_turn(connection, schema, topics.MAKING)
+        if _number(connection, schema) == 0:  # else another one was here first
+            _fill(connection, schema)
 
 
-def _apply(connection: psycopg.Connection[Any], schema: str, pending: Sequence[Migration]) -> None:
+def _fill(connection: psycopg.Connection[Any], schema: str) -> None:
     if not _exists(connection, schema):
         connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
     # Functions keep this path. The temporary schema comes last, or a user's temporary table could pass for ours.
     connection.execute(f"set local search_path = {identifier(schema)}, pg_catalog, pg_temp".encode())
-    for migration in pending:
-        connection.execute(migration.script.encode(), prepare=False)  # a script has many statements
-    connection.execute(qualified(_SET_VERSION, schema), (str(pending[-1].version),), prepare=False)
+    connection.execute("set local check_function_bodies = off")  # functions refer to others that are made later
+    connection.execute(sql_files.script().encode(), prepare=False)  # a script has many statements
+    connection.execute(qualified(_SET_NUMBER, schema), (str(sql_files.NUMBER),), prepare=False)
 
 
-def _version(connection: psycopg.Connection[Any], schema: str) -> int:
+def _number(connection: psycopg.Connection[Any], schema: str) -> int:
     found = connection.execute(_FIND, (schema,), prepare=False).fetchone()
     if found is None:
         return 0
@@ -193,18 +126,18 @@ def _version(connection: psycopg.Connection[Any], schema: str) -> int:
         )
     if relation is None:
         return 0
-    version = _recorded_version(connection, schema) if has_meta else None
-    if version is None:
+    number = _recorded_number(connection, schema) if has_meta else None
+    if number is None:
         raise StoreUnavailable(
             f"schema {schema!r} is another program's (it has {relation!r}, but is not marked as holdfast's); "
             "choose another one with ?schema=…"
         )
-    return version
+    return number
 
 
-def _recorded_version(connection: psycopg.Connection[Any], schema: str) -> int | None:
+def _recorded_number(connection: psycopg.Connection[Any], schema: str) -> int | None:
     try:
-        found = connection.execute(qualified(_VERSION, schema), prepare=False).fetchone()
+        found = connection.execute(qualified(_NUMBER, schema), prepare=False).fetchone()
     except errors.InsufficientPrivilege as error:
         raise StoreUnavailable(
             f"this user must not read the tables of schema {schema!r}; have their owner run: "
@@ -221,16 +154,17 @@ def _exists(connection: psycopg.Connection[Any], schema: str) -> bool:
 
 
 def _blocked(connection: psycopg.Connection[Any], schema: str) -> str:
-    found = connection.execute(_IN_THE_WAY, (schema,), prepare=False).fetchone()
+    turn = (topics.classid(schema), topics.MAKING)
+    found = connection.execute(_IN_THE_WAY, turn, prepare=False).fetchone()
     processes = found[0] if found else ""
     return (
-        f"schema {schema!r} could not be migrated within {PATIENCE_SECONDS:g} s, because its tables were in use all "
-        f"the time; end long transactions and try again (server processes that use them: {processes or 'none now'})"
+        f"schema {schema!r} could not be made within {PATIENCE_SECONDS:g} s, because another session was making it all "
+        f"the time; end it and try again (server processes that are making it: {processes or 'none now'})"
     )
 
 
 def _forbidden(connection: psycopg.Connection[Any], schema: str, error: psycopg.Error) -> str:
-    """What is missing to make or change a schema, and who can give it."""
+    """What is missing to make a schema, and who can give it."""
     user, database, may_create = _who(connection)
     found = connection.execute(_FIND, (schema,), prepare=False).fetchone()
     told = error.diag.message_primary or str(error)
@@ -245,15 +179,11 @@ def _forbidden(connection: psycopg.Connection[Any], schema: str, error: psycopg.
             f"user {user!r} must not create tables in schema {schema!r} ({told}); run `holdfast migrate` as "
             f"{found[2]!r}, or have that user run: grant usage, create on schema {identifier(schema)} to {_role(user)}"
         )
-    owner = found[2] if found is not None else "its owner"
-    return (
-        f"user {user!r} must not change schema {schema!r} ({told}); run `holdfast migrate` as {owner!r}, "
-        f"or have an administrator run: grant {_role(owner)} to {_role(user)}"
-    )
+    return f"user {user!r} must not make schema {schema!r} ({told}); run `holdfast migrate` as a user who may"
 
 
 def _grants(connection: psycopg.Connection[Any], schema: str) -> str:
-    """All that a worker needs of a schema that somebody else migrates."""
+    """All that a worker needs of a schema that somebody else makes."""
     name, role = identifier(schema), _role(_who(connection)[0])
     return (
         f"grant usage on schema {name} to {role}; "

@@ -82,7 +82,7 @@ class PostgresStore:
 
     # Lifetime
 
-    async def open(self, *, migrate: bool = True) -> None:
+    async def open(self) -> None:
         self._check_process()
         async with self._opening:
             if self._pid is not None:
@@ -93,7 +93,7 @@ class PostgresStore:
             self._at_exit = weakref.finalize(self, _end, self._parts, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
             try:
-                await asyncio.to_thread(self._prepare, may_migrate=migrate)
+                await asyncio.to_thread(self._prepare)
                 self._bell.start()
                 self._request_thread.start()
                 await self.now()
@@ -119,9 +119,9 @@ class PostgresStore:
         with self._connected() as connection:
             return schema.status(connection, self._address.schema)
 
-    def _prepare(self, *, may_migrate: bool) -> None:
+    def _prepare(self) -> None:
         with self._connected() as connection:
-            schema.prepare(connection, self._address.schema, may_migrate=may_migrate)
+            schema.prepare(connection, self._address.schema)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

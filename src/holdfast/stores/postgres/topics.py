@@ -16,8 +16,8 @@ from holdfast.stores.postgres.talks import Talk
 BUCKETS = 65_536
 """So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
 
-MIGRATING, PRUNING, REQUESTING, SCHEDULING, PURGING, RESTORING = -1, -2, -3, -4, -5, -6
-"""Where migrators, pruners, and those who carry out requests, set schedules or restore take turns, among the locks."""
+MAKING, PRUNING, REQUESTING, SCHEDULING, PURGING, RESTORING = -1, -2, -3, -4, -5, -6
+"""Locks of those who make the schema, prune, carry out requests, set schedules, purge or restore: one at a time."""
 
 _TOPICS = """
     select row_to_json(topics)::text

@@ -129,7 +129,7 @@ def _translated(address: Address, error: psycopg.Error, text: str) -> HoldfastEr
     if code in _SCHEMA:
         return SchemaOutOfDate(
             f"{address.shown} lacks what this version of holdfast needs in its schema {address.schema!r} ({text}); "
-            "run `holdfast migrate`"
+            "`holdfast migrate` makes the schema if it is empty, and says what to do if another version made it"
         )
     if code == "42501":
         return StoreUnavailable(f"{address.shown} lacks a permission ({text}); {_grant(address, text)}")

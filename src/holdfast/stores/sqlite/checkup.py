@@ -11,6 +11,7 @@ import apsw
 
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.ports import Finding
+from holdfast.stores import schema_number
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.sqlite import limits, reads, schema
 from holdfast.stores.sqlite.files import Files, file_system_type, is_network
@@ -106,11 +107,9 @@ def _wal(files: Files) -> Finding:
 
 def _schema(connection: apsw.Connection, files: Files) -> Finding:
     found = schema.status(connection, files.database)
-    if found.current != found.wanted:
-        return Finding.problem(
-            "schema", f"version {found.current}, but {found.wanted} is needed; run `holdfast migrate`"
-        )
-    return Finding.ok("schema", f"version {found.current}")
+    if (trouble := schema_number.trouble(found)) is not None:
+        return Finding.problem("schema", trouble)
+    return Finding.ok("schema", f"number {found.current}")
 
 
 def _slots(connection: apsw.Connection) -> Finding:

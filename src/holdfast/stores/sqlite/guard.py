@@ -123,4 +123,4 @@ def guard_of(connection: apsw.Connection, refusal: type[Exception], *, may_read:
 @cache
 def own_tables() -> frozenset[str]:
     """The names of this store's tables."""
-    return frozenset(name for one in schema.migrations() for name in _CREATE_TABLE.findall(one.script))
+    return frozenset(_CREATE_TABLE.findall(schema.script()))

@@ -1,42 +1,43 @@
-"""The schema: numbered SQL files, applied forward only, all that are missing in one transaction."""
+"""The schema of a store in a file: found, made from `schema.sql`, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import apsw
 
-from holdfast.core.errors import SchemaOutOfDate, StoreUnavailable
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
-from holdfast.stores.migration import Migration, migrations_of, status_at
+from holdfast.stores import schema_number
 from holdfast.stores.sqlite.connections import open_for_reading
+
+NUMBER = 6
+"""The number of the schema. A change of `schema.sql`, except of a comment, needs the next one."""
 
 APPLICATION_ID = 0x484F4C44
 """Stands in the header of every file of ours: `HOLD`."""
 
-_SET_VERSION = """
+_SET_NUMBER = """
     insert into meta (name, value)
     values ('schema', ?)
-    on conflict (name) do update
-    set value = excluded.value
 """
 
 
-def migrations() -> list[Migration]:
-    """All there are, in order."""
-    return migrations_of(__package__)
+def script() -> str:
+    """All statements that make the schema."""
+    return (files(__package__) / "schema.sql").read_text("utf-8")
 
 
 def status(connection: apsw.Connection, path: Path) -> SchemaStatus:
-    """The version of an open database. Refuses a file that belongs to something else."""
-    return status_at(_version(connection, path), migrations())
+    """The number of an open database. Refuses a file that belongs to something else."""
+    return SchemaStatus(current=_number(connection, path), wanted=NUMBER)
 
 
 def status_of_file(path: Path) -> SchemaStatus:
-    """The version of a database that may not be open, nor exist."""
+    """The number of a database that may not be open, nor exist."""
     if not path.exists():
-        return status_at(0, migrations())
+        return SchemaStatus(current=0, wanted=NUMBER)
     connection = open_for_reading(path)
     try:
         return status(connection, path)
@@ -44,33 +45,25 @@ def status_of_file(path: Path) -> SchemaStatus:
         connection.close()
 
 
-def prepare(connection: apsw.Connection, path: Path, *, may_migrate: bool) -> None:
-    """Bring a database to the version this code knows. The caller has the turn to write.
+def prepare(connection: apsw.Connection, path: Path) -> None:
+    """Make the schema if the database is empty. The caller has the turn to write.
 
-    An empty file gets the schema in any case: there is nothing in it that could be older.
+    Raises:
+        SchemaOutOfDate: The database has another number. It is left as it is.
+
     """
     found = status(connection, path)
-    if found.current > found.wanted:
-        raise SchemaOutOfDate(
-            f"{path} has schema version {found.current}, made by a newer holdfast; this one knows {found.wanted}; "
-            "upgrade holdfast"
-        )
-    if found.pending and found.current > 0 and not may_migrate:
-        raise SchemaOutOfDate(
-            f"{path} has schema version {found.current}, this holdfast needs {found.wanted}; run `holdfast migrate`"
-        )
-    pending = [migration for migration in migrations() if migration.version > found.current]
-    if pending:
-        _apply(connection, pending)
+    schema_number.check(found, str(path))
+    if found.current == 0:
+        _make(connection)
 
 
-def _apply(connection: apsw.Connection, pending: Sequence[Migration]) -> None:
-    """Take all steps at once: whoever looks meanwhile must not find a store that seems to be of an older version."""
+def _make(connection: apsw.Connection) -> None:
+    """Make everything in one transaction: nobody may find a part of it."""
     connection.execute("begin immediate")
     try:
-        for migration in pending:
-            connection.execute(migration.script).fetchall()  # to the end: a script has many statements
-        connection.execute(_SET_VERSION, (str(pending[-1].version),))
+        connection.execute(script()).fetchall()  # to the end: a script has many statements
+        connection.execute(_SET_NUMBER, (str(NUMBER),))
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute("commit")
     except BaseException:
@@ -79,7 +72,7 @@ def _apply(connection: apsw.Connection, pending: Sequence[Migration]) -> None:
         raise
 
 
-def _version(connection: apsw.Connection, path: Path) -> int:
+def _number(connection: apsw.Connection, path: Path) -> int:
     if connection.execute("pragma application_id").get != APPLICATION_ID:
         tables = connection.execute("select name from sqlite_master where type = 'table' limit 1").fetchall()
         if tables:

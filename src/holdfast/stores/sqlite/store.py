@@ -62,7 +62,7 @@ class SqliteStore:
 
     # Lifetime
 
-    async def open(self, *, migrate: bool = True) -> None:
+    async def open(self) -> None:
         self._check_process()
         async with self._opening:
             if self._threads is not None:
@@ -70,7 +70,7 @@ class SqliteStore:
             self._files.make()
             writer = Writer(self._files, self._clock, self._others, self._locks)
             readers = Readers(self._files)
-            await writer.start(may_migrate=migrate)
+            await writer.start()
             self._threads = writer, readers
             self._pid = os.getpid()
             self._others.watch(writer.look)

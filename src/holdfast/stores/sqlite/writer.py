@@ -66,14 +66,12 @@ class Writer:
 
     # For callers, from any thread
 
-    async def start(self, *, may_migrate: bool) -> None:
+    async def start(self) -> None:
         """Open the database and begin to serve. Raises if that cannot be done."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         limit = loop.call_later(ANSWER_SECONDS, give_up, opened)
-        self._thread = threading.Thread(
-            target=self._serve, args=(opened, may_migrate), name="holdfast-sqlite-writer", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, args=(opened,), name="holdfast-sqlite-writer", daemon=True)
         self._thread.start()
         try:
             await opened
@@ -168,12 +166,12 @@ class Writer:
 
     # In the thread
 
-    def _serve(self, opened: asyncio.Future[None], may_migrate: bool) -> None:  # noqa: FBT001 - a thread's argument
+    def _serve(self, opened: asyncio.Future[None]) -> None:
         opening: Job[Transaction] = Job(lambda _: None, opened)
         try:
             self._turn.open()
             self._others.open()
-            self._connect(may_create=True, may_migrate=may_migrate)
+            self._connect(may_create=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it, and the thread ends
             self._is_stopped = True
             self._close_files()
@@ -275,11 +273,11 @@ class Writer:
         if self._connection is not None and self._files.identity() != self._identity:
             self._disconnect()
         if self._connection is None:
-            self._connect(may_create=False, may_migrate=False)
+            self._connect(may_create=False)
         assert self._connection is not None
         return self._connection
 
-    def _connect(self, *, may_create: bool, may_migrate: bool) -> None:
+    def _connect(self, *, may_create: bool) -> None:
         path = self._files.database
         if self._files.identity() in _INHERITED:
             raise StoreUnavailable(
@@ -292,7 +290,7 @@ class Writer:
         try:
             connection = open_for_writing(path, may_create=may_create)
             try:
-                schema.prepare(connection, path, may_migrate=may_migrate)
+                schema.prepare(connection, path)
             except BaseException:
                 connection.close()
                 raise

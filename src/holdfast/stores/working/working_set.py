@@ -326,7 +326,7 @@ def _records_of(loaded: Loaded, request: LoadRequest) -> dict[str, WorkingRecord
 
 
 def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator[Place]:
-    """Places behind which more runs of a level may wait than `parked_v2` has loaded.
+    """Places behind which more runs of a level may wait than `parked_v1` has loaded.
 
     It loads the first `count` of a queue, and of each level beside that of the last of them the first `count`. Nobody
     gets to a later priority without passing the last of them.

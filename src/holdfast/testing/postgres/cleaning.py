@@ -133,7 +133,7 @@ class Cleaner:
         """Make the schema, unless it is there."""
         if self._fingerprint is None:
             connection = self._connected()
-            schema.prepare(connection, SCHEMA, may_migrate=True)
+            schema.prepare(connection, SCHEMA)
             self._fingerprint = _fingerprint(connection)
 
     def clean(self) -> bool:

@@ -32,7 +32,7 @@ class Place:
         self.connection.cursor().executemany(qualified(text, self.schema), rows)
 
     def prepared(self) -> Place:
-        schema.prepare(self.connection, self.schema, may_migrate=True)
+        schema.prepare(self.connection, self.schema)
         return self
 
     @contextmanager

@@ -63,14 +63,14 @@ def test_too_many_connections_are_told(place: Place, monkeypatch: pytest.MonkeyP
 def test_a_schema_of_another_version_is_a_problem(place: Place) -> None:
     place.execute("update {schema}.meta set value = '1' where name = 'schema'")
 
-    assert "problem: version 1, but" in told(place, "schema")
+    assert "problem: schema number 1, made by an older version" in told(place, "schema")
 
 
 def test_a_schema_without_what_came_later_is_told_of_all_the_same(place: Place) -> None:
     place.execute("drop table {schema}.slots cascade")
     place.execute("update {schema}.meta set value = '5' where name = 'schema'")
 
-    assert "problem: version 5, but" in told(place, "schema")
+    assert "problem: schema number 5, made by an older version" in told(place, "schema")
     assert findings(place, "slots") == []
 
 

@@ -254,6 +254,17 @@ def test_a_producer_may_call_what_he_is_let_and_needs_no_table(place: Place, pro
         assert "permission denied" in psql(place, f"set session authorization {producer}; table holdfast.{table}")
 
 
+def test_a_request_records_the_user_of_the_session_who_asked(place: Place, producer: str) -> None:
+    """The functions have the rights of the schema's owner, who is not the one who asked."""
+    a_started_run(place)
+    place.execute(f"grant execute on all functions in schema {{schema}} to {producer}")
+
+    for name, arguments in CALLS.items():
+        psql(place, f"set session authorization {producer}; select holdfast.{name}{arguments}")
+
+    assert place.all("select by from {schema}.requests") == [f"sql:{producer}"] * 3
+
+
 def test_a_producer_can_cancel_a_run_that_has_not_begun(place: Place, producer: str) -> None:
     run_id = psql(place, INSERT)
     place.execute(f"grant execute on function {{schema}}.cancel to {producer}")

@@ -1,0 +1,28 @@
+-- The arrivals that an operation asks for, from the inboxes of locked runs. Events are always among them.
+create function arrivals_v1(w json, locked text[]) returns json
+    {{reader}}
+    as $$
+begin
+    return (
+        select coalesce(json_agg(json_build_array(a.run_id, row_to_json(a)) order by a.run_id, a.number), '[]')
+        from (
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'inboxes') as o (run_id text, seen bigint)
+            join inbox as i on i.run_id = o.run_id and i.number > o.seen
+            union
+            select i.run_id, i.number
+            from json_to_recordset(w -> 'consumed') as o (run_id text, number bigint)
+            join inbox as i on i.run_id = o.run_id and i.number = o.number
+            union
+            select i.run_id, i.number
+            from unnest(locked) as l (id)
+            join inbox as i on i.run_id = l.id and i.kind = 'event'
+            union
+            select i.run_id, i.number
+            from addressed_v1(w -> 'messages', locked) as m
+            join inbox as i on i.run_id = m.run_id and i.ref = m.id and i.kind = 'message'
+        ) as wanted
+        join inbox_read as a on a.run_id = wanted.run_id and a.number = wanted.number
+    );
+end
+$$;

@@ -1,0 +1,17 @@
+-- Refuse a JSON text, given without its strings, that is nested too deep.
+create function check_depth_v1(what text, outside text) returns void
+    language plpgsql immutable parallel safe
+    as $$
+declare
+    brackets text := translate(regexp_replace(outside, '[^][{}]', '', 'g'), '{}', '[]');
+begin
+    for level in 1 .. {{depth_limit}} loop
+        brackets := replace(brackets, '[]', '');  -- the innermost ones
+        exit when brackets = '';
+    end loop;
+    if brackets <> '' then
+        raise exception '% is nested deeper than {{depth_limit}} levels', what
+            using errcode = 'invalid_parameter_value';
+    end if;
+end
+$$;

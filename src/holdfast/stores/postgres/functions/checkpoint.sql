@@ -1,0 +1,242 @@
+-- Write what runs gained, and what `rules` made of them. A run is written only if it is still as the caller knew it.
+--
+-- Run n is `ids[n]`, held under `tokens[n]`. `seens[n]` is the last arrival that its holder has seen. `kinds[n]` says
+-- what to check: `hold` (it gained entries only), `keep` (it stays held), `sleep` (nothing must have arrived since),
+-- `end`, or `move`. `gained` has the entries and `moved` everything else, each with the `n` of its run.
+--
+-- The answer says `lost` of a run under another token. A run that nobody holds was `applied`: an earlier attempt of
+-- this call let it go. Everything else that is not as expected is left untouched and answered with `other`, because it
+-- takes more than one trip: the run is to pause, something arrived before it could sleep, others must be told of its
+-- end, or its slot must be handed on.
+--
+-- Each run is looked up by its id, in a loop or a lateral join. Of a plain join Postgres may make one of each with each
+-- as long as it believes that there are few runs. No condition names `worker` alone, or Postgres reads the whole index
+-- of held runs for each run, if there were none when it last counted.
+create function checkpoint_v1(
+    ids text[], tokens bigint[], seens bigint[], kinds text[], gained text, moved text, at bigint
+) returns text
+    {{operation}}
+    as $$
+declare
+    now bigint;
+    fit integer[];
+    unsure integer[];
+    unseen bigint;
+    place integer;
+    is_written boolean[];
+    one record;
+    has_more boolean := false;
+    moved_ids text[];
+    moved_kinds text[];
+    moved_states text[];
+    moved_readies bigint[];
+    moved_crashes integer[];
+    moved_sleeps bigint[];
+    moved_rollbacks text[];
+    moved_results text[];
+    moved_errors text[];
+    moved_events text[];
+    moved_data text[];
+begin
+    select
+        array_agg(c.n),
+        array_agg(c.n) filter (where r.arrivals > 0 and c.kind <> 'hold'),
+        count(*) filter (where r.arrivals <> c.seen)
+    into fit, unsure, unseen
+    from (
+        select c.id, c.token, c.seen, c.kind, c.n
+        from unnest(ids, tokens, seens, kinds) with ordinality as c (id, token, seen, kind, n)
+        order by c.id collate "C"
+    ) as c
+    cross join lateral (
+        select r.arrivals
+        from runs as r
+        where r.id = c.id
+            and r.token = c.token
+            and coalesce(r.worker, '') <> ''
+            and not r.is_pausing
+            and (c.kind <> 'sleep' or r.arrivals <= c.seen)
+            and (c.kind <> 'end' or r.parent_id is null or r.parent_location is null)
+            and (c.kind <> 'end' or r.retention is null)
+            and (c.kind in ('hold', 'keep') or r.slots is null)
+        for no key update
+    ) as r;
+    now := time_v1(at);
+    is_written := array_fill(cardinality(fit) is not distinct from cardinality(ids), array[cardinality(ids)]);
+    if not is_written[1] then
+        foreach place in array coalesce(fit, '{}') loop
+            is_written[place] := true;
+        end loop;
+    end if;
+
+    if moved is not null then
+        -- Left to the general way: an end that others must be told of or that leaves something unread, and whatever
+        -- decides about an event of a queue.
+        for place in
+            select distinct array_position(ids, child.parent_id)
+            from runs as child
+            where child.parent_id = any(array(select c.id from unnest(ids, kinds) as c (id, kind) where c.kind = 'end'))
+                and child.on_close = 'cancel' and child.finished_at is null
+        loop
+            is_written[place] := false;
+        end loop;
+        if unsure is not null then
+            for place in
+                select m.n
+                from json_to_recordset(moved::json) as m (n integer, consumed json)
+                where m.n = any(unsure)
+                    and exists (
+                        select
+                        from inbox as i
+                        where i.run_id = ids[m.n]
+                            and (
+                                i.kind = 'event' and i.is_exclusive
+                                or kinds[m.n] = 'end' and i.number not in (
+                                    select t.n::bigint
+                                    from json_array_elements_text(m.consumed) as t (n)
+                                )
+                            )
+                    )
+            loop
+                is_written[place] := false;
+            end loop;
+        end if;
+
+        select
+            array_agg(ids[m.n]), array_agg(kinds[m.n]), array_agg(m.state), array_agg(m.ready_at),
+            array_agg(m.crashes), array_agg(m.suspended_at), array_agg(m.rollback), array_agg(m.result),
+            array_agg(m.error::text), array_agg(m.event), array_agg(m.data::text),
+            bool_or(m.consumed is not null or m.waits is not null or m."values" is not null)
+        into
+            moved_ids, moved_kinds, moved_states, moved_readies, moved_crashes, moved_sleeps, moved_rollbacks,
+            moved_results, moved_errors, moved_events, moved_data, has_more
+        from json_to_recordset(moved::json) as m (
+            n integer, state text, ready_at bigint, crashes integer, suspended_at bigint, rollback text, result text,
+            error json, event text, data json, consumed json, waits json, "values" json
+        )
+        where is_written[m.n];
+
+        insert into audits (run_id, event, at, data)
+        select m.id, m.event, now, m.data
+        from unnest(moved_ids, moved_events, moved_data) as m (id, event, data)
+        where m.event is not null;
+
+        update runs as r
+        set (state, ready_at, crashes, finished_at, suspended_at, rollback, result, error) = (
+                select
+                    moved_states[m.n],
+                    instant(moved_readies[m.n]),
+                    coalesce(moved_crashes[m.n], 0),
+                    case when moved_kinds[m.n] = 'end' then now end,
+                    case when moved_kinds[m.n] = 'sleep' then now else moved_sleeps[m.n] end,
+                    moved_rollbacks[m.n],
+                    moved_results[m.n],
+                    moved_errors[m.n]
+                from (select array_position(moved_ids, r.id) as n offset 0) as m
+            ),
+            worker = null,
+            claim_id = null,
+            updated_at = now
+        where r.id = any(array(
+            select m.id
+            from unnest(moved_ids, moved_states) as m (id, state)
+            where m.state is not null
+        ));
+    end if;
+
+    if has_more then
+        for one in
+            select ids[m.n] as id, m.consumed, m.waits, m."values"
+            from json_to_recordset(moved::json) as m (n integer, consumed json, waits json, "values" json)
+            where is_written[m.n]
+        loop
+            if one.consumed is not null then
+                with taken as (
+                    delete from inbox as i
+                    where i.run_id = one.id
+                        and i.number = any(array(
+                            select t.n::bigint
+                            from json_array_elements_text(one.consumed) as t (n)
+                        ))
+                    returning i.kind, i.ref
+                )
+                insert into receipts (run_id, message_id, at)
+                select one.id, t.ref, now
+                from taken as t
+                where t.kind = 'message' and t.ref is not null
+                on conflict (run_id, message_id) do update
+                set at = excluded.at;
+            end if;
+            if one.waits is not null then
+                delete from waits where run_id = one.id;
+                if json_array_length(one.waits) > 0 then
+                    perform await_v1(json_build_array(json_build_object('run_id', one.id, 'waits', one.waits)));
+                end if;
+            end if;
+            if one."values" is not null then
+                insert into run_values (run_id, name, value)
+                select one.id, v.key, v.value
+                from json_each_text(one."values") as v
+                on conflict (run_id, name) do update
+                set value = excluded.value;
+            end if;
+        end loop;
+    end if;
+
+    if gained is not null then
+        -- An entry stays if it is settled or of a later attempt: `rules.supersedes` in SQL.
+        insert into entries as known (
+            run_id, location, kind, state, position, attempts, since, started_at, finished_at, retry_at, token,
+            has_undo, ref, error, result
+        )
+        select
+            ids[e.n], e.location, e.kind, e.state, coalesce(e.position, 0), coalesce(e.attempts, 0),
+            coalesce(e.since, 0), coalesce(e.started_at, 0), e.finished_at, e.retry_at, tokens[e.n],
+            coalesce(e.has_undo, false), e.ref, e.error::text, e.result
+        from json_to_recordset(gained::json) as e (
+            n integer, location text, kind text, state text, position bigint, attempts integer, since bigint,
+            started_at bigint, finished_at bigint, retry_at bigint, has_undo boolean, ref text, error json, result text
+        )
+        where is_written[e.n]
+        on conflict (run_id, location) do update
+        set kind = excluded.kind, state = excluded.state, position = excluded.position, attempts = excluded.attempts,
+            since = excluded.since, started_at = excluded.started_at, finished_at = excluded.finished_at,
+            retry_at = excluded.retry_at, token = excluded.token, has_undo = excluded.has_undo, ref = excluded.ref,
+            error = excluded.error, result = excluded.result
+        where known.position = 0
+            and (excluded.position > 0 or excluded.attempts > known.attempts);
+    end if;
+
+    if unseen = 0 and true = all(is_written) then
+        return json_build_object('now', now)::text;
+    end if;
+    return json_build_object(
+        'now', now,
+        'verdicts', (
+            select json_agg(
+                case
+                    when is_written[c.n] then json_build_object(
+                        'is', 'written',
+                        'seen', r.arrivals,
+                        'arrivals', case
+                            when r.arrivals > c.seen and r.worker is not null then newer_v1(r.id, c.seen)
+                            else '[]'
+                        end
+                    )
+                    when r.id is null or r.token <> c.token then json_build_object('is', 'lost')
+                    when r.worker is null then json_build_object('is', 'applied')
+                    else json_build_object('is', 'other')
+                end
+                order by c.n
+            )
+            from unnest(ids, tokens, seens) with ordinality as c (id, token, seen, n)
+            left join lateral (
+                select r.id, r.token, r.worker, r.arrivals
+                from runs as r
+                where r.id = c.id
+                limit 1
+            ) as r on true
+        )
+    )::text;
+end
+$$;

@@ -1,0 +1,28 @@
+-- Lock schedules in one order, then read them, so that they stay as read until the transaction ends. With `turn`, a
+-- caller that sets schedules waits for others that do: a schedule that does not exist yet cannot be locked. Without it,
+-- a caller that fires them passes over those that another one has locked, because they are about to change.
+create function load_schedules_v1(wanted text, class integer, turn integer) returns text
+    language plpgsql
+    set search_path from current
+    set plan_cache_mode = force_generic_plan
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set jit = off
+    set lock_timeout = '10s'
+    as $$
+declare
+    names constant text[] := text_array_v1(wanted::json);
+    locked text[];
+begin
+    if turn is not null then
+        perform pg_advisory_xact_lock(class, turn);
+        locked := array(select s.name from schedules as s where s.name = any(names) order by s.name for update);
+    else
+        locked := array(
+            select s.name from schedules as s where s.name = any(names) order by s.name for update skip locked
+        );
+    end if;
+    return (select '[' || coalesce(string_agg(s.body, ','), '') || ']' from schedules as s where s.name = any(locked));
+end
+$$;

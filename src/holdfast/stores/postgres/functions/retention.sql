@@ -1,0 +1,8 @@
+-- How long events of a topic are kept.
+create function retention_v1(of_topic text) returns bigint
+    {{reader}}
+    as $$
+begin
+    return coalesce((rule_v1(of_topic)).retention, {{event_retention}});
+end
+$$;

@@ -1,0 +1,10 @@
+-- A JSON array of strings as a `text[]`; empty if there is none.
+create function text_array_v1(list json) returns text[]
+    language plpgsql immutable
+    as $$
+begin
+    return (
+        select array(select json_array_elements_text(list))
+    );
+end
+$$;

@@ -1,0 +1,671 @@
+-- The schema: tables with their indexes, views, and the trigger. Server functions are in `functions`, one file each.
+-- `sql_files.py` fills in names in double braces. `schema.py` runs the whole with `search_path` set to the schema of
+-- the store. A change here needs a new number: `NUMBER` in `sql_files.py`.
+--
+-- Tables have plural names and belong to holdfast. Views for people have singular names and stay as they are while
+-- tables change.
+--
+-- Ids are text. Times are whole microseconds since 1970, except `ready_at`, which SQL producers may set. Values of
+-- users are JSON in `text` columns, because `jsonb` refuses some of what JSON allows.
+
+-- Tables
+
+create table meta (
+    name text primary key,
+    value text not null
+);
+
+comment on table meta is 'holdfast''s own: the number of this schema.';
+
+create table runs (
+    id text collate "C" primary key default new_id(),
+    type text collate "C" not null,
+    state text collate "C" not null default 'pending',
+    priority smallint not null default 100,
+    ready_at timestamptz default clock_timestamp(),
+    worker text collate "C",
+    token bigint not null default 0,
+    claim_id text,
+    crashes integer not null default 0,
+    arrivals bigint not null default 0,
+    attempt integer not null default 1,
+    generation integer not null default 1,
+    key text collate "C",
+    parent_id text collate "C",
+    parent_location text,
+    on_close text not null default 'abandon',
+    created_at bigint not null default micros(clock_timestamp()),
+    start_at bigint,
+    updated_at bigint not null default micros(clock_timestamp()),
+    first_claimed_at bigint,
+    finished_at bigint,
+    suspended_at bigint,
+    rollback text,
+    is_pausing boolean not null default false,
+    python text,
+    tags jsonb,
+    options text,
+    error text,
+    payload text not null default '{}',
+    continued text,
+    result text,
+    slots text,
+    retention bigint,
+    deleted_at bigint,
+    purge_at bigint
+) with (
+    -- Each claim, suspension and end rewrites the row. Long values move out of it, so that they are not copied.
+    toast_tuple_target = 512,
+    fillfactor = 90,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 500,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+comment on table runs is 'holdfast''s own; read the view run, and insert into the view intent.';
+
+-- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not
+-- in it. The rank is a number: Postgres turns a boolean into a filter, and then has to sort.
+create index runs_queue on runs (type, priority, ({{rank}}), ready_at, id)
+    where worker is null and ready_at is not null;
+
+-- Held runs, for expired leases: one lane per type and priority. All of them have begun.
+create index runs_held on runs (type, priority, ready_at, id)
+    where worker is not null;
+
+-- Runs whose last worker died. Of those whose workers died {{suspect_crashes}} times, a claim gets one at a time.
+create index runs_crashed on runs (type, priority, ready_at, id)
+    where crashes > 0 and ready_at is not null;
+
+create unique index runs_key on runs (key)
+    where key is not null;
+
+create index runs_parent on runs (parent_id, created_at, id)
+    where parent_id is not null;
+
+-- Children that have not ended: they end with their parent, or it parts with them.
+create index runs_open_children on runs (parent_id)
+    where parent_id is not null and finished_at is null;
+
+-- Lists, newest first: by type, by the rare states, by tags, and of deleted runs.
+create index runs_listed on runs (type, created_at, id);
+
+create index runs_rare on runs (state, created_at, id)
+    where state in ('failed', 'cancelled', 'blocked', 'paused', 'rolling_back');
+
+create index runs_tags on runs using gin (tags jsonb_path_ops)
+    where tags is not null;
+
+create index runs_deleted on runs (created_at, id)
+    where deleted_at is not null;
+
+-- Pruning: runs that go when the retention of their type says so, and runs with an instant of their own.
+create index runs_ended on runs (type, finished_at, id)
+    where finished_at is not null and purge_at is null;
+
+create index runs_purge on runs (purge_at, id)
+    where purge_at is not null;
+
+create table entries (
+    run_id text collate "C" not null,
+    location text collate "C" not null,
+    kind text not null,
+    state text not null,
+    position bigint not null,
+    attempts integer not null,
+    since bigint not null,
+    started_at bigint not null,
+    finished_at bigint,
+    retry_at bigint,
+    token bigint not null,
+    has_undo boolean not null,
+    ref text,
+    error text,
+    result text,
+    primary key (run_id, location)
+) with (autovacuum_vacuum_cost_delay = 0);
+
+comment on table entries is 'holdfast''s own; read the view entry.';
+
+create index entries_undo on entries (run_id)
+    where has_undo;
+
+create table inbox (
+    run_id text collate "C" not null,
+    number bigint not null,
+    kind text not null,
+    name text collate "C" not null,
+    at bigint not null,
+    is_exclusive boolean not null,
+    ref text collate "C",
+    family text,
+    state text,
+    error text,
+    payload text,
+    primary key (run_id, number)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+comment on table inbox is 'holdfast''s own: what reached runs and was not received yet; read the view message.';
+
+-- Finds a message that is sent again while the first one is unread.
+create index inbox_message on inbox (run_id, ref)
+    where kind = 'message';
+
+-- The events that a run has, and may not want any more.
+create index inbox_event on inbox (run_id)
+    where kind = 'event';
+
+create table receipts (
+    run_id text collate "C" not null,
+    message_id text collate "C" not null,
+    at bigint not null,
+    primary key (run_id, message_id)
+);
+
+comment on table receipts is 'holdfast''s own: the ids of messages that were received, for a day.';
+
+create index receipts_age on receipts (at);
+
+create table replies (
+    run_id text collate "C" not null,
+    message_id text collate "C" not null,
+    payload text not null,
+    at bigint not null,
+    primary key (run_id, message_id)
+);
+
+comment on table replies is 'holdfast''s own: what runs replied to messages, for a day.';
+
+create index replies_age on replies (at);
+
+-- `place` keeps the order in which the run named its waits. `topic` is the topic of an event, or the group of a slot.
+create table waits (
+    run_id text collate "C" not null,
+    place integer not null,
+    location text not null,
+    kind text not null,
+    since bigint not null,
+    names text not null,
+    deadline bigint,
+    after bigint not null,
+    count bigint not null,
+    topic text collate "C",
+    primary key (run_id, place)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+comment on table waits is 'holdfast''s own; read the view wait.';
+
+create index waits_topic on waits (topic, since, run_id)
+    where topic is not null;
+
+-- The runs that wait for a slot, in the order in which they get one: by priority and rank, which `after` holds
+-- (`limits.level_of`), then by how long they have waited.
+create index waits_slot on waits (topic, after, since, run_id)
+    where kind = 'slot';
+
+create table run_values (
+    run_id text collate "C" not null,
+    name text collate "C" not null,
+    value text not null,
+    primary key (run_id, name)
+);
+
+comment on table run_values is 'holdfast''s own: values that runs let others see.';
+
+-- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good.
+create table events (
+    number bigint generated by default as identity primary key,
+    topic text collate "C" not null,
+    id text collate "C" not null,
+    payload text not null,
+    at bigint not null,
+    reached bigint not null,
+    state text not null,
+    holder text,
+    taken_at bigint not null
+);
+
+comment on table events is 'holdfast''s own; read the view event, and publish with the function emit.';
+
+create unique index events_once on events (topic, id);
+
+create index events_open on events (topic, number)
+    where state = 'open';
+
+create index events_pending on events (topic, number)
+    where state = 'pending';
+
+create index events_age on events (at)
+    where state in ('open', 'pending');
+
+create index events_taken on events (taken_at)
+    where state = 'taken';
+
+create table topics (
+    name text collate "C" primary key,
+    mode text not null,
+    retention bigint not null,
+    max_pending bigint not null
+);
+
+comment on table topics is 'holdfast''s own: rules that were set for topics.';
+
+create table letters (
+    number bigint generated by default as identity primary key,
+    id text not null,
+    topic text collate "C",
+    run_id text,
+    name text,
+    payload text not null,
+    at bigint not null,
+    reason text not null
+);
+
+comment on table letters is 'holdfast''s own: dead letters, which could not be delivered.';
+
+create index letters_topic on letters (topic, number);
+
+create table audits (
+    number bigint generated always as identity primary key,
+    run_id text collate "C" not null,
+    event text not null,
+    at bigint not null,
+    data text
+);
+
+comment on table audits is 'holdfast''s own; read the view audit.';
+
+create index audits_run on audits (run_id, number);
+
+create table workers (
+    id text collate "C" primary key,
+    name text not null,
+    host text not null,
+    pid bigint not null,
+    types text not null,
+    concurrency bigint not null,
+    started_at bigint not null,
+    heartbeat_at bigint not null
+);
+
+comment on table workers is 'holdfast''s own; read the view worker.';
+
+-- What SQL producers ask for. A worker carries it out, by the same rules as everything else.
+-- `by` is who asked: the session's user, because inside `security definer` functions `current_user` is their owner.
+create table requests (
+    number bigint generated always as identity primary key,
+    body text not null,
+    at bigint not null default micros(clock_timestamp()),
+    by text not null default ('sql:' || session_user)
+);
+
+comment on table requests is
+    'holdfast''s own: what the functions cancel, send and emit leave for a worker to carry out.';
+
+-- `per_key` and `rate` are JSON. `rate_window` is what the rate has to remember.
+create table types (
+    name text collate "C" primary key,
+    runtime text not null default '',
+    description text not null default '',
+    is_enabled boolean not null default true,
+    concurrency bigint,
+    per_key text,
+    rate text,
+    rate_window text,
+    retention bigint,
+    seen_by text not null default '',
+    seen_at bigint,
+    is_limited boolean generated always as (concurrency is not null or per_key is not null or rate is not null) stored
+);
+
+comment on table types is 'holdfast''s own; read the view type.';
+
+-- The runs that have a slot, by limit.
+create table slots (
+    name text collate "C" not null,
+    run_id text collate "C" not null,
+    primary key (name, run_id)
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+comment on table slots is 'holdfast''s own; read the view slot.';
+
+-- `body` is the whole schedule as JSON. The other columns are those by which schedules are looked up.
+create table schedules (
+    name text collate "C" primary key,
+    type text collate "C" not null,
+    next_at bigint,
+    body text not null
+);
+
+comment on table schedules is 'holdfast''s own; read the view schedule.';
+
+-- Schedules that are due, the earliest first. A paused one is not in it.
+create index schedules_due on schedules (next_at, name)
+    where next_at is not null;
+
+-- The trigger
+
+-- Checks rows that SQL producers insert into the view `intent`. They cannot set `start_at`; Python always does.
+create trigger check_intent
+    before insert on runs
+    for each row
+    when (new.start_at is null)
+    execute function check_intent_v1();
+
+-- Views for functions and for Python: rows in the shape of the values of `holdfast.core.model`, so that `row_to_json`
+-- gives these values.
+
+create view runs_read as
+    select id, type, state, payload, created_at,
+        coalesce(start_at, micros(ready_at), created_at) as start_at,
+        updated_at, priority,
+        micros(ready_at) as ready_at,
+        key,
+        coalesce(tags::json, '{}') as tags,
+        worker, token, claim_id, first_claimed_at, finished_at, python, attempt, generation, crashes, arrivals,
+        parent_id, parent_location, on_close, result,
+        json_of(error) as error,
+        rollback, is_pausing, suspended_at, continued,
+        coalesce(json_of(options), '{}') as options,
+        coalesce(json_of(slots), '[]') as slots,
+        retention, deleted_at, purge_at
+    from runs;
+
+create view types_read as
+    select name, runtime, description, is_enabled, concurrency,
+        coalesce(json_of(per_key), '{}') as per_key,
+        json_of(rate) as rate,
+        retention, seen_by, seen_at
+    from types;
+
+create view entries_read as
+    select run_id, location, kind, state, position, attempts, result,
+        json_of(error) as error,
+        started_at, finished_at, retry_at, ref, since, has_undo
+    from entries;
+
+create view inbox_read as
+    select run_id, number, kind, name, at, payload, ref, state,
+        json_of(error) as error,
+        family as "group",
+        is_exclusive
+    from inbox;
+
+create view waits_read as
+    select run_id, place, location, kind, since,
+        json_of(names) as names,
+        deadline, after, count
+    from waits;
+
+create view events_read as
+    select number, topic, id, payload, at, reached, state, holder, taken_at
+    from events;
+
+-- Views for people, with singular names. Payloads are shown as `json`, because `jsonb` refuses some of them. Deleted
+-- runs are not shown.
+
+create view run as
+    select id, type, state, priority, key,
+        coalesce(tags, '{}') as tags,
+        json_or_null(coalesce(continued, payload)) as payload,
+        json_or_null(result) as result,
+        json_or_null(error) as error,
+        worker, token, attempt, generation, crashes, parent_id,
+        instant(created_at) as created_at,
+        coalesce(instant(start_at), ready_at, instant(created_at)) as start_at,
+        ready_at,
+        instant(first_claimed_at) as first_claimed_at,
+        instant(suspended_at) as suspended_at,
+        instant(updated_at) as updated_at,
+        instant(finished_at) as finished_at
+    from runs
+    where deleted_at is null;
+
+comment on view run is 'Runs: durable executions, as they stand.';
+comment on column run.id is 'Its id.';
+comment on column run.type is 'Which workflow or task it is a run of.';
+comment on column run.state is
+    'pending, running, suspended, paused, blocked, rolling_back, or its end: succeeded, failed, cancelled.';
+comment on column run.priority is '0 (first) to 255 (last).';
+comment on column run.key is 'The idempotency key it was started with: at most one run has it.';
+comment on column run.tags is 'Names and values to find it by.';
+comment on column run.payload is
+    'What its code is called with: what it was started with, or its last generation handed on.';
+comment on column run.result is 'What it returned, if it succeeded.';
+comment on column run.error is 'Why it failed, was cancelled, or is blocked.';
+comment on column run.worker is 'The id of the worker that holds it: nobody else may write it.';
+comment on column run.token is 'Grows with each claim; what is written with an older one is refused.';
+comment on column run.attempt is 'Grows when it is recovered or rewound.';
+comment on column run.generation is 'Grows when it continues as new.';
+comment on column run.crashes is 'How many workers died in a row while they held it.';
+comment on column run.parent_id is 'The run that started it as its child.';
+comment on column run.created_at is 'When it was started.';
+comment on column run.start_at is 'When it was to begin at the earliest.';
+comment on column run.ready_at is
+    'From when it may be claimed; of a held one, when its lease ends; null if it only waits for something else.';
+comment on column run.first_claimed_at is 'When a worker first took it.';
+comment on column run.suspended_at is 'Since when it waits.';
+comment on column run.updated_at is 'When it changed last.';
+comment on column run.finished_at is 'When it ended.';
+
+-- A simple view, so that `on conflict` works. Only what a producer may set is a plain column and can be written; the
+-- others are expressions. The trigger of `runs` checks what is inserted.
+create view intent as
+    select id, type, payload,
+        key as idempotency_key,
+        priority,
+        ready_at as run_at,
+        tags,
+        state collate "C" as state,
+        json_or_null(result) as result,
+        json_or_null(error) as error,
+        instant(created_at) as created_at,
+        instant(finished_at) as finished_at
+    from runs;
+
+comment on view intent is
+    'Insert here to start a run: insert into intent (type, payload, idempotency_key) values (…) '
+    'on conflict do nothing returning id.';
+comment on column intent.id is 'The id of the run; made if none is given.';
+comment on column intent.type is 'The type of the workflow or task to run.';
+comment on column intent.payload is 'A JSON object of its parameters by name.';
+comment on column intent.idempotency_key is 'At most one run has it: a second insert conflicts.';
+comment on column intent.priority is '0 (first) to 255 (last); 100 if not given.';
+comment on column intent.run_at is 'From when it may begin: at once if not given. Later: when it is due next.';
+comment on column intent.tags is 'A JSON object of names and values to find it by.';
+comment on column intent.state is 'Read only: how it stands; see run.state.';
+comment on column intent.result is 'Read only: what it returned.';
+comment on column intent.error is 'Read only: why it failed or was cancelled.';
+comment on column intent.created_at is 'Read only: when it was inserted.';
+comment on column intent.finished_at is 'Read only: when it ended.';
+
+create view entry as
+    select run_id, location, kind, state, position, attempts,
+        json_or_null(result) as result,
+        json_or_null(error) as error,
+        ref, has_undo,
+        instant(started_at) as started_at,
+        instant(finished_at) as finished_at,
+        instant(retry_at) as retry_at
+    from entries;
+
+comment on view entry is
+    'Histories: what the operations of runs came to. A run that goes on reads them instead of doing them again.';
+comment on column entry.run_id is 'Whose history it is part of.';
+comment on column entry.location is 'The path of the operation inside the run.';
+comment on column entry.kind is
+    'step, tx, timer, message, event, child, send, emit, cancel, reply, loop, version, removed, rollback, undo or '
+    'rounds.';
+comment on column entry.state is 'started, retrying, or settled: done, failed, timed_out.';
+comment on column entry.position is 'Its place in the order in which operations were settled; 0 while it is not.';
+comment on column entry.attempts is 'How often it was tried.';
+comment on column entry.result is 'What it came to.';
+comment on column entry.error is 'Why it failed, or why its last attempt did.';
+comment on column entry.ref is 'The other side: the id of the child or message, the number of the event.';
+comment on column entry.has_undo is 'Whether there is something to undo if the run rolls back.';
+comment on column entry.started_at is 'When it began.';
+comment on column entry.finished_at is 'When it was settled.';
+comment on column entry.retry_at is 'When it is tried again.';
+
+create view message as
+    select run_id, number, name,
+        ref as id,
+        json_or_null(payload) as payload,
+        instant(at) as sent_at
+    from inbox
+    where kind = 'message';
+
+comment on view message is 'Messages that were sent to runs and not received yet.';
+comment on column message.run_id is 'To whom.';
+comment on column message.number is 'Its place among all that reached the run.';
+comment on column message.name is 'Its name.';
+comment on column message.id is 'Its id, which makes sending it again harmless.';
+comment on column message.payload is 'What it says.';
+comment on column message.sent_at is 'When it reached the inbox of the run.';
+
+create view event as
+    select number, topic, id,
+        json_or_null(payload) as payload,
+        state, holder, reached,
+        instant(at) as emitted_at,
+        instant(nullif(taken_at, 0)) as taken_at
+    from events;
+
+comment on view event is 'Events that were published and are still kept.';
+comment on column event.number is 'Its place in the order in which all events were published.';
+comment on column event.topic is 'On which topic.';
+comment on column event.id is 'Its id, which makes emitting it again harmless.';
+comment on column event.payload is 'What it says.';
+comment on column event.state is 'open for every run; of a queue: pending, handed to one run, or taken by it for good.';
+comment on column event.holder is 'Of a queue: the run that was handed it.';
+comment on column event.reached is 'How many waiting runs it reached when it was published.';
+comment on column event.emitted_at is 'When it was published.';
+comment on column event.taken_at is 'Of a queue: when it was taken for good.';
+
+create view wait as
+    select run_id, location, kind,
+        json_or_null(names) as names,
+        count,
+        instant(since) as since,
+        instant(deadline) as deadline
+    from waits;
+
+comment on view wait is 'What runs wait for.';
+comment on column wait.run_id is 'Who waits.';
+comment on column wait.location is 'The operation that waits.';
+comment on column wait.kind is 'time, retry, message, event, child, children or slot.';
+comment on column wait.names is 'For what: names of messages (none: any), the topic, the id of the child, the group.';
+comment on column wait.count is 'Of a group of children: how many have to end.';
+comment on column wait.since is 'Since when.';
+comment on column wait.deadline is 'Until when.';
+
+create view audit as
+    select number, run_id, event,
+        json_or_null(coalesce(data, '{}')) as data,
+        instant(at) as at
+    from audits;
+
+comment on view audit is 'What happened to runs: each fact was written in the transaction that made it true.';
+comment on column audit.number is 'Its place in the order of facts.';
+comment on column audit.run_id is 'To which run.';
+comment on column audit.event is 'What happened: claimed, suspended, woken, succeeded, cancelled, …';
+comment on column audit.data is 'The particulars.';
+comment on column audit.at is 'When.';
+
+create view worker as
+    select id, name, host, pid,
+        json_or_null(types) as types,
+        concurrency,
+        instant(started_at) as started_at,
+        instant(heartbeat_at) as heartbeat_at
+    from workers;
+
+comment on view worker is 'Workers that are running, or died without saying so.';
+comment on column worker.id is 'Its id, as in run.worker.';
+comment on column worker.name is 'Its name, for people.';
+comment on column worker.host is 'The machine it runs on.';
+comment on column worker.pid is 'Its process there.';
+comment on column worker.types is 'The types of runs it takes.';
+comment on column worker.concurrency is 'How many runs it holds at most.';
+comment on column worker.started_at is 'When it began.';
+comment on column worker.heartbeat_at is 'When it was last heard of.';
+
+create view type as
+    select name, runtime, description, is_enabled, concurrency,
+        coalesce(json_of(per_key), '{}') as per_key,
+        (rate::json ->> 'count')::bigint as rate_count,
+        (rate::json ->> 'period')::bigint * interval '1 microsecond' as rate_period,
+        retention * interval '1 microsecond' as retention,
+        seen_by,
+        instant(seen_at) as seen_at
+    from types;
+
+comment on view type is 'Types of runs: what workers and people have said of them.';
+comment on column type.name is 'Its name, as in run.type.';
+comment on column type.runtime is 'What the workers are made of that offer to do its runs: python, go, …';
+comment on column type.description is 'What it is for.';
+comment on column type.is_enabled is 'Whether its runs are claimed; if not, they wait until it is switched on again.';
+comment on column type.concurrency is 'How many of its runs are worked on at once at most; null: as many as there are.';
+comment on column type.per_key is
+    'Names of tags: of runs with the same value of one, so many are worked on at once at most.';
+comment on column type.rate_count is
+    'How many of its runs begin within rate_period at most; null: as many as there are.';
+comment on column type.rate_period is 'In how much time.';
+comment on column type.retention is 'How long its runs are kept after their end; null: as long as others.';
+comment on column type.seen_by is 'The worker that last offered to do its runs.';
+comment on column type.seen_at is 'When it did.';
+
+create view slot as
+    select name, run_id
+    from slots;
+
+comment on view slot is
+    'Who has a slot of which limit. Whoever has none, and needs one, waits: see wait, of kind slot.';
+comment on column slot.name is
+    'The limit: type:NAME, type:NAME TAG=VALUE for the runs with this tag, rate:NAME for those that may begin.';
+comment on column slot.run_id is 'The run that has it.';
+
+create view schedule as
+    select name, type,
+        (body::json ->> 'payload')::json as payload,
+        body::json ->> 'cron' as cron,
+        (body::json ->> 'every')::bigint * interval '1 microsecond' as every,
+        coalesce(body::json ->> 'zone', 'UTC') as zone,
+        coalesce(body::json ->> 'catch_up', 'one') as catch_up,
+        coalesce(body::json ->> 'overlap', 'allow') as overlap,
+        coalesce((body::json ->> 'jitter')::bigint, 0) * interval '1 microsecond' as jitter,
+        coalesce((body::json ->> 'priority')::smallint, 100) as priority,
+        coalesce((body::json ->> 'tags')::jsonb, '{}') as tags,
+        coalesce((body::json ->> 'is_declared')::boolean, false) as is_declared,
+        coalesce((body::json ->> 'is_paused')::boolean, false) as is_paused,
+        coalesce((body::json ->> 'skipped')::bigint, 0) as skipped,
+        body::json ->> 'last_run_id' as last_run_id,
+        instant((body::json ->> 'last_slot')::bigint) as last_slot,
+        instant((body::json ->> 'last_skipped_slot')::bigint) as last_skipped_slot,
+        instant((body::json ->> 'created_at')::bigint) as created_at,
+        instant((body::json ->> 'updated_at')::bigint) as updated_at,
+        instant(next_at) as next_at
+    from schedules;
+
+comment on view schedule is 'Schedules: rules that make runs over time.';
+comment on column schedule.name is 'Its name.';
+comment on column schedule.type is 'Of which workflow or task it makes runs.';
+comment on column schedule.payload is 'What they are started with.';
+comment on column schedule.cron is 'When: a cron expression; or else see every.';
+comment on column schedule.every is 'When: every so often.';
+comment on column schedule.zone is 'The time zone of the cron expression.';
+comment on column schedule.catch_up is 'What becomes of slots that nobody fired in time: skip, one or all.';
+comment on column schedule.overlap is 'Whether a slot is left out while an earlier run has not ended: allow or skip.';
+comment on column schedule.jitter is 'By how much later than its slot a run may start.';
+comment on column schedule.priority is 'The priority of its runs: 0 (first) to 255 (last).';
+comment on column schedule.tags is 'The tags of its runs, beside schedule and slot.';
+comment on column schedule.is_declared is 'Whether it stands in the code of an application.';
+comment on column schedule.is_paused is 'Whether it fires no more until it is resumed.';
+comment on column schedule.skipped is 'How many slots were left out because an earlier run had not ended.';
+comment on column schedule.last_run_id is 'The last run it made.';
+comment on column schedule.last_slot is 'The last slot for which it made a run.';
+comment on column schedule.last_skipped_slot is 'The last slot that was left out because an earlier run had not ended.';
+comment on column schedule.created_at is 'When it was first set.';
+comment on column schedule.updated_at is 'When it last changed or fired.';
+comment on column schedule.next_at is 'When it fires next; null while it is paused.';

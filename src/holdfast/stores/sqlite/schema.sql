@@ -1,0 +1,299 @@
+-- The schema. A change here, except of a comment, needs a new number: `NUMBER` in `schema.py`.
+--
+-- Ids are text. Times are whole microseconds since 1970. Values of users are JSON text.
+-- What a run was started with is a row of its own in `intent`, so that a write of the run never copies its payload.
+
+create table meta (
+    name text primary key not null,
+    value text not null
+) without rowid;
+
+-- `slots` is a JSON list, or null if it is empty. `rank` is `claim_order.rank_of` in SQL.
+create table run (
+    id text primary key not null,
+    type text not null,
+    state text not null,
+    priority integer not null,
+    ready_at integer,
+    worker text,
+    token integer not null,
+    claim_id text,
+    crashes integer not null,
+    arrivals integer not null,
+    attempt integer not null,
+    generation integer not null,
+    key text,
+    parent_id text,
+    parent_location text,
+    on_close text not null,
+    created_at integer not null,
+    start_at integer not null,
+    updated_at integer not null,
+    first_claimed_at integer,
+    finished_at integer,
+    python text,
+    result text,
+    error text,
+    rollback text,
+    is_pausing integer not null default 0,
+    suspended_at integer,
+    slots text,
+    retention integer,
+    deleted_at integer,
+    purge_at integer,
+    rank integer
+        generated always as (case when token > 0 then 0 when parent_id is not null then 1 else 2 end) virtual
+);
+
+-- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not
+-- in it.
+create index run_queue on run (type, priority, rank, ready_at, id)
+    where worker is null and ready_at is not null;
+
+-- Held runs by holder: expired leases of all types in one seek, and what a dead worker left.
+create index run_held on run (worker, ready_at, type)
+    where worker is not null;
+
+create unique index run_key on run (key)
+    where key is not null;
+
+create index run_parent on run (parent_id, created_at, id)
+    where parent_id is not null;
+
+-- Lists, newest first: of everything, of one type, of one of the rare states, of deleted runs.
+create index run_created on run (created_at, id);
+
+create index run_type on run (type, created_at, id);
+
+create index run_rare on run (state, created_at, id)
+    where state = 'failed' or state = 'cancelled' or state = 'blocked' or state = 'paused' or state = 'rolling_back';
+
+create index run_deleted on run (created_at, id)
+    where deleted_at is not null;
+
+-- Pruning: runs that go when the retention of their type says so, and runs with an instant of their own.
+create index run_ended on run (type, finished_at, id)
+    where finished_at is not null and purge_at is null;
+
+create index run_purge on run (purge_at, id)
+    where purge_at is not null;
+
+create table intent (
+    run_id text primary key not null,
+    payload text not null,
+    tags text,
+    options text,
+    continued text
+) without rowid;
+
+-- `created_at` is the run's, so that a search by tag is read newest first like every other list.
+create table tag (
+    name text not null,
+    value text not null,
+    created_at integer not null,
+    run_id text not null,
+    primary key (name, value, created_at, run_id)
+) without rowid;
+
+create table entry (
+    run_id text not null,
+    location text not null,
+    kind text not null,
+    state text not null,
+    position integer not null,
+    attempts integer not null,
+    result text,
+    error text,
+    started_at integer not null,
+    finished_at integer,
+    retry_at integer,
+    ref text,
+    token integer not null,
+    since integer not null default 0,
+    has_undo integer not null default 0,
+    primary key (run_id, location)
+) without rowid;
+
+-- What there is to undo if the run is cancelled.
+create index entry_undo on entry (run_id)
+    where has_undo = 1;
+
+create table inbox (
+    run_id text not null,
+    number integer not null,
+    kind text not null,
+    name text not null,
+    at integer not null,
+    payload text,
+    ref text,
+    state text,
+    error text,
+    family text,
+    is_exclusive integer not null default 0,
+    primary key (run_id, number)
+) without rowid;
+
+-- Finds a message that is sent again while the first one is unread.
+create index inbox_message on inbox (run_id, ref)
+    where kind = 'message';
+
+-- The event that a wait already has.
+create index inbox_event on inbox (run_id, name)
+    where kind = 'event';
+
+-- Events of queues that a run has in its inbox.
+create index inbox_exclusive on inbox (run_id)
+    where is_exclusive = 1;
+
+create table receipt (
+    run_id text not null,
+    message_id text not null,
+    at integer not null,
+    primary key (run_id, message_id)
+) without rowid;
+
+-- Forgotten by age, whichever run they are of.
+create index receipt_age on receipt (at);
+
+create table reply (
+    run_id text not null,
+    message_id text not null,
+    payload text not null,
+    at integer not null,
+    primary key (run_id, message_id)
+) without rowid;
+
+create index reply_age on reply (at);
+
+-- `place` keeps the order in which the run named its waits. `topic` is the topic of an event, or the group of a slot.
+create table wait (
+    run_id text not null,
+    place integer not null,
+    location text not null,
+    kind text not null,
+    since integer not null,
+    names text not null,
+    deadline integer,
+    after integer not null,
+    topic text,
+    count integer not null default 0,
+    primary key (run_id, place)
+) without rowid;
+
+create index wait_topic on wait (topic, run_id)
+    where topic is not null;
+
+-- The runs that wait for an event, the longest first.
+create index wait_turn on wait (topic, since, run_id)
+    where kind = 'event';
+
+-- The runs that wait for a slot, in the order in which they get one: by priority and rank, which `after` holds
+-- (`limits.level_of`), then by how long they have waited.
+create index wait_slot on wait (topic, after, since, run_id)
+    where kind = 'slot';
+
+create table value (
+    run_id text not null,
+    name text not null,
+    value text not null,
+    primary key (run_id, name)
+) without rowid;
+
+-- `autoincrement`: a number is never used again, not even that of an event that expired.
+-- `state`: `open` for all, `pending` in a queue, `handed` to its holder, `taken` for good.
+-- `expires_at` is null until the pruner has looked at the event, and again when the rules of its topic have changed.
+create table event (
+    number integer primary key autoincrement,
+    topic text not null,
+    id text not null,
+    payload text not null,
+    at integer not null,
+    reached integer not null,
+    state text not null default 'open',
+    holder text,
+    expires_at integer
+);
+
+create unique index event_once on event (topic, id);
+
+create index event_topic on event (topic, at);
+
+create index event_expiry on event (expires_at);
+
+create index event_pending on event (topic, number)
+    where state = 'pending';
+
+create table topic (
+    name text primary key not null,
+    mode text not null,
+    retention integer not null,
+    max_pending integer not null
+) without rowid;
+
+create table letter (
+    number integer primary key autoincrement,
+    id text not null,
+    topic text,
+    run_id text,
+    name text,
+    payload text not null,
+    at integer not null,
+    reason text not null
+);
+
+create index letter_topic on letter (topic, number);
+
+create table audit (
+    number integer primary key,
+    run_id text not null,
+    event text not null,
+    at integer not null,
+    data text
+);
+
+create index audit_run on audit (run_id);
+
+create table worker (
+    id text primary key not null,
+    name text not null,
+    host text not null,
+    pid integer not null,
+    types text not null,
+    concurrency integer not null,
+    started_at integer not null,
+    heartbeat_at integer not null
+) without rowid;
+
+-- `per_key` and `rate` are JSON. `rate_window` is what the rate has to remember.
+create table type (
+    name text primary key not null,
+    runtime text not null,
+    description text not null,
+    is_enabled integer not null,
+    concurrency integer,
+    per_key text,
+    rate text,
+    rate_window text,
+    retention integer,
+    seen_by text not null,
+    seen_at integer
+) without rowid;
+
+-- The runs that have a slot, by limit.
+create table slot (
+    name text not null,
+    run_id text not null,
+    primary key (name, run_id)
+) without rowid;
+
+-- `body` is the whole schedule as JSON. The other columns are those by which schedules are looked up.
+create table schedule (
+    name text primary key not null,
+    type text not null,
+    next_at integer,
+    body text not null
+) without rowid;
+
+-- Schedules that are due, the earliest first. A paused one is not in it.
+create index schedule_due on schedule (next_at, name)
+    where next_at is not null;
