@@ -1,0 +1,222 @@
+"""The session of the event loop: carries talks out on the loop itself, on a connection that belongs to it.
+
+To hand a job to a thread and back costs as much as a small statement takes, and far more on a busy machine. So what
+is short is said here. Whatever cannot be done here and now, or goes wrong in a way that is worth repeating, is left to
+the sessions in threads: they know how to wait and to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+import psycopg
+
+from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.postgres.async_connection import AsyncConnection
+from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.sessions import Sessions, Work
+from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
+from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
+
+STOP_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+
+# What is longer would hold up the loop while it is copied.
+ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
+
+T = TypeVar("T")
+
+
+class LoopSession:
+    """One connection, one talk at a time; it is opened by the first talk, apart from the loop."""
+
+    def __init__(self, connector: Connector, sessions: Sessions, *, limits: Limits = USUAL) -> None:
+        self._connector = connector
+        self._sessions = sessions
+        self._limits = limits
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection: AsyncConnection | None = None
+        self._job: _Job[Any] | None = None
+        self._is_opening = False
+        self._is_stopped = False
+        self._retry_at = 0.0
+
+    def hold(self, talk: Callable[[], Talk[T]], *, again: Callable[[], Talk[T]] | None = None) -> asyncio.Future[T]:
+        """Carry a talk out; `talk` makes it, once for each time it is tried, on this loop or in a session's thread.
+
+        After a lost connection `again` is held instead, if given: the first attempt may have been applied.
+        """
+        loop = asyncio.get_running_loop()
+        connection = self._connection
+        if connection is not None and loop is self._loop and self._job is None:
+            self._job = job = _Job(talk, again or talk, loop.create_future())
+            connection.run(self._carry(job, connection))
+            return job.future
+        self._open(loop)
+        return self._sessions.run(_in_thread(talk), again=None if again is None else _in_thread(again))
+
+    # Its life
+
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Wait for the answer that is due, if any, and close."""
+        self._is_stopped = True
+        if self._job is not None and self._loop is asyncio.get_running_loop():
+            await asyncio.wait([self._job.future], timeout=seconds)
+        self.close()
+
+    def close(self) -> None:
+        """Close at once. On its loop, or when that runs no longer."""
+        self._is_stopped = True
+        connection, self._connection = self._connection, None
+        job, self._job = self._job, None
+        if connection is not None:
+            connection.end()
+        if job is not None and not job.future.done() and self._loop is not None and not self._loop.is_closed():
+            shown = self._connector.address.shown
+            job.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
+
+    def abandon(self) -> None:
+        """In a forked child: use and close nothing of the parent's."""
+        self._is_stopped = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            disown(connection.connection)
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_stopped or self._is_opening:
+            return
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                return  # it is in use there
+            if self._connection is not None:
+                self._connection.end()  # whoever waited was on a loop that is gone
+            self._loop = loop
+            self._connection, self._job, self._retry_at = None, None, 0.0
+        if self._connection is None and time.monotonic() >= self._retry_at:
+            self._is_opening = True
+            threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-loop", daemon=True).start()
+
+    def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread, because it takes a while, or for ever."""
+        connection = None
+        with suppress(HoldfastError):  # the sessions meet it too, and tell whoever asks
+            connection = self._connector.connect(self._limits)
+        try:
+            loop.call_soon_threadsafe(self._connected, loop, connection)
+        except RuntimeError:  # the loop is closed
+            self._is_opening = False
+            if connection is not None:
+                connection.close()
+
+    def _connected(self, loop: asyncio.AbstractEventLoop, connection: Connection | None) -> None:
+        self._is_opening = False
+        if connection is None:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        elif self._is_stopped or self._loop is not loop:
+            connection.close()
+        else:
+            is_prepared = self._connector.address.is_prepared
+            self._connection = AsyncConnection(connection, loop, is_prepared=is_prepared, broke=self._broke)
+
+    def _broke(self, error: psycopg.Error) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connector.lost(error, connection.opened_at)
+
+    # The talk that is held
+
+    async def _carry(self, job: _Job[T], connection: AsyncConnection) -> None:
+        """Carry a talk out, tell what came of it, and leave no transaction open."""
+        try:
+            talk = job.talk()
+            said = next(talk)
+            while job.is_begun or _is_short(said):
+                job.is_begun = True
+                try:
+                    value = await connection.ask(said)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
+                    said = talk.throw(error)
+                else:
+                    said = talk.send(value)
+            talk.close()
+            self._hand_on(job, None)
+        except StopIteration as end:
+            if not job.future.done():
+                job.future.set_result(end.value)
+        except GeneratorExit:
+            raise  # the connection was closed: whoever closed it tells the caller
+        except BaseException as error:  # noqa: BLE001 - an error of any kind is the caller's; the loop goes on
+            self._hand_on(job, error)
+        if self._connection is connection and not connection.is_idle:
+            with suppress(psycopg.Error):
+                await connection.ask((b"rollback", ()))
+        if self._job is job:
+            self._job = None
+
+    def _hand_on(self, job: _Job[Any], error: BaseException | None) -> None:
+        """Have the sessions do what could not be done here; or tell what went wrong, if that would not help."""
+        if job.future.done():
+            return
+        if error is None or is_conflict(error) or is_cancelled(error, job.seconds, self._limits):
+            work = _in_thread(job.talk)
+        elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
+            work = _in_thread(job.again)
+        else:
+            _fail(job.future, unavailable(self._connector.address, error), error)
+            return
+        try:
+            done = self._sessions.run(work, again=_in_thread(job.again))
+        except StoreUnavailable as closed:
+            job.future.set_exception(closed)
+        else:
+            done.add_done_callback(job.settle_like)
+
+
+class _Job(Generic[T]):
+    """A talk under way, and who waits for what comes of it."""
+
+    def __init__(self, talk: Callable[[], Talk[T]], again: Callable[[], Talk[T]], future: asyncio.Future[T]) -> None:
+        self.talk = talk
+        self.again = again
+        self.future = future
+        self.is_begun = False
+        self._began_at = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began_at
+
+    def settle_like(self, other: asyncio.Future[T]) -> None:
+        """Pass on what the sessions answered."""
+        if other.cancelled() or self.future.done():
+            self.future.cancel()
+        elif (error := other.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(other.result())
+
+
+def _is_short(trip: Trip | Chain) -> bool:
+    if isinstance(trip, Chain):
+        return all(map(_is_short, trip.trips))
+    characters = 0
+    for one in trip[1]:  # each time something is said, so nothing shorter that takes longer
+        if type(one) is str:
+            characters += len(one)
+    return characters <= ARGUMENTS_LIMIT_CHARACTERS
+
+
+def _in_thread(talk: Callable[[], Talk[T]]) -> Work[T]:
+    return lambda connection: hold(connection, talk())
+
+
+def _fail(future: asyncio.Future[Any], translated: BaseException, error: BaseException) -> None:
+    if translated is not error:
+        translated.__cause__ = error
+    future.set_exception(translated)
