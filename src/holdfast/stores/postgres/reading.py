@@ -28,7 +28,7 @@ from holdfast.stores.postgres import topics as topic_rules
 from holdfast.stores.postgres.talks import Connection, Talk
 
 FEW = 8
-"""So many runs are asked about at most in one go on the wire."""
+"""So many runs are asked about at most in one go on the loop."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -56,19 +56,19 @@ from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase
 from holdfast.stores.postgres.deciding import Operation, decided
+from holdfast.stores.postgres.loop_session import LoopSession
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.request_thread import RequestThread
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.trouble import unavailable
-from holdfast.stores.postgres.wire import Wire
 from holdfast.stores.postgres.wishes import Wishes
 
 WRITERS = 3
 READERS = 2
 TRANSACTORS = 4
 SMALL = 4
-"""So many runs are made at most in one go on the wire: more would keep the loop busy."""
+"""So many runs are made at most in one go on the loop: more would keep the loop busy."""
 ERRAND_SECONDS = 2.0
 """So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
 HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
@@ -77,7 +77,7 @@ HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _W = TypeVar("_W")
-_Carrier = TypeVar("_Carrier", Sessions, Wire, RequestThread)
+_Carrier = TypeVar("_Carrier", Sessions, LoopSession, RequestThread)
 
 
 class PostgresStore(Reading):
@@ -101,7 +101,7 @@ class PostgresStore(Reading):
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
-        self._wire = Wire(connector, self._writers, limits=OWN)
+        self._loop_session = LoopSession(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
             self._calls, self._writers, self._bell, clock, has_hints=self._address.has_hints
         )
@@ -135,8 +135,8 @@ class PostgresStore(Reading):
             return
         if self._at_exit is not None:
             self._at_exit.detach()
-        await self._wire.stop()
-        self._wire = Wire(self._connector, self._writers, limits=OWN)  # for the next time
+        await self._loop_session.stop()
+        self._loop_session = LoopSession(self._connector, self._writers, limits=OWN)  # for the next time
         await asyncio.to_thread(_end, self._parts, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
@@ -210,7 +210,7 @@ class PostgresStore(Reading):
         """What is leased, and whether producers in SQL have asked for something."""
         at, asked_at = self._time()
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        found = await self._running(self._wire).hold(
+        found = await self._running(self._loop_session).hold(
             lambda: claims.claim(self._calls, request, at), again=lambda: claims.claim(self._calls, repeat, at)
         )
         claimed = found.claimed
@@ -352,7 +352,7 @@ class PostgresStore(Reading):
             return told
 
         if is_small:
-            return self._running(self._wire).hold(first, again=repeat)
+            return self._running(self._loop_session).hold(first, again=repeat)
         return self._running(self._writers).run(
             lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
         )
@@ -365,7 +365,7 @@ class PostgresStore(Reading):
         return self._run_in(self._readers, function, *args, **kwargs)
 
     def _ask(self, talk: Callable[[], Talk[_R]]) -> asyncio.Future[_R]:
-        return self._running(self._wire).hold(talk)
+        return self._running(self._loop_session).hold(talk)
 
     @property
     def _schema(self) -> str:
@@ -429,7 +429,7 @@ class PostgresStore(Reading):
         for sessions in self._all:
             sessions.abandon()
         self._request_thread.abandon()
-        self._wire.abandon()
+        self._loop_session.abandon()
         self._bell.abandon()
 
 

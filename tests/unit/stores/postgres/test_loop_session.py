@@ -205,6 +205,17 @@ async def test_a_caller_who_is_cancelled_leaves_the_session_in_order(session: Lo
         await asyncio.sleep(0.01)
 
 
+async def test_whoever_cancels_all_tasks_of_the_loop_does_not_disturb_it(session: LoopSession) -> None:
+    before = await session.hold(said(BACKEND))
+    answer = session.hold(said("select pg_sleep(0.1)::text || 'done'"))
+
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+    assert await answer == "done"
+    assert await session.hold(said(BACKEND)) == before
+
+
 async def test_a_conflict_is_repeated_by_the_sessions(session: LoopSession, observer: Connection) -> None:
     observer.execute("create sequence attempts")
     observer.execute(
@@ -303,6 +314,10 @@ async def test_while_the_server_is_away_callers_fail_at_once(session: LoopSessio
 
 
 async def test_without_prepared_statements_talks_work_as_well(postgres_url: str) -> None:
+    def chain() -> Talk[str]:
+        answer: str = yield chained((b"begin", ()), (b"select %s || %s", ("it's ", 5)), (b"commit", ()))
+        return answer
+
     joint = "&" if "?" in postgres_url else "?"
     address = Address.of(f"{postgres_url}{joint}prepare=off")
     connector = Connector(address)
@@ -313,6 +328,7 @@ async def test_without_prepared_statements_talks_work_as_well(postgres_url: str)
 
     for _ in range(3):
         assert await session.hold(said("select count(*)::text || %s from pg_prepared_statements", "!")) == "0!"
+        assert await session.hold(chain) == "it's 5"
 
     await session.stop()
     sessions.stop()
