@@ -222,11 +222,12 @@ def _limited(work: PQGen[_Answer], connection: Connection) -> Generator[Any, Any
         while True:
             ready = yield wanted
             if not ready and (connection.is_given_up or (seconds and time.monotonic() > until)):
-                raise Unanswered("given up by its owner" if connection.is_given_up else _silence(seconds))
+                raise Unanswered("given up by its owner" if connection.is_given_up else silence(seconds))
             wanted = work.send(ready)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
 
 
-def _silence(seconds: float) -> str:
+def silence(seconds: float) -> str:
+    """What is said of a server that does not answer."""
     return f"no answer within {seconds:g} s"

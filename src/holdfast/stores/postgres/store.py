@@ -29,12 +29,12 @@ from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase
+from holdfast.stores.postgres.loop_session import LoopSession
 from holdfast.stores.postgres.request_thread import RequestThread
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.talks import Connection, Talk, hold
 from holdfast.stores.postgres.transfers import PostgresTransfer
 from holdfast.stores.postgres.trouble import unavailable
-from holdfast.stores.postgres.wire import Wire
 
 WRITERS = 3
 READERS = 2
@@ -48,7 +48,7 @@ HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_Carrier = TypeVar("_Carrier", Sessions, Wire, RequestThread)
+_Carrier = TypeVar("_Carrier", Sessions, LoopSession, RequestThread)
 
 
 class PostgresStore:
@@ -72,7 +72,7 @@ class PostgresStore:
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
         # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
-        self._wire = Wire(connector, self._writers, limits=OWN)
+        self._loop_session = LoopSession(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
             self._calls, self._writers, self._bell, clock, has_hints=self._address.has_hints
         )
@@ -106,8 +106,8 @@ class PostgresStore:
             return
         if self._at_exit is not None:
             self._at_exit.detach()
-        await self._wire.stop()
-        self._wire = Wire(self._connector, self._writers, limits=OWN)  # for the next time
+        await self._loop_session.stop()
+        self._loop_session = LoopSession(self._connector, self._writers, limits=OWN)  # for the next time
         await asyncio.to_thread(_end, self._parts, self._pid)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
@@ -181,7 +181,7 @@ class PostgresStore:
         """What is leased, and whether producers in SQL have asked for something."""
         at, asked_at = self._time()
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        found = await self._running(self._wire).hold(
+        found = await self._running(self._loop_session).hold(
             lambda: claims.claim(self._calls, request, at), again=lambda: claims.claim(self._calls, repeat, at)
         )
         claimed = found.claimed
@@ -249,7 +249,7 @@ class PostgresStore:
             return told
 
         if is_small:
-            return self._running(self._wire).hold(first, again=repeat)
+            return self._running(self._loop_session).hold(first, again=repeat)
         return self._running(self._writers).run(
             lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
         )
@@ -277,7 +277,9 @@ class PostgresStore:
     async def changes(self, question: Awaited[_R]) -> _R:
         is_about_few_ends = isinstance(question, EndsOf) and question.size <= FEW
         if is_about_few_ends:
-            return await self._running(self._wire).hold(lambda: answers.few_ends(self._address.schema, question))
+            return await self._running(self._loop_session).hold(
+                lambda: answers.few_ends(self._address.schema, question)
+            )
         return await self._read(answers.changes, question, self._at)
 
     async def workers(self) -> Sequence[WorkerInfo]:
@@ -365,7 +367,7 @@ class PostgresStore:
         for sessions in self._all:
             sessions.abandon()
         self._request_thread.abandon()
-        self._wire.abandon()
+        self._loop_session.abandon()
         self._bell.abandon()
 
 

@@ -52,7 +52,7 @@ class Sleeper:
     async def _change(self, *, is_small: bool) -> None:
         store = PostgresStore(self._url)
         await store.open()
-        while is_small and store._wire._link is None:  # the first talks open it
+        while is_small and store._loop_session._connection is None:  # the first talks open it
             await store.apply(SendMessages(messages=[]))
             await asyncio.sleep(0.01)
         to_load = LoadRequest(types={"t"}, is_ruling=True)

@@ -34,7 +34,12 @@ begin
     into current;
     if found then
         insert into audits (run_id, event, at, data)
-        values (current.id, 'cancelled', now, json_build_object('reason', why, 'by', 'sql:' || session_user, 'request', request)::text);
+        values (
+            current.id,
+            'cancelled',
+            now,
+            json_build_object('reason', why, 'by', 'sql:' || session_user, 'request', request)::text
+        );
         perform notify();
         return true;
     end if;

@@ -1,8 +1,8 @@
-"""The wire: carries talks out on the event loop itself, on a connection that belongs to it.
+"""The session of the event loop: carries talks out on the loop itself, on a connection that belongs to it.
 
 To hand a job to a thread and back costs as much as a small statement takes, and far more on a busy machine. So what
 is short is said here. Whatever cannot be done here and now, or goes wrong in a way that is worth repeating, is left to
-the sessions: they know how to wait and to repeat.
+the sessions in threads: they know how to wait and to repeat.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.stores.postgres.async_connection import AsyncConnection
 from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.sessions import Sessions, Work
 from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
 from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
@@ -33,7 +33,7 @@ ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
 T = TypeVar("T")
 
 
-class Wire:
+class LoopSession:
     """One connection, one talk at a time; it is opened by the first talk, apart from the loop."""
 
     def __init__(self, connector: Connector, sessions: Sessions, *, limits: Limits = USUAL) -> None:
@@ -41,8 +41,8 @@ class Wire:
         self._sessions = sessions
         self._limits = limits
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: Link | None = None
-        self._holding: _Holding[Any] | None = None
+        self._connection: AsyncConnection | None = None
+        self._job: _Job[Any] | None = None
         self._is_opening = False
         self._is_stopped = False
         self._retry_at = 0.0
@@ -53,41 +53,40 @@ class Wire:
         After a lost connection `again` is held instead, if given: the first attempt may have been applied.
         """
         loop = asyncio.get_running_loop()
-        link = self._link
-        if link is not None and loop is self._loop and link.is_free and self._holding is None:
-            holding = _Holding(self, link, talk, again, loop.create_future())
-            self._holding = holding
-            holding.begin()
-            return holding.future
+        connection = self._connection
+        if connection is not None and loop is self._loop and self._job is None:
+            self._job = job = _Job(talk, again or talk, loop.create_future())
+            connection.run(self._carry(job, connection))
+            return job.future
         self._open(loop)
-        return self._sessions.run(_job(talk), again=None if again is None else _job(again))
+        return self._sessions.run(_in_thread(talk), again=None if again is None else _in_thread(again))
 
     # Its life
 
     async def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Wait for the answer that is due, if any, and close."""
         self._is_stopped = True
-        if self._holding is not None and self._loop is asyncio.get_running_loop():
-            await asyncio.wait([self._holding.future], timeout=seconds)
+        if self._job is not None and self._loop is asyncio.get_running_loop():
+            await asyncio.wait([self._job.future], timeout=seconds)
         self.close()
 
     def close(self) -> None:
         """Close at once. On its loop, or when that runs no longer."""
         self._is_stopped = True
-        link, self._link = self._link, None
-        holding, self._holding = self._holding, None
-        if link is not None:
-            link.end()
-        if holding is not None and not holding.future.done() and self._loop is not None and not self._loop.is_closed():
+        connection, self._connection = self._connection, None
+        job, self._job = self._job, None
+        if connection is not None:
+            connection.end()
+        if job is not None and not job.future.done() and self._loop is not None and not self._loop.is_closed():
             shown = self._connector.address.shown
-            holding.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
+            job.future.set_exception(StoreUnavailable(f"the store {shown} was closed before it could answer"))
 
     def abandon(self) -> None:
         """In a forked child: use and close nothing of the parent's."""
         self._is_stopped = True
-        link, self._link = self._link, None
-        if link is not None:
-            disown(link.connection)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            disown(connection.connection)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._is_stopped or self._is_opening:
@@ -95,13 +94,13 @@ class Wire:
         if self._loop is not loop:
             if self._loop is not None and not self._loop.is_closed():
                 return  # it is in use there
-            if self._link is not None:
-                self._link.end()  # whoever waited was on a loop that is gone
+            if self._connection is not None:
+                self._connection.end()  # whoever waited was on a loop that is gone
             self._loop = loop
-            self._link, self._holding, self._retry_at = None, None, 0.0
-        if self._link is None and time.monotonic() >= self._retry_at:
+            self._connection, self._job, self._retry_at = None, None, 0.0
+        if self._connection is None and time.monotonic() >= self._retry_at:
             self._is_opening = True
-            threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-wire", daemon=True).start()
+            threading.Thread(target=self._connect, args=(loop,), name="holdfast-postgres-loop", daemon=True).start()
 
     def _connect(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread, because it takes a while, or for ever."""
@@ -123,94 +122,75 @@ class Wire:
             connection.close()
         else:
             is_prepared = self._connector.address.is_prepared
-            self._link = Link(loop, connection, is_prepared=is_prepared, broke=self._broke)
+            self._connection = AsyncConnection(connection, loop, is_prepared=is_prepared, broke=self._broke)
 
     def _broke(self, error: psycopg.Error) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            self._connector.lost(error, link.opened_at)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connector.lost(error, connection.opened_at)
 
-    # For the talk that is held
+    # The talk that is held
 
-    def ended(self, holding: _Holding[Any]) -> None:
-        """The wire is free for another one. A transaction that was left open is undone first."""
-        link = holding.link
-        if link.is_free and not link.is_idle:
-            link.ask((b"rollback", ()), lambda *_: self._free(holding))
-        else:
-            self._free(holding)
+    async def _carry(self, job: _Job[T], connection: AsyncConnection) -> None:
+        """Carry a talk out, tell what came of it, and leave no transaction open."""
+        try:
+            talk = job.talk()
+            said = next(talk)
+            while job.is_begun or _is_short(said):
+                job.is_begun = True
+                try:
+                    value = await connection.ask(said)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
+                    said = talk.throw(error)
+                else:
+                    said = talk.send(value)
+            talk.close()
+            self._hand_on(job, None)
+        except StopIteration as end:
+            if not job.future.done():
+                job.future.set_result(end.value)
+        except GeneratorExit:
+            raise  # the connection was closed: whoever closed it tells the caller
+        except BaseException as error:  # noqa: BLE001 - an error of any kind is the caller's; the loop goes on
+            self._hand_on(job, error)
+        if self._connection is connection and not connection.is_idle:
+            with suppress(psycopg.Error):
+                await connection.ask((b"rollback", ()))
+        if self._job is job:
+            self._job = None
 
-    def _free(self, holding: _Holding[Any]) -> None:
-        if self._holding is holding:
-            self._holding = None
-
-    def hand_on(self, holding: _Holding[Any], error: BaseException | None) -> None:
+    def _hand_on(self, job: _Job[Any], error: BaseException | None) -> None:
         """Have the sessions do what could not be done here; or tell what went wrong, if that would not help."""
-        if holding.future.done():
+        if job.future.done():
             return
-        if error is None or is_conflict(error) or is_cancelled(error, holding.seconds, self._limits):
-            work = _job(holding.talk)
+        if error is None or is_conflict(error) or is_cancelled(error, job.seconds, self._limits):
+            work = _in_thread(job.talk)
         elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
-            work = _job(holding.again)
+            work = _in_thread(job.again)
         else:
-            _fail(holding.future, unavailable(self._connector.address, error), error)
+            _fail(job.future, unavailable(self._connector.address, error), error)
             return
         try:
-            done = self._sessions.run(work, again=_job(holding.again))
+            done = self._sessions.run(work, again=_in_thread(job.again))
         except StoreUnavailable as closed:
-            holding.future.set_exception(closed)
+            job.future.set_exception(closed)
         else:
-            done.add_done_callback(holding.settle_like)
+            done.add_done_callback(job.settle_like)
 
 
-class _Holding(Generic[T]):
+class _Job(Generic[T]):
     """A talk under way, and who waits for what comes of it."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        link: Link,
-        talk: Callable[[], Talk[T]],
-        again: Callable[[], Talk[T]] | None,
-        future: asyncio.Future[T],
-    ) -> None:
-        self.link = link
+    def __init__(self, talk: Callable[[], Talk[T]], again: Callable[[], Talk[T]], future: asyncio.Future[T]) -> None:
         self.talk = talk
-        self.again = again or talk
+        self.again = again
         self.future = future
-        self._wire = wire
+        self.is_begun = False
         self._began_at = time.monotonic()
-        self._talk = talk()
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began_at
-
-    def begin(self) -> None:
-        self._say(lambda: next(self._talk), is_first=True)
-
-    def _answered(self, value: Any, error: psycopg.Error | None) -> None:
-        if error is None:
-            self._say(lambda: self._talk.send(value))
-        else:
-            self._say(lambda: self._talk.throw(error))
-
-    def _say(self, go_on: Callable[[], Trip | Chain], *, is_first: bool = False) -> None:
-        try:
-            trip = go_on()
-            if is_first and not _is_short(trip):
-                self._talk.close()
-                self._wire.ended(self)
-                self._wire.hand_on(self, None)
-                return
-            self.link.ask(trip, self._answered)
-        except StopIteration as end:
-            self._wire.ended(self)
-            if not self.future.done():
-                self.future.set_result(end.value)
-        except BaseException as error:  # noqa: BLE001 - an error of any kind is the caller's; the loop goes on
-            self._wire.ended(self)
-            self._wire.hand_on(self, error)
 
     def settle_like(self, other: asyncio.Future[T]) -> None:
         """Pass on what the sessions answered."""
@@ -232,7 +212,7 @@ def _is_short(trip: Trip | Chain) -> bool:
     return characters <= ARGUMENTS_LIMIT_CHARACTERS
 
 
-def _job(talk: Callable[[], Talk[T]]) -> Work[T]:
+def _in_thread(talk: Callable[[], Talk[T]]) -> Work[T]:
     return lambda connection: hold(connection, talk())
 
 

@@ -1,0 +1,166 @@
+"""Ways to carry a statement to Postgres, compared on one store, in turns: on the event loop, or by threads alone.
+
+python -m benchmarks.postgres_connections [--pairs 20] [--url URL]
+"""
+
+# A way is put in the place of a private part of the store, so that both have the same store, worker and database.
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import psycopg
+
+from benchmarks.stores import the_postgres
+from holdfast import Holdfast
+from holdfast.cli import yardstick
+from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease
+from holdfast.stores.postgres.connections import OWN
+from holdfast.stores.postgres.loop_session import LoopSession
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.talks import Talk
+
+STEPS = 200
+STARTS = 60
+RUNS = 200
+
+Work = Callable[[], Awaitable[int]]
+"""Does something, and says how many times."""
+
+
+class Threads(LoopSession):
+    """Leaves everything to the sessions in threads."""
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        return
+
+
+WAYS = {"loop": LoopSession, "threads": Threads}
+
+
+class Sample(NamedTuple):
+    """Microseconds for one of what was done: on the wall, and of this process's processor time."""
+
+    wall: float
+    busy: float
+
+
+async def sampled(work: Work) -> Sample:
+    wall, busy = time.perf_counter(), time.process_time()
+    count = await work()
+    return Sample((time.perf_counter() - wall) / count * 1e6, (time.process_time() - busy) / count * 1e6)
+
+
+async def compare(title: str, work: Work, store: PostgresStore, ways: dict[str, LoopSession], pairs: int) -> None:
+    """Measure all ways in turns, and print medians: of the times, and of the ratios of neighbours."""
+    found: dict[str, list[Sample]] = {name: [] for name in ways}
+    for turn in range(pairs + 1):
+        for name in ways if turn % 2 else reversed(ways):
+            store._loop_session = ways[name]
+            sample = await sampled(work)
+            if turn:  # the first turn warms up
+                found[name].append(sample)
+    base = found["loop"]
+    for name, samples in found.items():
+        wall, busy = (statistics.median(one) for one in zip(*samples, strict=True))
+        times = [Sample(one.wall / other.wall, one.busy / other.busy) for one, other in zip(samples, base, strict=True)]
+        ratio = Sample(*(statistics.median(one) for one in zip(*times, strict=True)))
+        print(
+            f"{title:<18} {name:<8} {wall:8.0f} µs, CPU {busy:6.0f} µs = {ratio.wall:.2f} and {ratio.busy:.2f} × loop",
+            flush=True,
+        )
+
+
+async def opened(store: PostgresStore, way: type[LoopSession]) -> LoopSession:
+    """A session that is connected, if it ever is."""
+    session = way(store._connector, store._writers, limits=OWN)
+    while session._connection is None and way is not Threads:
+        await session.hold(_look)
+        await asyncio.sleep(0.01)
+    return session
+
+
+def _look() -> Talk[str]:
+    answer: str = yield b"select '1'", ()
+    return answer
+
+
+async def leased(hf: Holdfast, store: PostgresStore) -> Lease:
+    """A run that is ours to write: no worker is there yet."""
+    await hf.start(yardstick.wait_for_message)
+    types = (yardstick.wait_for_message.type,)
+    python = platform.python_version()
+    claimed = await store.claim(
+        ClaimRequest(id="bench", worker="bench", types=types, limit=1, lease=10**10, python=python)
+    )
+    return claimed.leases[0]
+
+
+async def write_step(store: PostgresStore, lease: Lease, position: int) -> None:
+    """A checkpoint with one entry."""
+    step = Entry(location=f"step#{position}", kind=EntryKind.STEP, state=EntryState.DONE, position=position, result="1")
+    told = await store.checkpoint(
+        [Checkpoint(run_id=lease.run.id, token=lease.run.token, seen=0, next=Hold(), entries=(step,))]
+    )
+    assert told.verdicts[0].is_held
+
+
+async def measure(url: str, pairs: int) -> None:
+    async with Holdfast(url) as hf:
+        hf.include(yardstick.registry)
+        await hf.opened()
+        store = hf.store
+        assert isinstance(store, PostgresStore)
+        usual = store._loop_session
+        ways = {name: await opened(store, way) for name, way in WAYS.items()}
+        lease, written = await leased(hf, store), 0
+
+        async def steps() -> int:
+            nonlocal written
+            for _ in range(STEPS):
+                written += 1
+                await write_step(store, lease, written)
+            return STEPS
+
+        async def starts() -> int:
+            for _ in range(STARTS):
+                await hf.execute(yardstick.one_step)
+            return STARTS
+
+        async def at_once() -> int:
+            await asyncio.gather(*(hf.execute(yardstick.one_step) for _ in range(RUNS)))
+            return RUNS
+
+        await compare("lone step", steps, store, ways, pairs)
+        async with hf.worker(types=[yardstick.one_step.type], concurrency=RUNS):
+            await compare("start to result", starts, store, ways, pairs)
+            await compare(f"{RUNS} runs at once", at_once, store, ways, pairs)
+            store._loop_session = usual
+        for session in ways.values():
+            await session.stop()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=20, help="how often each way is measured")
+    parser.add_argument("--url", help="a Postgres server that may be used (databases are created), not a private one")
+    given = parser.parse_args(arguments)
+    with the_postgres(given.url) as server, server.place() as url:
+        print(
+            f"Python {platform.python_version()}, psycopg {psycopg.__version__} ({psycopg.pq.__impl__}); "
+            f"a bare commit takes {server.bare_commit_seconds() * 1e6:.0f} µs",
+            flush=True,
+        )
+        asyncio.run(measure(url, given.pairs))
+
+
+if __name__ == "__main__":
+    main()
