@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from holdfast.core.aftermath import FACTS
-from holdfast.core.checkpoint import Block, Finish, Renew, TurnAround
+from holdfast.core.checkpoint import Block, ContinueAsNew, Finish, StartRollback
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
@@ -101,7 +101,7 @@ def rehearse(
         turn.evict()
 
 
-def before_turning_around(entries: Sequence[Entry]) -> Sequence[Entry]:
+def before_rollback(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The history of a run up to where it began to roll back; all of it, if it did not."""
     turn_around = next((entry.position for entry in entries if entry.kind is EntryKind.ROLLBACK), None)
     if turn_around is None:
@@ -114,7 +114,7 @@ def before_turning_around(entries: Sequence[Entry]) -> Sequence[Entry]:
 def _lease(run: Run, entries: Sequence[Entry]) -> Lease:
     """A lease on nothing: whatever is done with it, no store hears of it."""
     # A token above 1 says that the run was held before, so its logger is silent; crashes are no matter of the code.
-    return Lease(run=replace(run, token=max(2, run.token), crashes=0), entries=tuple(before_turning_around(entries)))
+    return Lease(run=replace(run, token=max(2, run.token), crashes=0), entries=tuple(before_rollback(entries)))
 
 
 def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
@@ -128,11 +128,11 @@ def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
             pass  # its code was over when it turned around
         case _ if (reordered := turn.reordered()) is not None:
             return _differs(Fit.UNDECIDED, turn, reordered)
-        case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | TurnAround(error=error):
+        case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | StartRollback(error=error):
             fit, summary, report = Fit.FAILS, f"the code raises {error}", error.traceback
         case Finish(state=state):
             summary = f"the run ends as {state.value} when it is claimed"
-        case Renew():
+        case ContinueAsNew():
             summary = "the run continues as new when it is claimed"
         case None if (undecided := turn.undecided()) is not None:
             return _differs(Fit.UNDECIDED, turn, undecided)

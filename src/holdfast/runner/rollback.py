@@ -28,7 +28,7 @@ from holdfast.runner.context import Context
 from holdfast.runner.operation import Operation, StepCall, UndoCall
 from holdfast.runner.outcome import error_of
 from holdfast.runner.registry import Definition
-from holdfast.runner.rehearsal import before_turning_around, rehearse
+from holdfast.runner.rehearsal import before_rollback, rehearse
 
 _ANY: Codec[Any] = Codec(Any)
 _COUNT = re.compile(r"#\d+$")
@@ -73,7 +73,7 @@ class Undoing(Definition):
 
     def _undo_functions(self) -> list[tuple[Entry, StepCall]]:
         """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
-        done = [e for e in before_turning_around(self._entries) if e.has_undo and e.state is EntryState.DONE]
+        done = [e for e in before_rollback(self._entries) if e.has_undo and e.state is EntryState.DONE]
         rehearsal = rehearse(self._definition, self._run, self._entries)
         # Code that diverges tells how to undo what it was told before: it was the same up to there.
         calls = _Calls(rehearsal.told.values())

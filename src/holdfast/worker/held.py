@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import (
     Block,
     Checkpoint,
+    ContinueAsNew,
     Finish,
     Hold,
     Next,
     Release,
-    Renew,
+    StartRollback,
     Suspend,
-    TurnAround,
     Verdict,
 )
 from holdfast.core.clock import Micros, Timer
@@ -457,7 +457,7 @@ class HeldRun:
             self._leave(next)
         elif isinstance(next, Block):
             self._leave(ready_at=next.retry_at)
-        elif isinstance(next, (TurnAround, Renew)):
+        elif isinstance(next, (StartRollback, ContinueAsNew)):
             self._leave(ready_at=self._holder.clock.now())
         else:
             self._leave(ready_at=next_deadline(checkpoint.waits or ()))

@@ -169,7 +169,7 @@ def test_a_type_that_nobody_registered_is_unknown() -> None:
     assert rehearse(None, RUN, ()).fit is Fit.UNKNOWN
 
 
-def test_a_run_that_rolls_back_is_replayed_up_to_where_it_turned_around() -> None:
+def test_a_run_that_rolls_back_is_replayed_up_to_where_its_rollback_started() -> None:
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
         raise ValueError("no stock")
