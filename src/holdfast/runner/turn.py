@@ -24,8 +24,8 @@ from holdfast.runner.operation import (
     ChildGroup,
     Mark,
     Operation,
-    Pause,
     Reception,
+    Sleep,
     StepCall,
     entry_of_arrivals,
     entry_of_deadline,
@@ -176,7 +176,7 @@ class Turn(Asking):
             self.inbox.note_event(operation.names[0], int(entry.ref))
         self.loop.now = self.stamp / SECOND
         future = operation.future
-        if isinstance(operation, Pause) and operation.fire is not None:
+        if isinstance(operation, Sleep) and operation.fire is not None:
             self.loop.drive(operation.fire)
         elif future is not None and not future.done():
             self.loop.drive(future.set_result, entry)

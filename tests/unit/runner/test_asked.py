@@ -14,7 +14,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.model import WaitKind
 from holdfast.runner.asked import Asked
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.operation import ChildEnd, Pause, Reception
+from holdfast.runner.operation import ChildEnd, Reception, Sleep
 from holdfast.runner.registration import Registration
 
 ANYTHING: Codec[Any] = Codec(Any)
@@ -87,9 +87,9 @@ def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_asked_for(is_f
     asked.add(child(1), is_recorded=False)
     gone = child(2)
     asked.add(gone, is_recorded=False)
-    pause = Pause("sleep", deadline=5)
-    pause.serial = 11
-    asked.add(pause, is_recorded=False)
+    sleep = Sleep("sleep", deadline=5)
+    sleep.serial = 11
+    asked.add(sleep, is_recorded=False)
     asked.add(child(3), is_recorded=False)
     asked.remove(gone)
     if not is_first:
