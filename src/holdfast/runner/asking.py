@@ -19,11 +19,11 @@ from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
-from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Sleep, StepCall, asked_since
 from holdfast.runner.registry import Definition
 from holdfast.runner.stepping import Stepping
@@ -34,7 +34,7 @@ class Asking(Stepping):
     """What a run has asked for, and how its code asks."""
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
-        super().__init__(lease, definition, inbox, Asked(inbox), has_database=has_database)
+        super().__init__(lease, definition, inbox, OpenOperations(inbox), has_database=has_database)
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
         self.context = Context(self)
 

@@ -27,10 +27,10 @@ from holdfast.core.errors import ErrorRecord, HoldfastError
 from holdfast.core.model import Entry, EntryState, Lease, Wait, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
-from holdfast.runner.asked import Asked
-from holdfast.runner.gains import Gains
 from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import StepCall
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.registration import Registration
 from holdfast.runner.registry import Definition
 
@@ -48,7 +48,9 @@ class Stepping:
 
     _has_undo = False
 
-    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, asked: Asked, *, has_database: bool) -> None:
+    def __init__(
+        self, lease: Lease, definition: Definition, inbox: Inbox, asked: OpenOperations, *, has_database: bool
+    ) -> None:
         self.run = lease.run
         self.token = lease.run.token
         self.has_database = has_database
@@ -66,7 +68,7 @@ class Stepping:
         self._max_suspend = lease.run.options.max_suspend if is_limited else None
 
         self._asked = asked
-        self._gains = Gains()
+        self._gains = PendingCheckpoint()
         self._fed = 0
         self._committed = 0
         self._is_new = lease.run.token == 1
@@ -282,7 +284,7 @@ class Stepping:
 
         With too many new children for one, the others are for the next, and the run stays held until then.
         """
-        gains, self._gains = self._gains, Gains()
+        gains, self._gains = self._gains, PendingCheckpoint()
         if gains.child_count > CHILDREN_AT_ONCE and not isinstance(next, ContinueAsNew):
             # A renewal drops what was written of this generation, so it writes all at once.
             self._gains = gains.split(CHILDREN_AT_ONCE)
@@ -335,7 +337,7 @@ class Stepping:
 
     def drop_gains(self) -> None:
         """Forget what was gained and not written, as it never will be."""
-        self._gains = Gains()
+        self._gains = PendingCheckpoint()
 
     def inherit(self, old: Stepping) -> None:
         """Take over from a turn of the same lease what it knows to be in the store besides the history."""
