@@ -219,8 +219,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _DRIVER,
-                "                self._receive(verdict)\n            if self._host.always_replay:",
-                "                self._turn.inbox.add((), verdict.seen)\n            if self._host.always_replay:",
+                "            self._receive(verdict)\n        if self._host.always_replay:",
+                "            self._turn.inbox.add((), verdict.seen)\n        if self._host.always_replay:",
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),

@@ -34,8 +34,8 @@ _log = logging.getLogger("holdfast.worker")
 Answer = Verdict | Exception
 
 
-class Writer(Protocol):
-    """Whoever has something to write: one held run."""
+class CheckpointSource(Protocol):
+    """Something that has checkpoints to write: the driver of one run."""
 
     def take_checkpoint(self) -> Checkpoint | None:
         """What to write now, or None if it is not needed any more. Not asked for while one is in flight."""
@@ -49,14 +49,16 @@ class Writer(Protocol):
 
 
 class Flush:
-    """A batch in flight, and who waits for the answer."""
+    """A batch in flight, and the sources that wait for the answer."""
 
-    __slots__ = ("batch", "began", "task", "writers")
+    __slots__ = ("batch", "began", "sources", "task")
 
-    def __init__(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], task: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, batch: Sequence[Checkpoint], sources: Sequence[CheckpointSource], task: asyncio.Future[Any]
+    ) -> None:
         self.began = perf_counter()
         self.batch = batch
-        self.writers = writers
+        self.sources = sources
         self.task = task
 
 
@@ -79,9 +81,9 @@ class Committer:
         self._is_alone = is_alone
         self._limit = store.flushes
         self._loop = asyncio.get_running_loop()
-        self._dirty: dict[Writer, None] = {}
+        self._dirty: dict[CheckpointSource, None] = {}
         self._flushes: set[Flush] = set()
-        self._busy: set[Writer] = set()
+        self._busy: set[CheckpointSource] = set()
         self._troubled: set[Flush] = set()
         self._held_up: set[Flush] = set()
         self._outage = Outage(_log, "cannot write; trying again", "writing works again")
@@ -93,9 +95,9 @@ class Committer:
     def is_idle(self) -> bool:
         return not self._dirty and not self._flushes
 
-    def add(self, writer: Writer) -> None:
+    def add(self, source: CheckpointSource) -> None:
         """Have a run's checkpoint written with the next batch; the answer may be there before this returns."""
-        self._dirty[writer] = None
+        self._dirty[source] = None
         if self._is_scheduled or not self._is_time():
             return
         if self._is_alone():
@@ -135,11 +137,11 @@ class Committer:
     def _flush(self) -> None:
         self._is_scheduled = False
         while not self._is_closed and self._dirty and self._is_time():
-            writers, batch = self._gathered()
+            sources, batch = self._gathered()
             if not batch:
                 return
-            self._busy.update(writers)
-            flush = Flush(batch, writers, self._sent(batch))
+            self._busy.update(sources)
+            flush = Flush(batch, sources, self._sent(batch))
             self._flushes.add(flush)
             if flush.task.done() and not self._is_answering:
                 # The store has answered at once. What follows from that is for the loop again: others have their turn.
@@ -152,21 +154,21 @@ class Committer:
                 # Runs are driven from plain callbacks, never from inside a task.
                 flush.task.add_done_callback(partial(self._answered, flush))
 
-    def _gathered(self) -> tuple[list[Writer], list[Checkpoint]]:
+    def _gathered(self) -> tuple[list[CheckpointSource], list[Checkpoint]]:
         """The next batch. A run whose last checkpoint is in flight stays for a later one."""
-        writers: list[Writer] = []
+        sources: list[CheckpointSource] = []
         batch: list[Checkpoint] = []
-        for writer in list(self._dirty):
+        for source in list(self._dirty):
             if len(batch) == BATCH_LIMIT:
                 break
-            if writer in self._busy:
+            if source in self._busy:
                 continue
-            del self._dirty[writer]
-            checkpoint = writer.take_checkpoint()
+            del self._dirty[source]
+            checkpoint = source.take_checkpoint()
             if checkpoint is not None:
-                writers.append(writer)
+                sources.append(source)
                 batch.append(checkpoint)
-        return writers, batch
+        return sources, batch
 
     def _sent(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         try:
@@ -197,11 +199,11 @@ class Committer:
     def _scatter(self, flush: Flush, error: BaseException) -> None:
         """Let each checkpoint of a batch go alone, as one of them is held up; the others need not wait for it."""
         self._landed(flush)
-        for writer, checkpoint in zip(flush.writers, flush.batch, strict=True):
-            alone = Flush([checkpoint], [writer], flush.task)
+        for source, checkpoint in zip(flush.sources, flush.batch, strict=True):
+            alone = Flush([checkpoint], [source], flush.task)
             self._flushes.add(alone)
             self._held_up.add(alone)
-            self._busy.add(writer)
+            self._busy.add(source)
             self._have_insisted(alone, error)
         self._flush()
 
@@ -217,7 +219,7 @@ class Committer:
         self._flushes.discard(flush)
         self._troubled.discard(flush)
         self._held_up.discard(flush)
-        self._busy.difference_update(flush.writers)
+        self._busy.difference_update(flush.sources)
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
         self._landed(flush)
@@ -225,12 +227,12 @@ class Committer:
             self._herald.flushed(len(flush.batch), perf_counter() - flush.began)
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
-            for writer, answer in zip(flush.writers, answers, strict=True):
+            for source, answer in zip(flush.sources, answers, strict=True):
                 try:
                     if isinstance(answer, Verdict):
-                        writer.written(answer)
+                        source.written(answer)
                     else:
-                        writer.refused(answer)
+                        source.refused(answer)
                 except Exception as error:  # noqa: BLE001 - the answers behind it are those of other runs
                     message = "exception while a run was told that it is written"
                     self._loop.call_exception_handler({"message": message, "exception": error})

@@ -22,7 +22,7 @@ class DriverHost(Protocol):
 
     name: str
     leased_until: Micros
-    """When the leases end that the last heartbeat has prolonged, by the store's clock."""
+    """When the leases end that the last heartbeat renewed, by the store's clock."""
 
     @property
     def clock(self) -> Clock: ...
@@ -36,11 +36,11 @@ class DriverHost(Protocol):
     body_of: Callable[[StepCall], Callable[..., Any]] | None
 
     def is_crowded(self) -> bool:
-        """Whether somebody else needs the place of a run that only waits."""
+        """Whether another run needs the slot of a run that only waits."""
         ...
 
     def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
-        """A held run begins, or ceases, to wait for something near; it makes place for others if they need it."""
+        """A run begins, or ceases, to wait in memory for something near; it gives up its slot if others need it."""
         ...
 
     def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:

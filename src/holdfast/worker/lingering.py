@@ -9,9 +9,10 @@ LINGER: Micros = SECOND
 """A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
 
 GATHERING = 32
+"""A run that waits for at least this many children stays in memory for a while after something arrived."""
+
 GATHER_LINGER: Micros = SECOND // 4
-"""A run that waits for so many children stays in memory for this long after something arrived: others end soon, too,
-and to replay all that it has done for each of them would take quadratic time."""
+"""How long it stays. The other children end soon, too, and to replay the run for each would take quadratic time."""
 
 
 def is_due_soon(standstill: Standstill) -> bool:

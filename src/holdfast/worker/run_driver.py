@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -145,7 +145,7 @@ class RunDriver:
                     self._transact(call, standstill.at)
                 else:
                     self._execute(call, standstill.at)
-        except Exception as error:  # noqa: BLE001 - as when it is driven
+        except Exception as error:  # noqa: BLE001 - see `_be_in_trouble`
             self._be_in_trouble(error)
 
     def _may_begin(self, now: Micros) -> bool:
@@ -163,7 +163,7 @@ class RunDriver:
         self._host.linger(self, is_lingering)
 
     def look(self, verdict: Verdict) -> None:
-        """A heartbeat or a look at the store told how the run stands."""
+        """Take in what a heartbeat or a lease check learned about the run."""
         if self._is_gone:
             return
         if verdict.is_lost:
@@ -181,12 +181,12 @@ class RunDriver:
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
 
     def stop(self) -> None:
-        """Give the run back now: whatever executes is abandoned, and recorded as nothing."""
+        """Give the run back now: abandon every body that runs, and record nothing of it."""
         self._abandon(list(self._bodies))
         self.advance()
 
     def drop(self) -> None:
-        """Forget the run without a word to the store, as a process that dies would."""
+        """Forget the run without telling the store, as a process that dies would."""
         self._leave()
 
     # Steps
@@ -236,7 +236,7 @@ class RunDriver:
                     self._reports.forget(body.info)
 
     def _rung(self, info: StepInfo) -> None:
-        """A body has something to say; called in whatever thread it runs."""
+        """Called by a body that has something to report, in the thread in which it runs."""
         self._host.executor.hand_over(self._hear, info)
 
     def _hear(self, info: StepInfo) -> None:
@@ -271,7 +271,7 @@ class RunDriver:
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
-        """What became of the transaction; then what had to wait for it is fed."""
+        """Take in the answer to a transaction, then feed what had to wait for it."""
         if self._is_gone or self._transaction is None:
             return
         (call, _), self._transaction = self._transaction, None
@@ -280,19 +280,23 @@ class RunDriver:
         if isinstance(answer, Exception):
             self.refused(answer)
         else:
-            if answer.entry is not None:
-                assert isinstance(self._turn, Turn), "a task has no transactions"
-                if self._sent is not None:  # it is the checkpoint with what the store has added to it
-                    self._sent = replace(self._sent, entries=(*self._sent.entries, answer.entry))
-                self._drive(self._turn.feed_committed, call, answer.entry)
-            elif answer.error is not None:
-                self._drive(self._turn.feed, call, Raised(answer.error))
+            self._feed_transacted(call, answer)
             self.written(answer.verdict)
         ended, self._ended = self._ended, ()
         for body in ended:
             self._step_done(body)
         if ended:
             self.advance()  # a transaction that had to wait for them may begin, also if nobody else waits for them
+
+    def _feed_transacted(self, call: TxCall, answer: Transacted) -> None:
+        """Feed the result or the error of a transaction. What to do then follows when the checkpoint is settled."""
+        if answer.entry is not None:
+            assert isinstance(self._turn, Turn), "a task has no transactions"
+            if self._sent is not None:  # the store has added the entry to this checkpoint
+                self._sent = replace(self._sent, entries=(*self._sent.entries, answer.entry))
+            self._drive(self._turn.feed_committed, call, answer.entry)
+        elif answer.error is not None:
+            self._drive(self._turn.feed, call, Raised(answer.error))
 
     # Checkpoints
 
@@ -320,7 +324,7 @@ class RunDriver:
         return has_near or self._gathering.until(standstill) > standstill.at
 
     def _is_giving_back(self) -> bool:
-        """Whether nothing new is started and the run is let go once nothing of it executes: it pauses, or we stop."""
+        """Whether the run is let go as soon as nothing of it executes, because it pauses or the worker stops."""
         return self._is_pausing or self._host.is_draining
 
     def take_checkpoint(self) -> Checkpoint | None:
@@ -330,7 +334,7 @@ class RunDriver:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._sent = self._take_from_turn(next, self._host.clock.now() if next is _SUSPEND else 0)
+        checkpoint = self._sent = self._take_from_turn(next, self._host.clock.now())
         if not isinstance(checkpoint.next, Hold):
             self._disarm()
         return checkpoint
@@ -349,31 +353,34 @@ class RunDriver:
             self.lose()
             return
         if self._signals.is_used:
-            self._host.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
-            for entry in checkpoint.entries:
-                self._seconds.pop(entry.location, None)
+            self._tell_written(checkpoint, verdict)
         if not verdict.is_held:
             self._leave_by(checkpoint)
+            return
+        if checkpoint.charged:
+            self.crashes = 0  # it has got on since, so it is no suspect any more
+        self._is_pausing = verdict.is_pausing
+        standstill = self._turn.committed(self._host.clock.now())
+        if verdict.arrivals or verdict.seen:
+            self._receive(verdict)
+        if self._host.always_replay:
+            standstill = self._replayed(checkpoint, standstill)
+        if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
+            self.advance()
         else:
-            if checkpoint.charged:
-                self.crashes = 0  # it has got on since, so it is no suspect any more
-            self._is_pausing = verdict.is_pausing
-            standstill = self._turn.committed(self._host.clock.now())
-            if verdict.arrivals or verdict.seen:
-                self._receive(verdict)
-            if self._host.always_replay:
-                standstill = self._replayed(checkpoint, standstill)
-            if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
-                self.advance()
-            else:
-                self._obey(standstill)
+            self._obey(standstill)
+
+    def _tell_written(self, checkpoint: Checkpoint, verdict: Verdict) -> None:
+        self._host.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
+        for entry in checkpoint.entries:
+            self._seconds.pop(entry.location, None)
 
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         sent, self._sent = self._sent, None
         self._journal.trouble("the store refuses what run %s has to write", error)
         if self._refusal is not None and (sent is None or not sent.entries):
-            # Not even the block: its lease runs out, and whoever takes it then counts a crash.
+            # Not even the block: its lease runs out, and the worker that claims it then counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
         else:
             self._turn.pending.drop()
@@ -381,7 +388,7 @@ class RunDriver:
             self._obey(self._turn.standstill(self._host.clock.now()))
 
     def _give_up(self, error: Exception) -> None:
-        """Let the next checkpoint block the run, and write nothing besides but what was fed to its code."""
+        """Have the next checkpoint block the run, and write nothing else but what was fed to its code."""
         self._abandon(list(self._bodies))
         self._turn.pending.drop_requests()
         self._refusal = Block(error=ErrorRecord.of(error))
@@ -434,7 +441,7 @@ class RunDriver:
         started, now = time.perf_counter(), self._host.clock.now()
         try:
             standstill = action(*facts, now)
-        except Exception as error:  # noqa: BLE001 - see there
+        except Exception as error:  # noqa: BLE001 - see `_be_in_trouble`
             self._be_in_trouble(error)
             standstill = self._turn.standstill(now)
         if standstill.abandon:
@@ -446,22 +453,24 @@ class RunDriver:
         return standstill
 
     def _be_in_trouble(self, error: Exception) -> None:
-        """Not the workflow's error, which is its outcome, but one of driving it: it must not take others along."""
+        """Block a run that cannot be driven. It is not the workflow's error, and must not harm other runs."""
         self._journal.trouble("run %s cannot be driven; it is blocked", error)
         self._give_up(error)
 
     def _leave_by(self, checkpoint: Checkpoint) -> None:
-        """The store has let go of the run as this checkpoint asked."""
-        next = checkpoint.next
-        self._journal.let_go(next)
-        if isinstance(next, Finish):
-            self._leave(next)
-        elif isinstance(next, Block):
-            self._leave(ready_at=next.retry_at)
-        elif isinstance(next, (StartRollback, ContinueAsNew)):
-            self._leave(ready_at=self._host.clock.now())
-        else:
-            self._leave(ready_at=next_deadline(checkpoint.waits or ()))
+        """Let go of the run, as the store did when it wrote this checkpoint."""
+        self._journal.let_go(checkpoint.next)
+        match checkpoint.next:
+            case Finish() as end:
+                self._leave(end)
+            case Block(retry_at=retry_at):
+                self._leave(ready_at=retry_at)
+            case StartRollback() | ContinueAsNew():
+                self._leave(ready_at=self._host.clock.now())
+            case Suspend() | Release() | Hold():
+                self._leave(ready_at=next_deadline(checkpoint.waits or ()))
+            case unknown:
+                assert_never(unknown)
 
     def lose(self) -> None:
         """Somebody else has the run now, or it has ended."""
