@@ -215,6 +215,30 @@ ENDS = (
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
+        name="audit-forgets-who-asked",
+        breaks="the audit names who asked for a control",
+        edits=(
+            Edit(
+                "core/audit.py",
+                "    return {**data, **({BY: by} if by else {}), REQUEST: request_id}\n",
+                "    return {**data, REQUEST: request_id}\n",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_a_control_is_audited_with_its_actor"),),
+    ),
+    Mutant(
+        name="wake-forgets-who-sent",
+        breaks="the audit names who sent what woke a run",
+        edits=(
+            Edit(
+                "stores/operations/arrivals.py",
+                "rules.message_arrival(message, run, now), now, by=by)\n",
+                "rules.message_arrival(message, run, now), now)\n",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_a_run_that_a_message_wakes_names_the_sender"),),
+    ),
+    Mutant(
         name="audit-fact-missing",
         breaks="the audit agrees with what happened",
         edits=(

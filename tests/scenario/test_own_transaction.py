@@ -211,9 +211,9 @@ async def test_names_and_payloads_are_checked_before_anything_is_written(hf: Hol
 
 async def test_a_store_without_tables_says_so() -> None:
     async with Holdfast("memory://") as hf:
-        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store is no database"):
+        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store cannot hold your tables"):
             await hf.send_in(object(), "a-run", "word")
-        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store is no database"):
+        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store cannot hold your tables"):
             await hf.emit_in(object(), "rates")
 
 

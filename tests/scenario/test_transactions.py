@@ -548,12 +548,14 @@ async def test_a_store_that_is_no_database_refuses_before_anything_is_written() 
     clock = VirtualClock()
     async with Harness(app, clock=clock, store=MemoryStore(clock=clock)) as h:
         run = await h.start(save)
-        with pytest.raises(RunFailed, match=r"ctx.tx\('deposit'\): this store is no database .* sqlite:///file.db"):
+        with pytest.raises(
+            RunFailed, match=r"ctx.tx\('deposit'\): this store cannot hold your tables; use sqlite:///file.db"
+        ):
             await run.result()
         assert await run.history() == []
-        with pytest.raises(InvalidRequest, match="no database"):
+        with pytest.raises(InvalidRequest, match="cannot hold your tables"):
             h.connection()
-        with pytest.raises(InvalidRequest, match="no database"):
+        with pytest.raises(InvalidRequest, match="cannot hold your tables"):
             await h.start_in(object(), save)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core import unreadable as core_unreadable
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import Unreadable
@@ -46,13 +47,7 @@ _decode_loaded = msgspec.json.Decoder(Loaded).decode
 # Reading
 
 
-@contextmanager
-def readable(what: str) -> Iterator[None]:
-    """Tell of rows that cannot be decoded as such."""
-    try:
-        yield
-    except FAILURES as error:
-        raise Unreadable(f"{what} cannot be read: {reason_of(error)}") from error
+readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def details(text: str) -> Details:
