@@ -25,8 +25,8 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.stores.postgres.connections import OWN
 from holdfast.stores.postgres.loop_session import LoopSession
+from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.talks import Talk
 
 STEPS = 200
 STARTS = 60
@@ -83,12 +83,12 @@ async def opened(store: PostgresStore, way: type[LoopSession]) -> LoopSession:
     """A session that is connected, if it ever is."""
     session = way(store._connector, store._writers, limits=OWN)
     while session._connection is None and way is not Threads:
-        await session.hold(_look)
+        await session.run(_look)
         await asyncio.sleep(0.01)
     return session
 
 
-def _look() -> Talk[str]:
+def _look() -> Script[str]:
     answer: str = yield b"select '1'", ()
     return answer
 

@@ -179,7 +179,7 @@ MUTANTS = (
         breaks="a request of a SQL producer names the role that wrote it",
         edits=(
             Edit(
-                "stores/postgres/requests.py",
+                "stores/postgres/sql_requests.py",
                 "return EmitEvents(events=(request.event,), by=by)",
                 "return EmitEvents(events=(request.event,))",
             ),

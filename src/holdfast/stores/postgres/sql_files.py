@@ -18,7 +18,7 @@ from holdfast.core.location import NAME_LIMIT
 from holdfast.core.model import EVENT_RETENTION
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
-from holdfast.stores.postgres.statements import RANK
+from holdfast.stores.postgres.sql import RANK
 
 NUMBER = 12
 """The number of the schema. A change of any SQL file, except of a comment, needs the next one."""
@@ -46,7 +46,7 @@ _SEARCH_PATH = "set search_path from current"
 # A function in SQL is planned at each call unless Postgres puts its text in the place of the call. So all functions
 # are PL/pgSQL, except those that are written for that.
 HEADERS = {
-    # A function that Python calls: one call, one trip, one commit. JSON in, JSON out. Its last argument is the time;
+    # A function that Python calls: one round trip, one commit. JSON in, JSON out. Its last argument is the time;
     # if it is null, the server's clock counts. It applies and never decides: `core/rules.py` says what becomes of a
     # run. Each of its statements sees what was committed before it, so what is read after a lock is as new as the lock.
     #

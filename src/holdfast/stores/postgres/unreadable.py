@@ -20,9 +20,9 @@ from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
 from holdfast.core.questions import Details
 from holdfast.core.unreadable import joined, reason_of, salvaged
-from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.working.working_set import Loaded
 
 FAILURES = (msgspec.MsgspecError, RecursionError)
@@ -94,11 +94,11 @@ def _verdict(text: str) -> Verdict:
 
 
 def blocking(
-    calls: Calls, types: tuple[str, ...], count: int, at: Micros | None, talk: Callable[[], Talk[_T]]
-) -> Talk[_T]:
+    calls: Calls, types: tuple[str, ...], count: int, at: Micros | None, script: Callable[[], Script[_T]]
+) -> Script[_T]:
     """Do something with due runs; if one of them cannot be read, block those that cannot, and do it again."""
     try:
-        return (yield from talk())
+        return (yield from script())
     except (Unreadable, *FAILURES) as error:
         trouble = error
     due = _decode_ids((yield calls.due_ids, (msgspec.json.encode(types).decode(), count, at)))
@@ -108,7 +108,7 @@ def blocking(
             blocked += (yield calls.block_unreadable, (run_id, None, why, at)) == "true"
     if not blocked:
         raise trouble
-    return (yield from talk())
+    return (yield from script())
 
 
 def _flaw(leases: str) -> str | None:
@@ -120,7 +120,7 @@ def _flaw(leases: str) -> str | None:
     return None
 
 
-def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Talk[list[Lease]]:
+def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Script[list[Lease]]:
     """Those of the runs that a worker has claimed which can be read; the others are blocked."""
     read: list[Lease] = []
     for text in leases:

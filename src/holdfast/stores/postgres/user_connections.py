@@ -1,4 +1,4 @@
-"""Outsiders: connections of users, of several kinds, on which something is done in the transaction that is open."""
+"""Connections of users, of several kinds: a script runs in the transaction that is open on one."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.stores.postgres.connections import SEEING_LEVELS
-from holdfast.stores.postgres.talks import AsyncConnection, Connection, Talk, hold, hold_async
+from holdfast.stores.postgres.scripts import AsyncConnection, Connection, Script, run_script, run_script_async
 
 T = TypeVar("T")
 
 _KINDS = "a psycopg connection, or a SQLAlchemy connection or session on one"
 
 
-async def converse(connection: object, talk: Talk[T]) -> T:
-    """Carry a talk out in the transaction that is open on somebody's connection, of whatever kind it is."""
+async def run_on_user_connection(connection: object, script: Script[T]) -> T:
+    """Run a script in the transaction that is open on a user's connection, of any supported kind."""
     own = await _driver_connection(connection)
     _check_transaction(own)
-    talk = _checked(talk)
+    script = _checked(script)
     if isinstance(own, psycopg.AsyncConnection):
-        return await hold_async(own, talk)
-    return await _in_thread(own, talk)
+        return await run_script_async(own, script)
+    return await _in_thread(own, script)
 
 
-async def _in_thread(connection: Connection, talk: Talk[T]) -> T:
-    """Hold a talk that blocks, which the loop must not.
+async def _in_thread(connection: Connection, script: Script[T]) -> T:
+    """Run a script that blocks in a thread, because the event loop must not block.
 
-    Whoever is cancelled meanwhile waits for its end: it talks on the user's connection, whose transaction he would
-    undo now, and what is said after that would be committed by itself.
+    A caller that is cancelled meanwhile still waits for the end. The script uses the caller's connection: if the caller
+    rolled back now, the statements after that would be committed one by one.
     """
     # Not a task: whoever cancels all of them, as a loop does that ends, would no longer know when the thread does.
-    talking = asyncio.get_running_loop().run_in_executor(None, hold, connection, talk)
+    running = asyncio.get_running_loop().run_in_executor(None, run_script, connection, script)
     cancelled: asyncio.CancelledError | None = None
-    while not talking.done():
+    while not running.done():
         try:
-            await asyncio.wait([talking])
+            await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        talking.exception()  # nobody else asks for it
+        running.exception()  # nobody else asks for it
         raise cancelled
-    return talking.result()
+    return running.result()
 
 
 async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
@@ -70,8 +70,8 @@ async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
     return own
 
 
-def _checked(talk: Talk[T]) -> Talk[T]:
-    """A talk in a transaction that sees what others commit: one that does not would miss who waits for its news."""
+def _checked(script: Script[T]) -> Script[T]:
+    """A script in a transaction that sees what others commit: one that does not would miss who waits for its news."""
     level = yield b"select current_setting('transaction_isolation')", ()
     if level not in SEEING_LEVELS:
         raise InvalidRequest(
@@ -79,7 +79,7 @@ def _checked(talk: Talk[T]) -> Talk[T]:
             "what `begin isolation level read committed` begins, whatever the default is: at another level it could "
             "not see runs that have begun to wait meanwhile, and they would not be woken"
         )
-    return (yield from talk)
+    return (yield from script)
 
 
 def _is_of_sqlalchemy(connection: object) -> bool:

@@ -1,10 +1,34 @@
-"""Calls: the statements that carry out operations, for one schema. Each is one trip."""
+"""SQL for one schema: the calls of server functions, and statements in which `{schema}` stands for the schema.
 
-# ruff: noqa: S608 - the name of the schema is checked by `Address`; what users give is only ever bound
+No name in a statement may depend on the search path of a session: that is the user's, or another client's of a pooler.
+"""
+
+# ruff: noqa: S608 - the name of the schema is checked by `PostgresAddress`; what users give is only ever bound
 
 from __future__ import annotations
 
-from holdfast.stores.postgres.talks import Connection
+from functools import lru_cache
+
+from psycopg import sql
+
+from holdfast.core.claim_order import BEGUN, CHILD, NEW
+from holdfast.stores.postgres.scripts import Connection
+
+RANK = f"case when token > 0 then {BEGUN} when parent_id is not null then {CHILD} else {NEW} end"
+"""`claim_order.rank_of` in SQL. A statement that is to use the index `runs_queue` must have exactly this expression."""
+
+_KNOWN_LIMIT = 1_000
+
+
+@lru_cache(_KNOWN_LIMIT)
+def qualified(text: str, schema: str) -> bytes:
+    """The statement for one schema. Texts are constants, so each is put together once, and prepared as the same one."""
+    return text.replace("{schema}", identifier(schema)).encode()
+
+
+def identifier(schema: str) -> str:
+    """The name of a schema as it is written in SQL."""
+    return sql.Identifier(schema).as_string(None)
 
 
 class Calls:

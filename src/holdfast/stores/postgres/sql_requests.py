@@ -1,4 +1,4 @@
-"""Requests: what producers in plain SQL wish for, kept until a worker carries it out by the rules of everything.
+"""Requests of producers in plain SQL, kept until a worker carries them out by the same rules as everything.
 
 They are written by the functions `cancel`, `send` and `emit` of the schema.
 """
@@ -19,11 +19,10 @@ from holdfast.core.errors import RunNotFound
 from holdfast.core.hint import News
 from holdfast.core.model import Event, Message, Value
 from holdfast.stores.operations import commands
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import PART, decided
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Connection, hold
+from holdfast.stores.postgres.scripts import Connection, run_script
+from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.topics import REQUESTING, classid
+from holdfast.stores.postgres.unit_of_work import PART, decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
@@ -150,7 +149,7 @@ def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micr
         for command in asked:
             _perform(working, command, now)
 
-    _, news = hold(connection, decided(calls, LoadRequest.of(*asked), operation, at, PART))
+    _, news = run_script(connection, decided(calls, LoadRequest.of(*asked), operation, at, PART))
     return news
 
 

@@ -1,4 +1,4 @@
-"""Trouble: what the driver and the server report, as errors callers know, with what happened and what to do."""
+"""Errors of the driver and the server, translated into ours: what happened, and what to do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import psycopg
 
 from holdfast.core.errors import HoldfastError, InvalidRequest, SchemaOutOfDate, StoreUnavailable
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Limits, Unanswered
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import SessionLimits, Unanswered
 
 _CONFLICTS = frozenset({"40001", "40P01"})
 _OVERDUE = frozenset({"25P03", "25P04"})
@@ -92,7 +92,7 @@ def is_overdue(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.Error) and error.sqlstate in _OVERDUE
 
 
-def is_cancelled(error: BaseException, seconds: float, limits: Limits) -> bool:
+def is_cancelled(error: BaseException, seconds: float, limits: SessionLimits) -> bool:
     """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
     return is_timeout(error) and not is_overdue(error) and seconds < limits.shortest_seconds / 2
 
@@ -109,7 +109,7 @@ def is_lost(error: BaseException) -> bool:
     return error.sqlstate in _LOST or error.sqlstate.startswith("08") or is_timeout(error)
 
 
-def unavailable(address: Address, error: BaseException) -> BaseException:
+def unavailable(address: PostgresAddress, error: BaseException) -> BaseException:
     """The error for the caller, to be raised `from` the driver's. What is not the driver's comes back as it is."""
     match error:
         case HoldfastError():
@@ -122,7 +122,7 @@ def unavailable(address: Address, error: BaseException) -> BaseException:
             return error
 
 
-def _translated(address: Address, error: psycopg.Error, text: str) -> HoldfastError:
+def _translated(address: PostgresAddress, error: psycopg.Error, text: str) -> HoldfastError:
     code = error.sqlstate or next((code for words, code in _REFUSALS if words.search(text)), "")
     if code[:2] in ("22", "23", "54") or (not code and isinstance(error, psycopg.DataError)):
         return InvalidRequest(f"a value cannot be stored in Postgres: {text}")
@@ -148,13 +148,13 @@ def _translated(address: Address, error: psycopg.Error, text: str) -> HoldfastEr
     return StoreUnavailable(f"{address.shown} cannot be used ({text})")
 
 
-def _told(address: Address, error: psycopg.Error) -> str:
+def _told(address: PostgresAddress, error: psycopg.Error) -> str:
     """What the server or driver said, on one line, without a password."""
     text = error.diag.message_primary or str(error)
     return address.scrubbed(" ".join(text.split()))
 
 
-def _grant(address: Address, text: str) -> str:
+def _grant(address: PostgresAddress, text: str) -> str:
     """What an administrator has to say for this to be allowed."""
     found = _DENIED.search(text)
     statement = _GRANTS.get(found.group(1)) if found else None

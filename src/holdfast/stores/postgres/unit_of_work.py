@@ -1,6 +1,6 @@
-"""Deciding: an operation on a working set, in one transaction.
+"""A unit of work on Postgres: an operation on a working set, in one transaction.
 
-One trip locks and loads what the operation is about, the operation decides, and another trip writes what it changed. If
+One round trip locks and loads what the operation is about, the operation decides, and another writes what it changed. If
 the operation needs more than was loaded, everything is rolled back and repeated with more: so locks are always taken in
 one order, and what was read is what is decided on.
 """
@@ -18,10 +18,10 @@ import psycopg
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.connections import IDLE_IN_TRANSACTION_SECONDS
 from holdfast.stores.postgres.load_document import document
-from holdfast.stores.postgres.talks import Chain, Talk, Trip, chained
+from holdfast.stores.postgres.scripts import Pipeline, Script, Statement, pipelined
+from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.working.decision import ROUNDS_LIMIT, Operation, decide
 from holdfast.stores.working.load_request import LoadRequest, NotLoaded
 
@@ -42,25 +42,25 @@ class Bounds:
     """What begins, ends and undoes a unit of work: a transaction, or a part of one that somebody else has open."""
 
     def __init__(self, begin: bytes, commit: bytes, *undo: bytes, take_time: bytes | None = None) -> None:
-        self._begin: Trip = begin, ()
-        self.commit: Trip = commit, ()
+        self._begin: Statement = begin, ()
+        self.commit: Statement = commit, ()
         self._undo = undo
         self._take_time = take_time
 
-    def taking_time(self, document: str) -> Talk[None]:
+    def taking_time(self, document: str) -> Script[None]:
         """Ask for patience if there is so much to decide on that it takes longer than our transactions usually may."""
         if self._take_time is not None and len(document) > MUCH_CHARACTERS:
             yield self._take_time, ()
 
-    def around(self, work: Talk[T], *, is_committing: bool = False) -> Talk[T]:
+    def around(self, work: Script[T], *, is_committing: bool = False) -> Script[T]:
         """Do something wholly or, if it raises, not at all. What `is_committing` ends with `commit` by itself."""
         first = next(work)  # if that fails nothing was said, and there is nothing to undo
         try:
-            answer = yield from _going_on(work, chained(self._begin, first))
+            answer = yield from _going_on(work, pipelined(self._begin, first))
             if not is_committing:
                 yield self.commit
         except GeneratorExit:
-            raise  # nobody carries this talk any more: whoever has the connection undoes it, or closes it
+            raise  # nobody runs this script any more: the owner of the connection rolls back, or closes it
         except BaseException:
             with suppress(psycopg.Error):  # it may be the connection that is broken
                 for statement in self._undo:
@@ -69,11 +69,11 @@ class Bounds:
         return answer
 
 
-def _going_on(work: Talk[T], trip: Trip | Chain) -> Talk[T]:
-    """Do something that has begun, with this trip instead of the one it has asked for."""
+def _going_on(work: Script[T], statement: Statement | Pipeline) -> Script[T]:
+    """Do something that has begun, with this statement instead of the one it has asked for."""
     while True:
         try:
-            answer = yield trip
+            answer = yield statement
         except GeneratorExit:
             work.close()
             raise
@@ -82,7 +82,7 @@ def _going_on(work: Talk[T], trip: Trip | Chain) -> Talk[T]:
         else:
             go_on = partial(work.send, answer)
         try:
-            trip = go_on()
+            statement = go_on()
         except StopIteration as end:
             done: T = end.value
             return done
@@ -106,8 +106,8 @@ def decided(
     at: Micros | None,
     bounds: Bounds = TRANSACTION,
     *,
-    then: Callable[[T], Talk[T]] | None = None,
-) -> Talk[tuple[T, News]]:
+    then: Callable[[T], Script[T]] | None = None,
+) -> Script[tuple[T, News]]:
     """What an operation answers once all it changed is written, and what there is to tell of it.
 
     `then` completes the answer with what is read when all is written, in the same transaction.
@@ -135,7 +135,7 @@ def _attempt(
     bounds: Bounds,
     *,
     is_committing: bool = False,
-) -> Talk[tuple[T, News]]:
+) -> Script[tuple[T, News]]:
     """Load, decide and write; and commit what was written, if that is known to be all."""
     found = yield calls.load, (document(to_load, calls.schema), at)
     yield from bounds.taking_time(found)
@@ -145,10 +145,10 @@ def _attempt(
     if decision.changes:
         last.insert(0, (calls.apply, (msgspec.json.encode(decision.changes).decode(), loaded.now)))
     if last:
-        yield chained(*last)
+        yield pipelined(*last)
     return decision.answer, decision.news
 
 
-def _completed(attempt: Talk[tuple[T, News]], then: Callable[[T], Talk[T]]) -> Talk[tuple[T, News]]:
+def _completed(attempt: Script[tuple[T, News]], then: Callable[[T], Script[T]]) -> Script[tuple[T, News]]:
     told, news = yield from attempt
     return (yield from then(told)), news

@@ -1,4 +1,4 @@
-"""The line: one connection, in a thread of its own, over which processes tell each other that something happened.
+"""NOTIFY and LISTEN: one connection, in a thread of its own, that carries hints between processes.
 
 Nothing depends on it: what gets lost costs a poll's delay. It never runs in anybody's transaction, because a
 transaction that notifies takes a lock which all that notify share.
@@ -20,9 +20,9 @@ from psycopg import sql
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.hint import Hint
-from holdfast.stores.postgres.connections import Connection, Limits, disown
+from holdfast.stores.postgres.connections import Connection, SessionLimits, disown
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.trouble import is_lost, is_timeout
+from holdfast.stores.postgres.errors import is_lost, is_timeout
 
 APART_SECONDS = 0.01
 SPARSE_APART_SECONDS = 0.002
@@ -32,14 +32,14 @@ RETRY_SECONDS = 0.5
 UNUSED_SECONDS = 60.0
 PAYLOAD_LIMIT_BYTES = 1_000
 SQL_SENDER = ""
-"""The sender of a notification that came from SQL and not from a line."""
+"""The sender of a notification that a producer in SQL sent."""
 
-_LIMITS = Limits(statement_seconds=2.0, lock_seconds=2.0, idle_seconds=10.0)
+_LIMITS = SessionLimits(statement_seconds=2.0, lock_seconds=2.0, idle_seconds=10.0)
 _GIVEN_UP_SECONDS = 1.0
 
 
-class Line:
-    """Tells other processes, and hears what they tell while that is wanted.
+class NotifyConnection:
+    """Sends hints to other processes, and receives theirs while somebody listens.
 
     What is to be told often is told together, a hundred times a second; what comes now and then is told at once.
     `heard` is called in its thread, and `requested` when SQL producers may have left requests. The connection is made

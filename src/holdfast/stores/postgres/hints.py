@@ -1,4 +1,4 @@
-"""The bell: hints, from this process to whoever listens in it, and from process to process over a line."""
+"""Hints: what happened, for listeners in this process and, by notifications, in others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.core.hint import Hint, News
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.line import PING_SECONDS, Line
+from holdfast.stores.postgres.notify import PING_SECONDS, NotifyConnection
 
 STOP_SECONDS = 2.0
 
@@ -25,45 +25,47 @@ def _nothing() -> None:
     pass
 
 
-class Bell:
-    """Who listens, and how others are told.
+class Hints:
+    """The listeners of this process, and the connection to other processes.
 
     Without hints (`?hints=off`) nobody else is told or heard: listeners are told to look for themselves, often
     after something happened here, then less and less.
     """
 
     def __init__(
-        self, address: Address, *, connector: Connector | None = None, ping_seconds: float = PING_SECONDS
+        self, address: PostgresAddress, *, connector: Connector | None = None, ping_seconds: float = PING_SECONDS
     ) -> None:
         self._address = address
         self._connector = connector or Connector(address)
         self._ping_seconds = ping_seconds
         self._changing = threading.Lock()
         self._circles: dict[asyncio.AbstractEventLoop, _Circle] = {}
-        self._line: Line | None = None
+        self._notify: NotifyConnection | None = None
         self._requested: Callable[[], None] = _nothing
 
     # Its life
 
     def start(self) -> None:
         """Begin to hear and to tell other processes. Who listens may have begun before."""
-        if self._address.has_hints and self._line is None:
-            self._line = Line(self._connector, self.tell, self._requested, ping_seconds=self._ping_seconds)
+        if self._address.has_hints and self._notify is None:
+            self._notify = NotifyConnection(
+                self._connector, self.tell, self._requested, ping_seconds=self._ping_seconds
+            )
             self._attend()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Tell others what they were not told yet, and hang up. Blocks until that is done. Listeners stay."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.stop(seconds)
+        connection, self._notify = self._notify, None
+        if connection is not None:
+            connection.stop(seconds)
 
     def abandon(self) -> None:
         """In a forked child: use and close nothing of the parent's. No lock is taken, which a thread may have held."""
-        line, self._line = self._line, None
+        connection, self._notify = self._notify, None
         self._changing = threading.Lock()
         self._circles = {}
-        if line is not None:
-            line.abandon()
+        if connection is not None:
+            connection.abandon()
 
     def on_request(self, requested: Callable[[], None]) -> None:
         """Call this, in the thread of the line, when SQL producers may have left requests. Set before it starts."""
@@ -95,8 +97,8 @@ class Bell:
 
     def _attend(self) -> None:
         """Have the line listen if somebody does."""
-        if self._line is not None:
-            self._line.listen(is_wanted=bool(self._circles))
+        if self._notify is not None:
+            self._notify.listen(is_wanted=bool(self._circles))
 
     # For whoever has news, from any thread
 
@@ -115,7 +117,7 @@ class Bell:
 
     def ring(self, hint: Hint) -> None:
         """Tell other processes: soon, together with what else there is to tell. After the commit, never before."""
-        if (line := self._line) is not None:
+        if (line := self._notify) is not None:
             line.tell(hint.ready)
 
     def stir(self) -> None:

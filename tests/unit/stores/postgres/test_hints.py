@@ -1,4 +1,4 @@
-"""The bell: who listens hears, in this process and in others; what breaks is repaired."""
+"""The hints: who listens hears, in this process and in others; what breaks is repaired."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.hint import Hint
-from holdfast.stores.postgres import bell as bells
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.bell import Bell
+from holdfast.stores.postgres import hints as hints_module
+from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.hints import Hints
 from holdfast.testing.patience import GUARD_SECONDS, guarded, until
 from holdfast.testing.postgres import PostgresProxy
 
@@ -28,9 +28,9 @@ LOOK = Hint(is_elsewhere=True)
 class Ear:
     """Somebody who listens."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, hints: Hints) -> None:
         self.heard: asyncio.Queue[Hint] = asyncio.Queue()
-        self.leave = bell.listen(self.heard.put_nowait)
+        self.leave = hints.listen(self.heard.put_nowait)
 
     async def next(self) -> Hint:
         return await guarded("a hint comes", self.heard.get())
@@ -40,14 +40,14 @@ class Ear:
 
 
 @asynccontextmanager
-async def ringing(address: Address, **options: Any) -> AsyncIterator[Bell]:
+async def ringing(address: PostgresAddress, **options: Any) -> AsyncIterator[Hints]:
     """As another process would have it."""
-    bell = Bell(address, **options)
-    bell.start()
+    hints = Hints(address, **options)
+    hints.start()
     try:
-        yield bell
+        yield hints
     finally:
-        await asyncio.to_thread(bell.stop, GUARD_SECONDS)
+        await asyncio.to_thread(hints.stop, GUARD_SECONDS)
 
 
 def listeners(observer: Connection) -> int:
@@ -71,59 +71,59 @@ def connected(observer: Connection) -> Iterator[int]:
 # In one process
 
 
-async def test_who_listens_hears_what_is_told_until_he_leaves(address: Address) -> None:
-    bell = Bell(address)
-    gone, still = Ear(bell), Ear(bell)
+async def test_who_listens_hears_what_is_told_until_he_leaves(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    gone, still = Ear(hints), Ear(hints)
     gone.leave()
     gone.leave()
 
-    bell.tell(READY)
+    hints.tell(READY)
 
     assert await still.next() == READY
     assert gone.drain() == []
 
 
-async def test_one_who_raises_does_not_silence_the_others(address: Address) -> None:
-    bell = Bell(address)
+async def test_one_who_raises_does_not_silence_the_others(address: PostgresAddress) -> None:
+    hints = Hints(address)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
 
     def raising(_: Hint) -> None:
         raise RuntimeError("mine")
 
-    bell.listen(raising)
-    ear = Ear(bell)
+    hints.listen(raising)
+    ear = Ear(hints)
 
-    bell.tell(READY)
+    hints.tell(READY)
 
     assert await ear.next() == READY
 
 
-async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: Address) -> None:
-    bell = Bell(address)
+async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: PostgresAddress) -> None:
+    hints = Hints(address)
     heard: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
-    bell.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
+    hints.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
 
-    threading.Thread(target=bell.tell, args=(READY,)).start()
+    threading.Thread(target=hints.tell, args=(READY,)).start()
 
     assert await heard is asyncio.get_running_loop()
 
 
-async def test_a_loop_that_is_gone_is_forgotten(address: Address) -> None:
+async def test_a_loop_that_is_gone_is_forgotten(address: PostgresAddress) -> None:
     async def listen() -> None:
-        bell.listen(print)
+        hints.listen(print)
 
-    bell = Bell(address)
+    hints = Hints(address)
     await asyncio.to_thread(asyncio.run, listen())
 
-    bell.tell(READY)
+    hints.tell(READY)
 
-    assert bell._circles == {}
+    assert hints._circles == {}
 
 
 # From process to process
 
 
-async def test_others_hear_what_became_ready(address: Address) -> None:
+async def test_others_hear_what_became_ready(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         assert await ear.next() == LOOK  # it listens now; something may have happened before
@@ -133,18 +133,18 @@ async def test_others_hear_what_became_ready(address: Address) -> None:
         assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
 
 
-async def test_nobody_hears_himself(address: Address, observer: Connection) -> None:
-    async with ringing(address) as bell:
-        ear = Ear(bell)
+async def test_nobody_hears_himself(address: PostgresAddress, observer: Connection) -> None:
+    async with ringing(address) as hints:
+        ear = Ear(hints)
         await ear.next()
 
-        bell.ring(READY)
+        hints.ring(READY)
         observer.execute("notify holdfast")  # after it, by another
 
         assert await ear.next() == LOOK
 
 
-async def test_types_that_are_too_many_are_left_out(address: Address) -> None:
+async def test_types_that_are_too_many_are_left_out(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         await ear.next()
@@ -156,7 +156,7 @@ async def test_types_that_are_too_many_are_left_out(address: Address) -> None:
 
 async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
     joint = "&" if "?" in postgres_url else "?"
-    here, there = Address.of(postgres_url), Address.of(f"{postgres_url}{joint}schema=other")
+    here, there = PostgresAddress.of(postgres_url), PostgresAddress.of(f"{postgres_url}{joint}schema=other")
     async with ringing(here) as mine, ringing(there) as theirs, ringing(there) as also_theirs:
         ear = Ear(theirs)
         await ear.next()
@@ -168,7 +168,7 @@ async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
         assert await ear.next() == Hint(ready=frozenset({"last"}), is_elsewhere=True)
 
 
-async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: Address) -> None:
+async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there, ringing(address) as last:
         ear = Ear(there)
         await ear.next()
@@ -190,7 +190,7 @@ async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: Add
         }
 
 
-async def test_what_is_rung_last_is_told_before_the_end(address: Address) -> None:
+async def test_what_is_rung_last_is_told_before_the_end(address: PostgresAddress) -> None:
     async with ringing(address) as there:
         ear = Ear(there)
         await ear.next()
@@ -201,10 +201,12 @@ async def test_what_is_rung_last_is_told_before_the_end(address: Address) -> Non
         assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
 
 
-async def test_only_while_somebody_listens_the_server_is_listened_to(address: Address, observer: Connection) -> None:
-    async with ringing(address) as bell:
+async def test_only_while_somebody_listens_the_server_is_listened_to(
+    address: PostgresAddress, observer: Connection
+) -> None:
+    async with ringing(address) as hints:
         assert list(connected(observer)) == []
-        first, second = Ear(bell), Ear(bell)
+        first, second = Ear(hints), Ear(hints)
         await first.next()
         assert listeners(observer) == 1
 
@@ -215,21 +217,21 @@ async def test_only_while_somebody_listens_the_server_is_listened_to(address: Ad
             await asyncio.sleep(0.02)
 
 
-async def test_who_listens_before_the_start_hears_after_it(address: Address) -> None:
-    bell = Bell(address)
-    ear = Ear(bell)
+async def test_who_listens_before_the_start_hears_after_it(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    ear = Ear(hints)
 
-    bell.start()
+    hints.start()
 
     assert await ear.next() == LOOK
-    await asyncio.to_thread(bell.stop)
+    await asyncio.to_thread(hints.stop)
 
 
 # Trouble
 
 
 async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_they_missed(
-    far: Address, proxy: PostgresProxy, address: Address
+    far: PostgresAddress, proxy: PostgresProxy, address: PostgresAddress
 ) -> None:
     async with ringing(far) as far_away, ringing(address) as here:
         ear = Ear(far_away)
@@ -243,12 +245,12 @@ async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_th
 
 
 async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
-    far: Address, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+    far: PostgresAddress, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with ringing(far, ping_seconds=0.2) as bell:
-        ear = Ear(bell)
+    async with ringing(far, ping_seconds=0.2) as hints:
+        ear = Ear(hints)
         await ear.next()
-        line = bell._line
+        line = hints._notify
         assert line is not None
         assert line._connection is not None
         line._connection.answer_seconds = 0.3
@@ -261,15 +263,15 @@ async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
 
 
 async def test_a_server_that_is_away_is_told_of_once(
-    far: Address, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
+    far: PostgresAddress, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
-    async with ringing(far) as bell:
-        ear = Ear(bell)
+    async with ringing(far) as hints:
+        ear = Ear(hints)
         await ear.next()
         proxy.refuse()
         proxy.cut()
-        bell.ring(READY)
+        hints.ring(READY)
         await until("the outage is noticed", lambda: "lost the database" in caplog.text)
         await asyncio.sleep(1.5)  # in which it is tried again, and not told again
 
@@ -282,18 +284,18 @@ async def test_a_server_that_is_away_is_told_of_once(
     ]
 
 
-async def test_the_end_does_not_wait_for_a_black_hole(far: Address, proxy: PostgresProxy) -> None:
-    bell = Bell(far)
-    bell.start()
-    ear = Ear(bell)
+async def test_the_end_does_not_wait_for_a_black_hole(far: PostgresAddress, proxy: PostgresProxy) -> None:
+    hints = Hints(far)
+    hints.start()
+    ear = Ear(hints)
     await ear.next()
     proxy.black_hole()
-    bell.ring(READY)
-    assert bell._line is not None
-    thread = bell._line._thread
+    hints.ring(READY)
+    assert hints._notify is not None
+    thread = hints._notify._thread
     assert thread is not None
 
-    await asyncio.to_thread(bell.stop, 0.2)
+    await asyncio.to_thread(hints.stop, 0.2)
 
     await until("the thread of the line has ended", lambda: not thread.is_alive())
 
@@ -305,14 +307,14 @@ async def test_without_hints_there_is_no_connection_and_listeners_look_for_thems
     postgres_url: str, observer: Connection
 ) -> None:
     joint = "&" if "?" in postgres_url else "?"
-    async with ringing(Address.of(f"{postgres_url}{joint}hints=off")) as bell:
-        ear = Ear(bell)
-        (circle,) = bell._circles.values()
+    async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
+        ear = Ear(hints)
+        (circle,) = hints._circles.values()
         intervals = []
         for _ in range(6):
             assert await ear.next() == LOOK
             intervals.append(circle._interval)
-        bell.ring(READY)
+        hints.ring(READY)
 
         assert list(connected(observer)) == []
         assert intervals[-1] > 2 * intervals[0]
@@ -322,14 +324,14 @@ async def test_without_hints_there_is_no_connection_and_listeners_look_for_thems
 async def test_without_hints_something_that_happens_here_makes_listeners_look_soon(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bells, "POLL_GROWTH", 1_000)
-    monkeypatch.setattr(bells, "LAST_POLL_SECONDS", 1_000)
+    monkeypatch.setattr(hints_module, "POLL_GROWTH", 1_000)
+    monkeypatch.setattr(hints_module, "LAST_POLL_SECONDS", 1_000)
     joint = "&" if "?" in postgres_url else "?"
-    async with ringing(Address.of(f"{postgres_url}{joint}hints=off")) as bell:
-        ear = Ear(bell)
+    async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
+        ear = Ear(hints)
         await ear.next()  # and the next one would be in a thousand seconds
 
-        bell.tell(READY)
+        hints.tell(READY)
 
         assert await ear.next() == READY
         assert await ear.next() == LOOK
@@ -337,24 +339,24 @@ async def test_without_hints_something_that_happens_here_makes_listeners_look_so
 
 
 async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second() -> None:
-    assert bells.LAST_POLL_SECONDS > 1
+    assert hints_module.LAST_POLL_SECONDS > 1
 
 
 # Forks
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-async def test_a_forked_child_leaves_the_line_of_its_parent_alone(address: Address) -> None:
+async def test_a_forked_child_leaves_the_line_of_its_parent_alone(address: PostgresAddress) -> None:
     async with ringing(address) as here, ringing(address) as there:
         ear = Ear(there)
         await ear.next()
 
         child = os.fork()
         if not child:
-            for bell in (here, there):
-                bell.abandon()
-                bell.ring(READY)
-                bell.stop()
+            for hints in (here, there):
+                hints.abandon()
+                hints.ring(READY)
+                hints.stop()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
 

@@ -13,9 +13,9 @@ from holdfast.core.commands import Cancel, SendMessages, Sent
 from holdfast.core.model import Message
 from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import PART, decided
-from holdfast.stores.postgres.talks import Talk, chained, hold
+from holdfast.stores.postgres.scripts import Script, pipelined, run_script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import PART, decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.testing.contract.arrange import OTHER_WORKER, a_message, an_id, an_intent, claim_one, start, the_run
 from holdfast.testing.patience import until
@@ -57,9 +57,9 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     messages = [a_message(1, id="m1"), a_message(2, id="m2")]
     wishes = LoadRequest()
     wishes.send(messages)
-    talk = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working.unit, messages, now), None)
+    script = decided(Calls("holdfast"), wishes, lambda working, now: arrivals.send(working.unit, messages, now), None)
     hold_row(outsider, 1)
-    begin, load = chained(next(talk)).trips
+    begin, load = pipelined(next(script)).statements
     sender.execute(*begin)
     loading = asyncio.create_task(asyncio.to_thread(lambda: sender.execute(*load).fetchone()))
     await until_somebody_waits(outsider)
@@ -69,7 +69,7 @@ async def test_a_run_made_while_another_is_waited_for_is_not_written_without_its
     assert row is not None
     lease = await claim_one(store, worker=OTHER_WORKER)
 
-    told, _ = hold(sender, _with_answer(talk, row[0]))
+    told, _ = run_script(sender, _with_answer(script, row[0]))
 
     assert told == [Sent(run_id=an_id(1)), Sent(run_id=an_id(2), refused="unknown")]
     run = await the_run(store, 2)
@@ -106,7 +106,7 @@ async def test_who_ends_looks_only_at_children_of_his_own(
     wishes.control(request)
     before = _rows_read(sender)
 
-    hold(
+    run_script(
         sender,
         decided(Calls("holdfast"), wishes, lambda working, now: controls.control(working.unit, request, now), None),
     )
@@ -122,7 +122,7 @@ def test_a_part_that_fails_leaves_the_transaction_of_its_owner_alive(
 ) -> None:
     """Also one that fails before anything was said: then there is nothing to go back to."""
 
-    def broken() -> Talk[None]:
+    def broken() -> Script[None]:
         if is_said:
             yield b"create temporary table things (name text)", ()
         raise ZeroDivisionError
@@ -130,18 +130,18 @@ def test_a_part_that_fails_leaves_the_transaction_of_its_owner_alive(
     with sender.transaction():
         sender.execute("create temporary table before (name text)")
         with pytest.raises(ZeroDivisionError):
-            hold(sender, PART.around(broken()))
+            run_script(sender, PART.around(broken()))
         found = sender.execute("select to_regclass('before') is not null, to_regclass('things') is null").fetchone()
 
     assert found == (True, True)
 
 
-def _with_answer(talk: Talk[T], answer: str) -> Talk[T]:
-    """A talk that goes on after this answer."""
-    trip = talk.send(answer)
+def _with_answer(script: Script[T], answer: str) -> Script[T]:
+    """A script that goes on after this answer."""
+    statement = script.send(answer)
     try:
         while True:
-            trip = talk.send((yield trip))
+            statement = script.send((yield statement))
     except StopIteration as end:
         told: T = end.value
         return told
