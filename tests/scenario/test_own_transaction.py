@@ -24,7 +24,7 @@ from holdfast import (
     RunState,
     StoreUnavailable,
 )
-from holdfast.stores.sqlite import watch
+from holdfast.stores.sqlite import hint_watcher
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
 
@@ -44,7 +44,7 @@ async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody look for what he was not told of; workers of these tests do not poll either."""
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from holdfast import (
     step_info,
 )
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import transactions
+from holdfast.stores.sqlite import user_transactions
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
@@ -417,7 +417,7 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
     async with sqlite_bank.open() as h:
         prepare(h)
         with monkeypatch.context() as hasty:
-            hasty.setattr(transactions, "LIMIT_SECONDS", 0.15)
+            hasty.setattr(user_transactions, "LIMIT_SECONDS", 0.15)
             told = await h.execute(save)
         assert told == [
             "TimeoutError 3: a transaction has 0.15 s",

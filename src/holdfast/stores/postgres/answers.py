@@ -77,7 +77,7 @@ def changes(connection: Connection, schema: str, question: Awaited[A], at: Micro
 
 
 def few_ends(schema: str, question: Awaited[A]) -> Script[A]:
-    """Answer `EndsOf` about a few runs, in one statement."""
+    """Answer `EndsOf` about a few runs, in one round trip."""
     ends = yield from reads.few_ends(schema, cast("EndsOf", question).run_ids)
     return cast("A", ends)
 

@@ -175,7 +175,7 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
         return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
-            return None  # with a limit it is suspended since its holder says so, which in one statement cannot be told
+            return None  # with a limit it is suspended since its holder says so, which in one round trip cannot be told
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
     if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None
@@ -227,7 +227,7 @@ class Writing:
         self.news = News()
 
     def write(self, batch: Sequence[Checkpoint]) -> Script[Verdicts]:
-        """Write in one statement what can be, in a transaction what is left."""
+        """Write in one round trip what can be, in a transaction what is left."""
         if plains := self._plains(batch):
             yield from self._write_plain(plains)
         left = [place for place in range(len(batch)) if place not in self._verdicts]

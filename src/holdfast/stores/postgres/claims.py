@@ -72,7 +72,7 @@ _decode_made = msgspec.json.Decoder(_Made).decode
 
 
 def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Found]:
-    """Lease the first due runs of the given types, in one statement if they have no limits."""
+    """Lease the first due runs of the given types, in one round trip if they have no limits."""
     text = yield calls.claim, _arguments(request, at)
     try:
         return _decode_found(text)
@@ -187,7 +187,7 @@ def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
 def create(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None, bounds: Bounds | None = None
 ) -> Script[tuple[Created, News]]:
-    """Make runs, in one statement if none of them is known yet; within `bounds` if a transaction is open."""
+    """Make runs, in one round trip if none of them is known yet; within `bounds` if a transaction is open."""
     is_plain = intents and not any(intent.is_parked for intent in intents)
     if is_plain:
         first = _create_new(calls, intents, lease, at)

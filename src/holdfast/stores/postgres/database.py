@@ -46,7 +46,7 @@ _RESET = b"""
     discard temp;
     select pg_advisory_unlock_all()
 """
-"""What a function has done to its session, which others use after it. Said in one statement."""
+"""What a function has done to its session, which others use after it. Said in one round trip."""
 
 
 class PostgresDatabase:

@@ -152,7 +152,7 @@ class RequestThread:
     # In the thread of a session
 
     def _carry_out_waiting(self, connection: Connection) -> bool:
-        """Carry out a batch if there are requests. Looking costs one statement, and takes no lock."""
+        """Carry out a batch if there are requests. Looking costs one round trip, and takes no lock."""
         return sql_requests.are_waiting(connection, self._calls.schema) and self._carry_out(connection)
 
     def _carry_out(self, connection: Connection) -> bool:

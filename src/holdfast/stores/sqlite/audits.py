@@ -1,4 +1,4 @@
-"""Audit facts as rows, gathered and written in bulk."""
+"""SqliteAudit facts as rows, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -60,7 +60,7 @@ _REQUESTS = f"""
 """  # audit_run
 
 
-class Audit:
+class SqliteAudit:
     """The facts that a transaction is about to note, and those that are there."""
 
     __slots__ = ("_connection", "pending", "worn")

@@ -1,4 +1,4 @@
-"""Events: those that are kept, the rules of their topics, and who has the ones of queues. Written at once."""
+"""SqliteEvents: those that are kept, the rules of their topics, and who has the ones of queues. Written at once."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -162,7 +162,7 @@ class Kept(NamedTuple):
     state: EventState
 
 
-class Events:
+class SqliteEvents:
     """Topics and the events that are kept."""
 
     def __init__(self, transaction: Transaction) -> None:
@@ -186,7 +186,7 @@ class Events:
             self._connection.execute(_RECONSIDER, (first, first + _LAST_CHARACTER if is_family else first))
         self._topics = None
 
-    # Events
+    # SqliteEvents
 
     def find(self, topic: str, id: str) -> Kept | None:
         found: list[Row] = self._connection.execute(_FIND, (topic, id)).fetchall()

@@ -1,4 +1,4 @@
-"""Housekeeping: what nobody needs any more, found without reading what stays.
+"""SqliteHousekeeping: what nobody needs any more, found without reading what stays.
 
 An event is looked at when it is new, and when the rules of its topic have changed: it gets the instant at which it
 expires, and its topic is searched for more than it may keep.
@@ -109,7 +109,7 @@ _DROP_REPLIES = """
 """  # reply_age, then the primary key
 
 
-class Housekeeping:
+class SqliteHousekeeping:
     """Finds what is old, and removes runs."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Inboxes: what has reached runs, receipts of messages, and replies. Written at once."""
+"""SqliteInboxes: what has reached runs, receipts of messages, and replies. Written at once."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -91,7 +91,7 @@ _KEEP_REPLY = """
 """
 
 
-class Inboxes:
+class SqliteInboxes:
     """Arrivals, receipts and replies, by run."""
 
     __slots__ = ("_connection",)

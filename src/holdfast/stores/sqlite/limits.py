@@ -1,4 +1,4 @@
-"""Limits as rows: who has slots of which limit, and what rates have to remember.
+"""SqliteLimits as rows: who has slots of which limit, and what rates have to remember.
 
 Rows of `slot` are written at once, not with the runs they belong to: the next question is how many there are.
 """
@@ -139,7 +139,7 @@ def stray(connection: apsw.Connection) -> int:
     return count
 
 
-class Limits:
+class SqliteLimits:
     """Slots of limits, by their names."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Runs as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
+"""SqliteRuns as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -122,7 +122,7 @@ _SET_VALUE = """
 _decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
 
 
-class Runs:
+class SqliteRuns:
     """The runs that a transaction has loaded, and what became of them."""
 
     __slots__ = ("_connection", "_stored", "_transaction", "known")

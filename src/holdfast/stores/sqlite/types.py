@@ -1,4 +1,4 @@
-"""Types as rows: what is known and was said of them."""
+"""SqliteTypes as rows: what is known and was said of them."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -45,7 +45,7 @@ _PUT = f"""
 """
 
 
-class Types:
+class SqliteTypes:
     """The rules of types. Those that matter to a claim are read once in a transaction."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""Waits: what runs wait for, gathered and written in bulk."""
+"""SqliteWaits: what runs wait for, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -81,7 +81,7 @@ IN_LINE = f"""
 """
 
 
-class Waits:
+class SqliteWaits:
     """The waits that a transaction is about to write, and those that are there."""
 
     __slots__ = ("_connection", "pending")

@@ -1,4 +1,4 @@
-"""Workers as rows: who lives, and since when."""
+"""SqliteWorkers as rows: who lives, and since when."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -27,7 +27,7 @@ _REMOVE = """
 """  # by the primary key
 
 
-class Workers:
+class SqliteWorkers:
     """The workers that live."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from holdfast.core.hint import Hint
-from holdfast.stores.sqlite import SqliteStore, watch
+from holdfast.stores.sqlite import SqliteStore, hint_watcher
 from holdfast.testing.contract.arrange import TYPE, an_intent, claim, start
 from holdfast.testing.patience import guarded, until
 
@@ -34,7 +34,7 @@ class Ear:
 @pytest.fixture
 def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look without a reason, so that only touches can be heard."""
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no such thing here")
 
-    monkeypatch.setattr(watch, "_Watch", fail)
+    monkeypatch.setattr(hint_watcher, "_Watch", fail)
 
 
 @pytest.mark.usefixtures("slow_look")
@@ -92,15 +92,15 @@ async def test_many_commits_are_told_in_few_hints(store: SqliteStore, other: Sql
     await ear.next()
 
     seconds = time.monotonic() - begun
-    assert 1 + ear.heard.qsize() <= seconds * watch._TOUCHES_A_SECOND + watch._TOUCHES_AT_ONCE + 2
+    assert 1 + ear.heard.qsize() <= seconds * hint_watcher._TOUCHES_A_SECOND + hint_watcher._TOUCHES_AT_ONCE + 2
     stop()
 
 
 async def test_a_touch_that_is_lost_is_made_up_for_by_a_look(
     store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(other._others, "post", lambda _: None)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(other._hint_watcher, "post", lambda _: None)
     ear = Ear()
     stop = store.listen(ear)
 
@@ -158,16 +158,16 @@ async def test_whoever_has_left_hears_nothing_and_leaves_nothing_behind(store: S
     await asyncio.sleep(0.02)
 
     assert ear.heard.empty()
-    assert store._others._watches == {}
+    assert store._hint_watcher._watches == {}
 
 
 @pytest.mark.usefixtures("slow_look")
 async def test_an_idle_store_with_a_listener_looks_only_now_and_then(store: SqliteStore) -> None:
     stop = store.listen(Ear())
-    await until("the first look has been taken", lambda: (store._others.patience() or 0.0) > 1800)
+    await until("the first look has been taken", lambda: (store._hint_watcher.patience() or 0.0) > 1800)
     stop()
 
-    assert store._others.patience() is None
+    assert store._hint_watcher.patience() is None
 
 
 def test_it_works_on_uvloop(tmp_path: Path) -> None:

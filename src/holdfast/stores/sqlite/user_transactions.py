@@ -1,7 +1,7 @@
-"""Transactions: a user's function works on the writer's connection, and its record is written in the same commit.
+"""Users' transactions: a function works on the writer's connection, and its record is written in the same commit.
 
-It stands under a savepoint. Whatever it does to the connection, it cannot commit; should it undo more than its own,
-everything that shares its commit is done again without it.
+The function runs under a savepoint and cannot commit. If it rolls back more than its own work, everything else that
+shares the commit is repeated without it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.core.model import Entry
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.operations.checkpoints import record
 from holdfast.stores.sqlite import checkpoints
+from holdfast.stores.sqlite.errors import TransactionEnded, is_of_file
 from holdfast.stores.sqlite.guard import SAVEPOINT, guard_of
 from holdfast.stores.sqlite.transaction import Transaction as Unit
-from holdfast.stores.sqlite.trouble import TransactionEnded, is_of_file
 
 LIMIT_SECONDS = 5.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core.hint import Hint, News
 from holdfast.core.ids import new_id
-from holdfast.stores.sqlite.board import NOTE_BYTES, NOTES, Board, mark
 from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.hint_file import NOTE_BYTES, NOTES, HintFile, mark
 
 LOOK = Hint(is_elsewhere=True)
 HINT = Hint(
@@ -29,8 +29,8 @@ def files(tmp_path: Path) -> Files:
     return files
 
 
-def board(files: Files, sender: str) -> Board:
-    board = Board(files, sender)
+def board(files: Files, sender: str) -> HintFile:
+    board = HintFile(files, sender)
     board.open()
     return board
 

@@ -1,7 +1,7 @@
-"""The watch: hears what other processes have written to the file, and lets them hear what this one has.
+"""The hint watcher: notices what other processes have written to the file, and posts hints for them.
 
-The truth is SQLite's `data_version`, which the writer looks at now and then. What stands on the board only makes it
-quicker: a note that is lost costs a second.
+SQLite's `data_version` is the truth, and the writer looks at it now and then. The hint file only makes that faster: a
+lost note costs a second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 
 from holdfast.core.hint import Hint
-from holdfast.stores.sqlite.board import Board
 from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.hint_file import HintFile
 from holdfast.stores.sqlite.jobs import Listener, running_loop
 
 _SLOW_LOOK_SECONDS = 1.0
@@ -34,15 +34,15 @@ _IN_MODIFY = 0x2
 _EVENT_BYTES = 4_096
 
 
-class Others:
-    """What this process knows of the other ones on the same file, and who in here wants to hear of them."""
+class HintWatcher:
+    """What this process knows of the other processes on the same file, and the listeners of this process."""
 
     def __init__(self, files: Files) -> None:
         self.listeners: tuple[Listener, ...] = ()
         self._changing = threading.Lock()
         self._files = files
         self._sender = ""
-        self._board = Board(files, self._sender)
+        self._board = HintFile(files, self._sender)
         self._watches: dict[asyncio.AbstractEventLoop, _Watch] = {}
         self._has_touches = False
         self._version = 0
@@ -101,7 +101,7 @@ class Others:
         # A store's: two in one process are as strange to each other as processes. And not before it is opened: one that
         # was made before a fork is opened in several processes.
         self._sender = secrets.token_hex(4)
-        self._board = Board(self._files, self._sender)
+        self._board = HintFile(self._files, self._sender)
         self._board.open()
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class _Watch:
         self._tell = tell
         self._pause: asyncio.TimerHandle | None = None
         self._allowed_at = 0.0
-        self._board = Board(files, sender)
+        self._board = HintFile(files, sender)
         libc = ctypes.CDLL(None, use_errno=True)
         self._file = _checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         try:

@@ -1,4 +1,4 @@
-"""Turns: processes that write one file take turns by a lock on a file beside it.
+"""The write lock: processes that write one database file take turns by a lock on a file beside it.
 
 SQLite's own waiting starves whole processes for seconds; with this lock, and a short pause after a commit
 while others contend, none waited longer than 0.05 s.
@@ -17,7 +17,7 @@ _PAUSE_SECONDS = 0.0003
 _CONTENTION_SECONDS = 1.0
 
 
-class TurnLock:
+class WriteLock:
     """The right to begin a write transaction, held by one process at a time. For one thread only."""
 
     def __init__(self, path: Path) -> None:

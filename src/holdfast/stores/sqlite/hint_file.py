@@ -1,7 +1,7 @@
-"""The board: what the processes on one file have told each other of late, each in words that all understand.
+"""The hint file: the latest hints of the processes that share one database file.
 
-There is place for a few notes, which are written over and over. Whoever comes too late for one, or finds one that does
-not fit, has to look for himself. Nothing depends on it.
+It has room for a few notes, which are overwritten in turn. A process that comes too late for a note, or cannot read one,
+looks at the database instead. Nothing depends on this file.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(_Note).decode
 
 
-class Board:
-    """The board of a store. Notes are posted by whoever has the turn to write, and read by anybody.
+class HintFile:
+    """The hint file of a store. The process that has the write lock posts notes, and every process reads them.
 
-    What `sender` has posted is no news to him. For one thread only.
+    Notes that `sender` posted itself are passed over. For one thread only.
     """
 
     def __init__(self, files: Files, sender: str) -> None:

@@ -1,4 +1,4 @@
-"""Trouble: what SQLite reports, as the one error callers know, with what happened and what to do."""
+"""Errors of SQLite, translated into ours: what happened, and what to do."""
 
 from __future__ import annotations
 
