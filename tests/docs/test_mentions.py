@@ -15,7 +15,7 @@ from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
 from holdfast.core.signals import SIGNALS
-from holdfast.telemetry.catalogue import METRICS, Metric
+from holdfast.telemetry.definitions import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 
 SOURCE = PROJECT / "src" / "holdfast"

@@ -1,4 +1,4 @@
-"""The census: how many runs there are in the store, in which state, and how long they have been waiting for a worker.
+"""Gauges of the store: how many runs there are, in which state, and how long they have waited for a worker.
 
 The store has to count for that. So it is asked when somebody wants to know, and never for more than a hundredth of the
 time: what took long to count is told again for a while. Nobody waits long for it, and whoever does not wait any more
@@ -16,8 +16,8 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountReady, CountRuns
 from holdfast.engine.routing import alive, is_handled
-from holdfast.telemetry.catalogue import QUEUE_AGE, QUEUE_DEPTH, RUNS, STORE_UP, UNHANDLED
-from holdfast.telemetry.exposition import Sample
+from holdfast.telemetry.definitions import QUEUE_AGE, QUEUE_DEPTH, RUNS, STORE_UP, UNHANDLED
+from holdfast.telemetry.prometheus import Sample
 
 SHARE = 100
 """After a count that took so long, the next one comes no sooner than so many times that."""
@@ -29,13 +29,13 @@ FAILURE_SECONDS = 300.0
 """A count that failed, because it took too long, say, is tried again after this time at the latest."""
 
 
-class Census:
+class StoreGauges:
     """What the store answers, once it is open, counted anew or remembered."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], *, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._counts = Reading(self._count, now, failure_seconds=FAILURE_SECONDS)
-        self._queues = Reading(self._look_at_queues, now)
+        self._counts = GaugeReading(self._count, now, failure_seconds=FAILURE_SECONDS)
+        self._queues = GaugeReading(self._look_at_queues, now)
 
     async def samples(self) -> Sequence[Sample]:
         """The numbers; none but that the store is not up, if it does not answer."""
@@ -69,7 +69,7 @@ class Census:
         return samples
 
 
-class Reading:
+class GaugeReading:
     """Something that is looked up, but not too often; if that fails, again after `failure_seconds` at the latest."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The exposition: numbers as Prometheus reads them, in its text format."""
+"""Metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from operator import add
 
-from holdfast.telemetry.catalogue import METRICS, Metric
+from holdfast.telemetry.definitions import METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,7 +33,7 @@ class Histogram:
         self.total += value
 
 
-class Exposition:
+class PrometheusText:
     """Keeps counters and histograms, and writes them down together with what was looked up."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The aftermath: what a run did because of a failure, or of something else that is to be forgotten.
+"""The consequences_of: what a run did because of a failure, or of something else that is to be forgotten.
 
 Read from its history alone. Code is told one fact at a time and then runs to a standstill, so whatever it asked for
 there, in any branch, goes back to that fact. What becomes of all this, `revision` decides.
@@ -29,7 +29,7 @@ FACTS = frozenset(
 """What code is told of in the order of positions. The others it does by itself, between one fact and the next."""
 
 
-class Aftermath(NamedTuple):
+class Consequences(NamedTuple):
     """The locations of faults and of all that followed from them, in whatever branch.
 
     `followed` are those that code asked for because of another: it comes there again only if that happens again.
@@ -39,7 +39,7 @@ class Aftermath(NamedTuple):
     followed: set[str]
 
 
-def aftermath(faults: Iterable[Entry], entries: Sequence[Entry]) -> Aftermath:
+def consequences_of(faults: Iterable[Entry], entries: Sequence[Entry]) -> Consequences:
     """What a run did because of faults."""
     roots = list(faults)
     while True:
@@ -70,7 +70,7 @@ def is_beside(location: str, other: str) -> bool:
     return _parting(location.split("/"), other.split("/")) > 0
 
 
-def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Aftermath:
+def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Consequences:
     """The locations of roots and of all that code asked for because of them, or of what they led to.
 
     That is whatever comes after one in the same branch. In another branch, what code asked for when it was told
@@ -95,7 +95,7 @@ def _followers(roots: Sequence[Entry], entries: Sequence[Entry]) -> Aftermath:
             if entry.is_settled and entry.location not in gone:
                 insort(known, (entry.position, parts))
             gone.add(entry.location)
-    return Aftermath(gone, followed)
+    return Consequences(gone, followed)
 
 
 def _has_reached(root: list[str], entry: list[str], cause: list[str]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.telemetry import exposition
-from holdfast.telemetry.catalogue import (
+from holdfast.telemetry import prometheus
+from holdfast.telemetry.definitions import (
     FLUSH_RUNS,
     HOOK_ERRORS,
     METRICS,
@@ -14,7 +14,7 @@ from holdfast.telemetry.catalogue import (
     RUNS_STARTED,
     STEP_DURATION,
 )
-from holdfast.telemetry.exposition import Exposition
+from holdfast.telemetry.prometheus import PrometheusText
 
 
 def lines(text: str, name: str) -> list[str]:
@@ -22,7 +22,7 @@ def lines(text: str, name: str) -> list[str]:
 
 
 def test_every_metric_has_its_help_and_type_once_and_before_its_values() -> None:
-    kept = Exposition()
+    kept = PrometheusText()
     kept.add(RUNS_STARTED, ("shop.v1",))
 
     text = kept.text()
@@ -52,14 +52,14 @@ def test_names_follow_the_customs_of_prometheus() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    kept = Exposition()
+    kept = PrometheusText()
     kept.add(RUNS_STARTED, ('a"b\\c\nd',))
 
     assert lines(kept.text(), RUNS_STARTED.name) == [r'holdfast_runs_started_total{type="a\"b\\c\nd"} 1']
 
 
 def test_a_histogram_counts_upwards_and_includes_its_bounds() -> None:
-    kept = Exposition()
+    kept = PrometheusText()
     for size in (1, 2, 3, 501):
         kept.observe(FLUSH_RUNS, (), size)
 
@@ -80,7 +80,7 @@ def test_a_histogram_counts_upwards_and_includes_its_bounds() -> None:
 
 
 def test_a_histogram_with_labels_names_them_in_every_line() -> None:
-    kept = Exposition()
+    kept = PrometheusText()
     kept.observe(STEP_DURATION, ("shop.v1", "failed"), 0.3)
 
     found = lines(kept.text(), STEP_DURATION.name)
@@ -92,15 +92,15 @@ def test_a_histogram_with_labels_names_them_in_every_line() -> None:
 
 
 def test_what_is_looked_up_is_told_as_it_was_found() -> None:
-    text = Exposition().text([(QUEUE_DEPTH, ("shop.v1",), 3)])
+    text = PrometheusText().text([(QUEUE_DEPTH, ("shop.v1",), 3)])
 
     assert lines(text, QUEUE_DEPTH.name) == ['holdfast_queue_depth{type="shop.v1"} 3']
     assert lines(text, HOOK_ERRORS.name) == ["holdfast_hook_errors_total 0"]
 
 
 def test_types_without_end_do_not_make_series_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "SERIES_LIMIT", 2)
-    kept = Exposition()
+    monkeypatch.setattr(prometheus, "SERIES_LIMIT", 2)
+    kept = PrometheusText()
     for number in range(5):
         kept.add(RUNS_STARTED, (f"type.{number}",))
         kept.observe(STEP_DURATION, (f"type.{number}", "failed"), 1)
@@ -116,11 +116,11 @@ def test_types_without_end_do_not_make_series_without_end(monkeypatch: pytest.Mo
 
 
 def test_what_was_looked_up_of_types_beyond_the_limit_is_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "SERIES_LIMIT", 1)
+    monkeypatch.setattr(prometheus, "SERIES_LIMIT", 1)
     samples = [(QUEUE_DEPTH, (f"type.{number}",), number) for number in range(1, 5)]
     ages = [(QUEUE_AGE, (f"type.{number}",), 10 - number) for number in range(1, 5)]
 
-    text = Exposition().text([*samples, *ages])
+    text = PrometheusText().text([*samples, *ages])
 
     assert lines(text, QUEUE_DEPTH.name) == [
         'holdfast_queue_depth{type="type.1"} 1',

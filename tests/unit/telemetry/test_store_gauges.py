@@ -10,9 +10,9 @@ import pytest
 from holdfast import StoreUnavailable
 from holdfast.core.questions import CountRuns, Stat
 from holdfast.stores.memory import MemoryStore
-from holdfast.telemetry import census as module
-from holdfast.telemetry.catalogue import STORE_UP
-from holdfast.telemetry.census import Census
+from holdfast.telemetry import store_gauges as module
+from holdfast.telemetry.definitions import STORE_UP
+from holdfast.telemetry.store_gauges import StoreGauges
 
 A = TypeVar("A")
 
@@ -48,7 +48,7 @@ async def opened(store: SlowStore) -> SlowStore:
 
 async def test_what_takes_long_to_count_is_not_counted_again_at_once() -> None:
     store = SlowStore()
-    census = Census(lambda: opened(store), now=lambda: store.seconds)
+    census = StoreGauges(lambda: opened(store), now=lambda: store.seconds)
 
     await census.samples()
     store.seconds += 299
@@ -64,14 +64,14 @@ async def test_a_store_that_does_not_answer_is_told_to_be_down() -> None:
     store = SlowStore()
     store.is_down = True
 
-    assert await Census(lambda: opened(store)).samples() == [(STORE_UP, (), 0)]
+    assert await StoreGauges(lambda: opened(store)).samples() == [(STORE_UP, (), 0)]
 
 
 async def test_a_store_that_cannot_count_its_runs_is_up_all_the_same() -> None:
     store = SlowStore()
     store.is_down = store.is_only_slow = True
 
-    assert await Census(lambda: opened(store)).samples() == [(STORE_UP, (), 1)]
+    assert await StoreGauges(lambda: opened(store)).samples() == [(STORE_UP, (), 1)]
 
 
 async def test_whoever_loses_patience_does_not_make_the_store_count_from_the_beginning(
@@ -80,7 +80,7 @@ async def test_whoever_loses_patience_does_not_make_the_store_count_from_the_beg
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
     store = SlowStore()
     store.gate = asyncio.Event()
-    census = Census(lambda: opened(store), now=lambda: store.seconds)
+    census = StoreGauges(lambda: opened(store), now=lambda: store.seconds)
 
     for _ in range(5):  # of which each may be given up by whoever asked
         await census.samples()

@@ -1,4 +1,4 @@
-"""The catalogue: every metric there is, with its kind, its labels and what it means."""
+"""Definitions: every metric, with its kind, its labels and what it means."""
 
 from __future__ import annotations
 

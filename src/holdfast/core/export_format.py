@@ -1,4 +1,4 @@
-"""Lines: the form in which runs travel between stores. One JSON value on each line, tagged by what it is.
+"""The export format: how runs travel between stores. One JSON value on each line, tagged by its kind.
 
 The first line is the header, the last one says how many there were of each kind, so that a file that was cut off is
 noticed. To add a kind, make a struct of it here and name it in `Line`; whoever reads files of a newer holdfast is told
@@ -126,7 +126,7 @@ def known_fields() -> dict[str, tuple[str, ...]]:
     return found
 
 
-class Reading:
+class ExportReader:
     """Reads lines one after the other, and refuses what is not as it should be, with the number of the line."""
 
     def __init__(self) -> None:

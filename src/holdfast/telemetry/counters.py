@@ -1,23 +1,23 @@
-"""The tally: counts and measures what signals tell, for whoever keeps the numbers."""
+"""Counters: count and measure signals, for a recorder of metrics."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from holdfast.core.signals import Signal
-from holdfast.telemetry import catalogue
-from holdfast.telemetry.catalogue import Metric
+from holdfast.telemetry import definitions
+from holdfast.telemetry.definitions import Metric
 
 PATTERNS = ("run.*", "step.succeeded", "step.failed", "step.retried", "worker.flushed")
 
 _COUNTED = {
-    "run.started": catalogue.RUNS_STARTED,
-    "run.claimed": catalogue.RUNS_CLAIMED,
-    "run.suspended": catalogue.RUNS_SUSPENDED,
-    "run.blocked": catalogue.RUNS_BLOCKED,
-    "run.lost": catalogue.LEASES_LOST,
-    "step.failed": catalogue.STEP_FAILURES,
-    "step.retried": catalogue.STEP_RETRIES,
+    "run.started": definitions.RUNS_STARTED,
+    "run.claimed": definitions.RUNS_CLAIMED,
+    "run.suspended": definitions.RUNS_SUSPENDED,
+    "run.blocked": definitions.RUNS_BLOCKED,
+    "run.lost": definitions.LEASES_LOST,
+    "step.failed": definitions.STEP_FAILURES,
+    "step.retried": definitions.STEP_RETRIES,
 }
 
 
@@ -29,7 +29,7 @@ class Recorder(Protocol):
     def observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None: ...
 
 
-class Tally:
+class Counters:
     """A tap on signals that feeds a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -42,15 +42,15 @@ class Tally:
         if counted is not None:
             self._recorder.add(counted, type)
         if signal.state is not None and signal.state.is_end:
-            self._recorder.add(catalogue.RUNS_ENDED, (*type, signal.state.value))
-            self._measure(catalogue.RUN_DURATION, (*type, signal.state.value), signal)
+            self._recorder.add(definitions.RUNS_ENDED, (*type, signal.state.value))
+            self._measure(definitions.RUN_DURATION, (*type, signal.state.value), signal)
         elif signal.name == "run.claimed":
-            self._measure(catalogue.CLAIM_LATENCY, type, signal)
+            self._measure(definitions.CLAIM_LATENCY, type, signal)
         elif signal.location is not None:
-            self._measure(catalogue.STEP_DURATION, (*type, signal.name.removeprefix("step.")), signal)
+            self._measure(definitions.STEP_DURATION, (*type, signal.name.removeprefix("step.")), signal)
         elif signal.name == "worker.flushed":
-            self._recorder.observe(catalogue.FLUSH_RUNS, (), signal.count or 0)
-            self._measure(catalogue.FLUSH_DURATION, (), signal)
+            self._recorder.observe(definitions.FLUSH_RUNS, (), signal.count or 0)
+            self._measure(definitions.FLUSH_DURATION, (), signal)
 
     def _measure(self, metric: Metric, labels: tuple[str, ...], signal: Signal) -> None:
         if signal.seconds is not None:
