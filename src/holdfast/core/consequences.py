@@ -1,4 +1,4 @@
-"""The consequences_of: what a run did because of a failure, or of something else that is to be forgotten.
+"""Consequences: what a run did because of a failure, or of another fact that a revision drops.
 
 Read from its history alone. Code is told one fact at a time and then runs to a standstill, so whatever it asked for
 there, in any branch, goes back to that fact. What becomes of all this, `revision` decides.

@@ -19,9 +19,9 @@ from holdfast.core.model import Message, Run
 from holdfast.core.questions import Details, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.controls import check_actor
-from holdfast.engine.ends import End
 from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+from holdfast.engine.results import End
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -62,7 +62,7 @@ class RunHandle(Generic[R]):
         """
         patience = _patience(timeout)
         run_id = await self._resolve()
-        ends = self._engine.ends
+        ends = self._engine.results
         is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(patience):
             if not is_fresh:

@@ -22,7 +22,7 @@ from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH, MOMENT, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.routing import alive, is_handled
+from holdfast.engine.liveness import alive, is_handled
 
 
 @holdfast_command(

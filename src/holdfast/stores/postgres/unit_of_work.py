@@ -1,8 +1,8 @@
 """A unit of work on Postgres: an operation on a working set, in one transaction.
 
-One round trip locks and loads what the operation is about, the operation decides, and another writes what it changed. If
-the operation needs more than was loaded, everything is rolled back and repeated with more: so locks are always taken in
-one order, and what was read is what is decided on.
+One round trip locks and loads what the operation is about, the operation decides, and another writes what changed. If
+the operation needs more than was loaded, everything is rolled back and repeated with more. So locks are always taken in
+one order, and the operation decides on what it read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SqliteAudit facts as rows, gathered and written in bulk."""
+"""Audit facts as rows, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

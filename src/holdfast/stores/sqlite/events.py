@@ -1,4 +1,4 @@
-"""SqliteEvents: those that are kept, the rules of their topics, and who has the ones of queues. Written at once."""
+"""Events: those that are kept, the rules of their topics, and who has the ones of queues. Written at once."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 
@@ -186,7 +186,7 @@ class SqliteEvents:
             self._connection.execute(_RECONSIDER, (first, first + _LAST_CHARACTER if is_family else first))
         self._topics = None
 
-    # SqliteEvents
+    # Events
 
     def find(self, topic: str, id: str) -> Kept | None:
         found: list[Row] = self._connection.execute(_FIND, (topic, id)).fetchall()

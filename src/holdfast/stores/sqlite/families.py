@@ -1,4 +1,4 @@
-"""SqliteFamilies: the children of a run."""
+"""Families: the children of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The hint file: the latest hints of the processes that share one database file.
 
-It has room for a few notes, which are overwritten in turn. A process that comes too late for a note, or cannot read one,
+It has room for a few notes, which are overwritten in turn. A process that is too late for a note, or cannot read it,
 looks at the database instead. Nothing depends on this file.
 """
 

@@ -1,4 +1,4 @@
-"""SqliteHistories: the entries of runs, gathered and written in bulk."""
+"""Histories: the entries of runs, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

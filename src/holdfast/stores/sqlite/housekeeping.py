@@ -1,4 +1,4 @@
-"""SqliteHousekeeping: what nobody needs any more, found without reading what stays.
+"""Housekeeping: what nobody needs any more, found without reading what stays.
 
 An event is looked at when it is new, and when the rules of its topic have changed: it gets the instant at which it
 expires, and its topic is searched for more than it may keep.

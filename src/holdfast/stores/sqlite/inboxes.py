@@ -1,4 +1,4 @@
-"""SqliteInboxes: what has reached runs, receipts of messages, and replies. Written at once."""
+"""Inboxes: what has reached runs, receipts of messages, and replies. Written at once."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

@@ -1,4 +1,4 @@
-"""SqliteLimits as rows: who has slots of which limit, and what rates have to remember.
+"""Limits as rows: who has slots of which limit, and what rates have to remember.
 
 Rows of `slot` are written at once, not with the runs they belong to: the next question is how many there are.
 """

@@ -1,4 +1,4 @@
-"""SqliteRuns as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
+"""Runs as rows: loaded once in a transaction, and written in bulk when somebody is about to read them."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

@@ -1,4 +1,4 @@
-"""SqliteSchedules as rows: read once in a transaction, and written in bulk."""
+"""Schedules as rows: read once in a transaction, and written in bulk."""
 
 from __future__ import annotations
 

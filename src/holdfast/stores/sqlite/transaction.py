@@ -1,7 +1,7 @@
 """The transaction: what one write to the database works on.
 
-Its parts are the nouns of the store, and the operations see them as a unit of work. SqliteRuns, waits, entries and facts are
-gathered and written in bulk when somebody is about to read them, or at the end. It never begins or ends a transaction
+Its parts are the nouns of the store, and the operations see them as a unit of work. Runs, waits, entries and facts are
+gathered, and written in bulk before the next read of them, or at the end. It never begins or ends a transaction
 of SQLite itself, and no part outlives the transaction it was made for.
 """
 

@@ -1,4 +1,4 @@
-"""SqliteTypes as rows: what is known and was said of them."""
+"""Types as rows: what is known and was said of them."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

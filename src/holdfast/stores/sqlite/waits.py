@@ -1,4 +1,4 @@
-"""SqliteWaits: what runs wait for, gathered and written in bulk."""
+"""Waits: what runs wait for, gathered and written in bulk."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

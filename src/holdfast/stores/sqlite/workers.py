@@ -1,4 +1,4 @@
-"""SqliteWorkers as rows: who lives, and since when."""
+"""Workers as rows: who lives, and since when."""
 
 # ruff: noqa: S608 - statements are put together from constants of ours; what users give is only ever bound
 

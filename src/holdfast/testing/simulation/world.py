@@ -23,7 +23,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
-from holdfast.engine.ends import Ends
+from holdfast.engine.results import Results
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
@@ -485,7 +485,7 @@ class World:
 class _Outsider(Holdfast):
     """Waits for ends without looking every second: there may be a month of them."""
 
-    def _make_ends(self) -> Ends:
+    def _make_ends(self) -> Results:
         ends = super()._make_ends()
         ends.poll_seconds = POLL / SECOND
         return ends

@@ -1,4 +1,4 @@
-"""A lookout: waits on behalf of many for something to appear in the store.
+"""Polling: waits on behalf of many callers for something to appear in the store.
 
 Hints make it quick, a slow poll makes it sure. A hint leads to a look for what it names and no more: where thousands
 wait, a look for all of them each time one has come would cost more than what they wait for.
@@ -26,7 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Lookout(Generic[K, V]):
+class Poller(Generic[K, V]):
     """Everybody in this process who waits for something, under a key; one look at the store serves them all."""
 
     poll_seconds = POLL_SECONDS

@@ -1,4 +1,4 @@
-"""Your own transactions: tables of yours in the store's database, and what is written together with them."""
+"""Users' transactions: tables of users in the store's database, and what is written together with them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.core.ids import new_id
 from holdfast.core.intent import check_topic
 from holdfast.core.model import Event
 from holdfast.core.ports import Database
+from holdfast.engine.base import EngineBase, refuse_workflow_code
 from holdfast.engine.capabilities import database_of
-from holdfast.engine.door import Door, refuse_workflow_code
 
 if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
 
 
-class OwnTransactions(Door):
+class UserTransactions(EngineBase):
     """The part of an engine that writes in transactions of users: with them it is committed, or it never was."""
 
     def run(self, run_id: str, /) -> RunHandle[Any]:

@@ -1,4 +1,4 @@
-"""Delivery: how events of a topic are delivered and kept, and what becomes of what could not be delivered."""
+"""Topics: how their events are delivered and kept; and the dead letters, which could not be delivered."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.core.intent import check_topic
 from holdfast.core.model import Topic, TopicMode
 from holdfast.core.questions import PAGE_LIMIT, ListDeadLetters, ListTopics
 from holdfast.core.topics import checked_topic
+from holdfast.engine.base import EngineBase
 from holdfast.engine.controls import check_actor
-from holdfast.engine.door import Door
 from holdfast.engine.info import DeadLetterInfo, TopicInfo
 from holdfast.engine.paging import letter_pages
 
 
-class Delivery(Door):
+class TopicVerbs(EngineBase):
     """The part of an engine that sets rules for topics and looks after dead letters."""
 
     async def topic(

@@ -1,4 +1,4 @@
-"""Waiting for ends: runs that end in this process are answered from memory, others by one shared lookout."""
+"""Results: runs that end in this process are answered from memory, others by one shared poller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.core.model import Run
 from holdfast.core.ports import Store
 from holdfast.core.questions import EndsOf
 from holdfast.core.states import RunState
-from holdfast.engine.lookout import Lookout
+from holdfast.engine.polling import Poller
 
 _SOON_SECONDS = 0.005
 _REMEMBERED = 1_000
@@ -33,7 +33,7 @@ class End(msgspec.Struct, frozen=True):
         return cls(RunState(ended.state), ended.result, ended.error)
 
 
-class Ends(Lookout[str, End]):
+class Results(Poller[str, End]):
     """Everybody in this process who waits for a run to end."""
 
     awaited = "results"

@@ -1,4 +1,4 @@
-"""Routing: which workers live, and which runs wait for one that does not exist.
+"""Liveness: which workers live, and which runs wait for a worker that does not exist.
 
 `explain`, the doctor and metrics ask here, so that all of them mean the same by it. It reads and never writes.
 """

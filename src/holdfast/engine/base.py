@@ -1,18 +1,18 @@
-"""The door: what every part of the engine needs of the object that is put together from them."""
+"""The base of the engine: what each of its parts needs of the object that is composed of them."""
 
 from __future__ import annotations
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signals
-from holdfast.engine.ends import Ends
 from holdfast.engine.replies import Replies
+from holdfast.engine.results import Results
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.violation import holdfast_call
 
 
-class Door:
+class EngineBase:
     """A store that is opened at the first use, those who wait for something to appear in it, and those who listen."""
 
     signals: Signals
@@ -23,7 +23,7 @@ class Door:
         raise NotImplementedError
 
     @property
-    def ends(self) -> Ends:
+    def results(self) -> Results:
         """Everybody who waits for an end."""
         raise NotImplementedError
 

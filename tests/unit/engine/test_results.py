@@ -16,7 +16,7 @@ from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
 from holdfast.core.questions import Awaited, EndsOf
 from holdfast.core.states import RunState
-from holdfast.engine.ends import Ends
+from holdfast.engine.results import Results
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import transitions
 from holdfast.testing.patience import guarded
@@ -58,14 +58,14 @@ def store() -> CountingStore:
 
 
 @pytest_asyncio.fixture
-async def ends(store: CountingStore) -> AsyncIterator[Ends]:
-    ends = Ends(store)
+async def ends(store: CountingStore) -> AsyncIterator[Results]:
+    ends = Results(store)
     ends.poll_seconds = 3600.0  # so that it looks only when it is told to
     yield ends
     await ends.close()
 
 
-async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: Ends, store: CountingStore) -> None:
+async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: Results, store: CountingStore) -> None:
     waiting = asyncio.create_task(ends.wait("a", is_fresh=True))
     await asyncio.sleep(0)
     ends.note("a", DONE)
@@ -74,14 +74,14 @@ async def test_an_end_that_was_noted_is_known_without_asking_the_store(ends: End
     assert store.asked == 0
 
 
-async def test_everybody_who_waits_is_told(ends: Ends) -> None:
+async def test_everybody_who_waits_is_told(ends: Results) -> None:
     waiting = [asyncio.create_task(ends.wait("a")) for _ in range(3)]
     await asyncio.sleep(0)
     ends.note("a", Finish(state=RunState.FAILED, error=ErrorRecord(type="ValueError", message="no")))
     assert {str((await one).error) for one in waiting} == {"ValueError: no"}
 
 
-async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingStore) -> None:
+async def test_an_end_elsewhere_is_found_by_looking(ends: Results, store: CountingStore) -> None:
     await store.create([Intent(id="a", type="t", payload="{}")])
     waiting = asyncio.create_task(ends.wait("a"))
     await store.until_asked(1)
@@ -91,7 +91,7 @@ async def test_an_end_elsewhere_is_found_by_looking(ends: Ends, store: CountingS
     assert (end.state, end.error and end.error.message) == (RunState.CANCELLED, "enough")
 
 
-async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
+async def test_giving_up_waiting_leaves_nothing_behind(ends: Results) -> None:
     waiting = asyncio.create_task(ends.wait("a"))
     await asyncio.sleep(0)
     assert ends.is_awaited
@@ -100,7 +100,7 @@ async def test_giving_up_waiting_leaves_nothing_behind(ends: Ends) -> None:
     assert not ends.is_awaited
 
 
-async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Ends, store: CountingStore) -> None:
+async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Results, store: CountingStore) -> None:
     waiting = [asyncio.create_task(ends.wait(name)) for name in "abc"]
     await store.until_asked(1)
     ends._hear(Hint(ended=frozenset("bx"), is_foreign=True))
@@ -113,7 +113,7 @@ async def test_a_hint_leads_to_a_look_for_what_it_names(ends: Ends, store: Count
         one.cancel()
 
 
-async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Ends, store: CountingStore) -> None:
+async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Results, store: CountingStore) -> None:
     first = asyncio.create_task(ends.wait("a", is_fresh=True))
     second = asyncio.create_task(ends.wait("b", is_fresh=True))
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Ends, store:
     second.cancel()
 
 
-async def test_without_hints_everything_is_looked_for_now_and_then(ends: Ends, store: CountingStore) -> None:
+async def test_without_hints_everything_is_looked_for_now_and_then(ends: Results, store: CountingStore) -> None:
     ends.poll_seconds = 0.001
     waiting = [asyncio.create_task(ends.wait(name)) for name in "ab"]
     await store.until_asked(4)
@@ -133,7 +133,7 @@ async def test_without_hints_everything_is_looked_for_now_and_then(ends: Ends, s
         one.cancel()
 
 
-async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: CountingStore) -> None:
+async def test_a_hint_during_a_look_leads_to_another(ends: Results, store: CountingStore) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     ask = store.changes
 
@@ -154,7 +154,7 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Ends, store: Counting
 
 
 async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
-    ends: Ends, store: CountingStore, caplog: pytest.LogCaptureFixture
+    ends: Results, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends.poll_seconds = 0.001
     await store.create([Intent(id="a", type="t", payload="{}")])
@@ -170,14 +170,14 @@ async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     ]
 
 
-async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Ends, store: CountingStore) -> None:
+async def test_any_other_trouble_of_the_store_reaches_whoever_waits(ends: Results, store: CountingStore) -> None:
     store.trouble = ValueError("broken")
     with pytest.raises(ValueError, match="broken"):
         await ends.wait("a")
 
 
 async def test_closing_cancels_whoever_still_waits(store: CountingStore) -> None:
-    ends = Ends(store)
+    ends = Results(store)
     waiting = asyncio.create_task(ends.wait("a"))
     await asyncio.sleep(0)
     await ends.close()
