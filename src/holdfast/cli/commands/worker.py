@@ -18,6 +18,7 @@ from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.gc_settings import tune_for_runs
 from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.option import setting_option
@@ -25,7 +26,6 @@ from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.streams import spare_stdout
 from holdfast.cli.supervisor import Supervisor
-from holdfast.cli.tuning import tune_for_runs
 from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed

@@ -342,7 +342,7 @@ def transfer_of(store: Store) -> Transfer:
     return store.transfer
 
 
-class Listening:
+class HintRecorder:
     """Hears hints and waits for the one a test expects."""
 
     def __init__(self, store: Store) -> None:

@@ -13,9 +13,9 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.runner.step_info import step_info
-from holdfast.testing.programs.ledger import Ledger
-from holdfast.testing.simulation.door import LEASE_SECONDS, Door, Surroundings
+from holdfast.testing.programs.ledger import EffectLedger
 from holdfast.testing.simulation.loop import Process
+from holdfast.testing.simulation.network import LEASE_SECONDS, NetworkedStore, Surroundings
 from holdfast.testing.simulation.plan import Plan
 from holdfast.worker.worker import Worker
 
@@ -28,7 +28,7 @@ class Employer(Surroundings, Protocol):
 
     plan: Plan
     registry: Registry
-    ledger: Ledger
+    ledger: EffectLedger
 
     def monotonic_ns(self) -> int: ...
 
@@ -40,7 +40,7 @@ class Employer(Surroundings, Protocol):
 class Member(Holdfast):
     """One process of the world: a Holdfast of its own, with a worker."""
 
-    def __init__(self, world: Employer, process: Process, door: Door, slot: int) -> None:
+    def __init__(self, world: Employer, process: Process, door: NetworkedStore, slot: int) -> None:
         super().__init__("memory://", store=door.as_store)
         self.process = process
         self.door = door

@@ -1,4 +1,4 @@
-"""Showing what a revision of a history would do, and asking whether to do it."""
+"""The preview of a revision: what a rewind or fork would do, and the question whether to do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a run: waiting for it, printing it, and the exit code that goes with it."""
+"""The result of a run: wait for it, print it, and choose the exit code."""
 
 from __future__ import annotations
 

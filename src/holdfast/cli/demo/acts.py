@@ -1,4 +1,4 @@
-"""The play of the demo, in two acts: an order that takes its time, and one whose worker is killed."""
+"""The two acts of the demo: an order that takes its time, and one whose worker is killed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.app import Holdfast
+from holdfast.cli.demo.application import CHECKOUT, STEPS
+from holdfast.cli.demo.processes import DemoProcesses
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.follow import follow, read
 from holdfast.cli.output import Output
 from holdfast.cli.progress import Progress
-from holdfast.cli.scenario import CHECKOUT, STEPS
-from holdfast.cli.stage import Stage
 from holdfast.cli.table import Cell, Column, Line, Table
 from holdfast.cli.view import Snapshot, timeline_lines
 from holdfast.core.model import EntryKind, WaitKind
@@ -27,10 +27,10 @@ _FIRST, _SECOND = "A-1", "A-2"
 _FIRST_WORKER, _SECOND_WORKER = "demo-1", "demo-2"
 
 
-class Play:
+class Acts:
     """Plays both acts and judges them."""
 
-    def __init__(self, out: Output, stage: Stage, hf: Holdfast, *, pace: float, is_kept: bool) -> None:
+    def __init__(self, out: Output, stage: DemoProcesses, hf: Holdfast, *, pace: float, is_kept: bool) -> None:
         self._out = out
         self._stage = stage
         self._hf = hf

@@ -1,4 +1,4 @@
-"""Aside: an empty store beside that of the settings, on the same disk or server, and gone at the end."""
+"""A scratch store: empty, beside that of the settings, on the same disk or server, and deleted at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.cli.settings import Settings
 
 
 @asynccontextmanager
-async def aside(settings: Settings) -> AsyncIterator[Holdfast]:
+async def scratch_store(settings: Settings) -> AsyncIterator[Holdfast]:
     """The engine on such a store: for SQLite a file in a folder of its own, for Postgres a schema of its own."""
     url = engine_for(settings).url
     if url.startswith("sqlite:"):

@@ -1,4 +1,4 @@
-"""The yardstick: the work by which a store is measured on the machine and disk it is on.
+"""Measures: the work by which a store is measured on this machine and disk.
 
 Each kind of work gives samples; how many of them are taken, and what is said of them, is the caller's affair.
 """

@@ -1,4 +1,4 @@
-"""Tuning: how a process is set up that does nothing but execute runs."""
+"""Settings of garbage collection and thread switches for a process that only executes runs."""
 
 from __future__ import annotations
 

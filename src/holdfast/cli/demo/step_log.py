@@ -1,4 +1,4 @@
-"""The ledger of the demo: a file to which every step appends a line when it begins and when it ends."""
+"""The step log of the demo: a file to which every step appends a line when it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 What = Literal["begin", "end"]
 
 
-class Line(msgspec.Struct, frozen=True):
+class StepLine(msgspec.Struct, frozen=True):
     """A trace of something that was executed."""
 
     order: str
@@ -21,22 +21,22 @@ class Line(msgspec.Struct, frozen=True):
     pid: int
 
 
-class Ledger:
+class StepLog:
     """What really happened, whatever the store says."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, order: str, step: str, what: What) -> None:
-        line = msgspec.json.encode(Line(order, step, what, os.getpid())) + b"\n"
+        line = msgspec.json.encode(StepLine(order, step, what, os.getpid())) + b"\n"
         with self._path.open("ab", buffering=0) as file:
             file.write(line)
 
-    def lines(self, order: str) -> Iterator[Line]:
+    def lines(self, order: str) -> Iterator[StepLine]:
         """The traces of an order. A last line that is cut off, by a kill, does not count."""
         text = self._path.read_bytes() if self._path.exists() else b""
         for raw in text.split(b"\n")[:-1]:
-            line = msgspec.json.decode(raw, type=Line)
+            line = msgspec.json.decode(raw, type=StepLine)
             if line.order == order:
                 yield line
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from holdfast import Context, Holdfast, Retry, step_info
-from holdfast.cli.ledger import Ledger
+from holdfast.cli.demo.step_log import StepLog
 
 LEDGER_VARIABLE = "HOLDFAST_DEMO_LEDGER"
 PACE_VARIABLE = "HOLDFAST_DEMO_PACE"
@@ -27,7 +27,7 @@ hf = Holdfast()
 
 async def _labour(step: str, order: str, seconds: float) -> None:
     """Do something that takes a while, and leave a trace of it."""
-    ledger = Ledger(Path(os.environ[LEDGER_VARIABLE]))
+    ledger = StepLog(Path(os.environ[LEDGER_VARIABLE]))
     ledger.write(order, step, "begin")
     await asyncio.sleep(seconds * float(os.environ.get(PACE_VARIABLE, "1")))
     if step == "charge" and step_info().attempt == 1:

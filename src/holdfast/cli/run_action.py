@@ -1,4 +1,4 @@
-"""A verb: something that is done to runs, one or many, which are named or chosen by a filter."""
+"""An action on runs, one or many, which are named or chosen by a filter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Verb:
+class RunAction:
     """The words of a command, which runs a filter chooses for it, and why it may leave a run as it is.
 
     A destructive one always asks; any other only when a filter chooses the runs. With `reaches_others`, what is done to
@@ -57,7 +57,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Choice:
+class RunChoice:
     """Which runs a person means, and how sure they are."""
 
     runs: Sequence[str]
@@ -66,7 +66,7 @@ class Choice:
     yes: bool
 
 
-def choosing(verb: Verb) -> Callable[[F], F]:
+def choosing(verb: RunAction) -> Callable[[F], F]:
     """The arguments and options by which runs are chosen."""
     which = f"all {verb.of}runs that match, as in `ls`"
 
@@ -85,7 +85,7 @@ def choosing(verb: Verb) -> Callable[[F], F]:
     return decorate
 
 
-def do_to_runs(out: Output, verb: Verb, choice: Choice, act: Act) -> ExitCode:
+def do_to_runs(out: Output, verb: RunAction, choice: RunChoice, act: Act) -> ExitCode:
     """Do it to each run that was chosen. The exit code is 6 if one that was named stayed as it is."""
     if bool(choice.runs) == bool(choice.words):
         raise Refusal(f"name the runs to {verb.name}, or choose them with --filter")
@@ -118,7 +118,7 @@ def do_to_runs(out: Output, verb: Verb, choice: Choice, act: Act) -> ExitCode:
     return in_session(out.settings, work)
 
 
-async def _do(hf: Holdfast, verb: Verb, run_id: str, act: Act) -> Left:
+async def _do(hf: Holdfast, verb: RunAction, run_id: str, act: Act) -> Left:
     """Do it to one run. What keeps it from being done is the answer, and keeps nobody from the next one."""
     try:
         is_done = await act(hf, run_id)
@@ -127,7 +127,7 @@ async def _do(hf: Holdfast, verb: Verb, run_id: str, act: Act) -> Left:
     return Left() if is_done else Left(f"run {run_id} {verb.unchanged(await hf.run(run_id).info())}")
 
 
-def _tell(out: Output, verb: Verb, left: Mapping[str, str]) -> None:
+def _tell(out: Output, verb: RunAction, left: Mapping[str, str]) -> None:
     """Say what was done, and of each run that was left as it is, why."""
     if out.is_json:
         out.items([{"id": run_id, verb.done: not why} for run_id, why in left.items()])
@@ -149,7 +149,7 @@ async def _matching(hf: Holdfast, chosen: RunFilter, states: frozenset[RunState]
     return [info async for info in hf.list(**chosen.options() | {"state": chosen.states & states or states})]
 
 
-async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunInfo]) -> bool:
+async def _is_agreed(out: Output, hf: Holdfast, verb: RunAction, infos: Sequence[RunInfo]) -> bool:
     now = await store_now(hf)
     for info in infos[:_SHOWN]:
         age = age_word(info.created_at, now)
@@ -160,7 +160,7 @@ async def _is_agreed(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunI
     return click.confirm(f"{verb.name.capitalize()} {what}?", err=True)
 
 
-async def _preview(out: Output, hf: Holdfast, verb: Verb, infos: Sequence[RunInfo]) -> None:
+async def _preview(out: Output, hf: Holdfast, verb: RunAction, infos: Sequence[RunInfo]) -> None:
     if out.is_json:
         out.items([{"id": info.id, "type": info.type, "state": state_json(info.state)} for info in infos])
         return

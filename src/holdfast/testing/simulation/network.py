@@ -1,4 +1,4 @@
-"""A door: the store as one process reaches it, over a network that is slow, loses calls and answers, and breaks.
+"""The network: the store as one process reaches it. Calls and answers are slow, get lost, and fail.
 
 A call travels, is carried out by the store, and its answer travels back. What was sent is carried out even if the
 sender is frozen or dead by then. Nothing is invented: an answer is the store's answer, or an outage.
@@ -54,7 +54,7 @@ class Surroundings(Protocol):
     def reporting(self) -> AbstractContextManager[None]: ...
 
 
-class Door:
+class NetworkedStore:
     """The way of one process to the store. Faults are planned; chance decides how long things take."""
 
     database = None

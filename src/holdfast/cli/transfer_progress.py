@@ -1,4 +1,4 @@
-"""What is told while runs move between stores: on a terminal, now and then, on one line."""
+"""The progress of an export or import: on a terminal, one line that is updated now and then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.cli.output import Output
 _EVERY_SECONDS = 0.2
 
 
-class Teller:
+class TransferProgress:
     """Counts what is done and says so on stderr, where a person looks."""
 
     def __init__(self, out: Output) -> None:

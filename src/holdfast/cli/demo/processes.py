@@ -1,4 +1,4 @@
-"""The stage of the demo: a directory with a database and a ledger, and worker processes that end with it."""
+"""The processes of the demo: workers on a directory with a database and a step log, which end with the demo."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Self
 
 import holdfast
-from holdfast.cli.ledger import Ledger
-from holdfast.cli.scenario import LEDGER_VARIABLE, PACE_VARIABLE
+from holdfast.cli.demo.application import LEDGER_VARIABLE, PACE_VARIABLE
+from holdfast.cli.demo.step_log import StepLog
 from holdfast.config.file import OWN_NAME
 from holdfast.config.settings import SETTINGS
 
@@ -21,7 +21,7 @@ _LEASE = "5s"
 _END_SECONDS = 5.0
 
 
-class Stage:
+class DemoProcesses:
     """Everything the demo makes. Leaving it ends the workers and, unless it is to be kept, removes the directory."""
 
     def __init__(self, *, pace: float, is_kept: bool) -> None:
@@ -32,7 +32,7 @@ class Stage:
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
         self.url = f"sqlite:///{self.directory / 'demo.db'}"
-        self.ledger = Ledger(self.directory / "ledger.jsonl")
+        self.ledger = StepLog(self.directory / "ledger.jsonl")
         self.log = self.directory / "worker.log"
         (self.directory / OWN_NAME).touch()  # so that no file further up counts
         return self
@@ -46,7 +46,16 @@ class Stage:
 
     def hire(self, name: str) -> subprocess.Popen[bytes]:
         """Start a worker process: the command a user would type."""
-        command = [sys.executable, "-m", "holdfast", "--url", self.url, "-v", "worker", "holdfast.cli.scenario:hf"]
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "--url",
+            self.url,
+            "-v",
+            "worker",
+            "holdfast.cli.demo.application:hf",
+        ]
         home = str(Path(holdfast.__file__).parents[1])
         paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {
