@@ -40,7 +40,7 @@ Faults = dict[tuple[str, int], str]
 
 
 class Surroundings(Protocol):
-    """What a door needs of the world it is in."""
+    """What a network needs of the world it is in."""
 
     loop: SimulatedLoop
     watch: Watch
@@ -54,7 +54,7 @@ class Surroundings(Protocol):
     def reporting(self) -> AbstractContextManager[None]: ...
 
 
-class NetworkedStore:
+class Network:
     """The way of one process to the store. Faults are planned; chance decides how long things take."""
 
     database = None

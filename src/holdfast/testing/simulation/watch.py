@@ -53,7 +53,7 @@ class Shadow:
 
     def forget(self) -> None:
         """It was reopened: what comes now may be otherwise."""
-        self.results = 0
+        self.ends = 0
         self.settled.clear()
         self.received.clear()
 

@@ -38,7 +38,7 @@ from holdfast.testing.simulation.acts import name_of, perform
 from holdfast.testing.simulation.clock import StoreClock
 from holdfast.testing.simulation.loop import EndlessWork, Process, SimulatedLoop, settle
 from holdfast.testing.simulation.member import AGAIN_SECONDS, POLL, Member
-from holdfast.testing.simulation.network import NetworkedStore
+from holdfast.testing.simulation.network import Network
 from holdfast.testing.simulation.plan import HORIZON_SECONDS, Act, Blow, Plan
 from holdfast.testing.simulation.watch import Violation, Watch
 
@@ -159,17 +159,17 @@ class World:
         """Have a process begin."""
         number = len(self._everybody)
         process = Process(f"w{slot}.{number}")
-        door = NetworkedStore(
+        network = Network(
             self,
             process,
             self.store,
-            random.Random(f"door {self.plan.chance} {slot} {number}"),
+            random.Random(f"network {self.plan.chance} {slot} {number}"),
             faults=self._faults[slot],
             slowness=self.plan.slowness,
             deafness=self.plan.deafness,
             flushes=self.plan.flushes,
         )
-        member = Member(self, process, door, slot)
+        member = Member(self, process, network, slot)
         self._members[slot] = member
         self._everybody.append(member)
         self.note(process, "begins")
@@ -378,10 +378,8 @@ class World:
     def _outsider(self) -> Holdfast:
         """Somebody outside of all processes, to whom nothing happens."""
         if self._outside is None:
-            door = NetworkedStore(
-                self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0
-            )
-            self._outside = _Outsider("memory://", store=door.as_store)
+            network = Network(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
+            self._outside = _Outsider("memory://", store=network.as_store)
             self._outside.include(self.registry)
         return self._outside
 
@@ -473,7 +471,7 @@ class World:
     async def _tidy(self) -> None:
         """Take everything apart, so that nothing of it is left in memory."""
         for member in self._everybody:
-            member.door.shut()
+            member.network.shut()
             member.process.is_alive = True
             self.loop.thaw(member.process)
             if member.worker_here is not None:
