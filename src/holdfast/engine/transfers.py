@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Unpack
 
 from holdfast.core.errors import InvalidRequest
@@ -68,6 +67,8 @@ def _say_nothing(_what: str, _count: int) -> None:
 
 def _version() -> str:
     """The version of holdfast, for people who look at a file."""
+    from importlib.metadata import PackageNotFoundError, version  # here, as it is slow to load, and few programs export
+
     try:
         return version("holdfast")
     except PackageNotFoundError:
