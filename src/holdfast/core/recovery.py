@@ -181,13 +181,16 @@ class Recovery:
         yield from (rewound(entry, unread) for entry in self._entries if entry.location == EVENTS_LOCATION)
 
     def _begins_again(self, entry: Entry, child: Run | None) -> bool:
-        """Whether what is awaited with a child has its full time: the child goes on where it had stopped.
+        """Whether waits beside a child get their full time again, because the child goes on where it had stopped.
 
-        One that never stopped has gone on meanwhile, and so has the time of those who wait for it.
+        A child that never stopped has gone on meanwhile, and so has the time of everything beside it. A child that
+        nobody awaits (it has no attempts) moves no time: the waits of the run are as long as they were.
         """
         if entry.is_settled:
             return entry.location in self._aftermath.gone
-        return child is not None and kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
+        if child is None or not entry.attempts:
+            return False
+        return kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
 
 
 def _read_in(entry: Entry) -> list[Arrival]:

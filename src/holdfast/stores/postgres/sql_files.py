@@ -6,7 +6,6 @@ them in. It runs nothing; `schema` does.
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 
 from holdfast.core import audit
@@ -18,6 +17,7 @@ from holdfast.core.location import NAME_LIMIT
 from holdfast.core.model import EVENT_RETENTION
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
+from holdfast.stores import sql_text
 from holdfast.stores.postgres.sql import RANK
 
 NUMBER = 12
@@ -25,8 +25,6 @@ NUMBER = 12
 
 FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")
 """The functions that `schema.sql` uses. They are made before it, and all others, which may use its tables, after it."""
-
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def _decimal(digits: int) -> str:
@@ -124,11 +122,5 @@ def function_texts() -> dict[str, str]:
 
 
 def filled_in(text: str) -> str:
-    """A text with what its names in double braces stand for.
-
-    Raises:
-        KeyError: A name is unknown.
-
-    """
-    known = HEADERS | CONSTANTS
-    return _PLACE.sub(lambda place: known[place[1]], text)
+    """A text with the constants and headers that it names."""
+    return sql_text.filled_in(text, HEADERS | CONSTANTS)
