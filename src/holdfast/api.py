@@ -50,10 +50,10 @@ from holdfast.engine.info import (
 from holdfast.engine.sync import SyncRunHandle
 from holdfast.runner.child import Child
 from holdfast.runner.context import Context
+from holdfast.runner.dry_run import Fit
 from holdfast.runner.looping import Break, Continue
 from holdfast.runner.message import Message
 from holdfast.runner.registry import Registry, Step, SyncWorkflow, Task, Workflow
-from holdfast.runner.rehearsal import Fit
 from holdfast.runner.step_info import StepInfo, step_info
 from holdfast.runner.sync_child import SyncChild
 from holdfast.runner.sync_context import SyncContext

@@ -21,15 +21,15 @@ from holdfast.core.checkpoint import (
     Checkpoint,
     Claimed,
     ClaimRequest,
+    ContinueAsNew,
     Created,
     Finish,
     Hold,
     LeaseRequest,
     Next,
     Release,
-    Renew,
+    StartRollback,
     Suspend,
-    TurnAround,
     Verdicts,
 )
 from holdfast.core.claim_order import Shares
@@ -128,8 +128,8 @@ TOPICS = ("paid", "it's_%")
 LENGTHS: tuple[Micros, ...] = (1, SECOND, LEASE - 1, LEASE, DAY, 7 * DAY)
 STEPS = (("a", 0), ("a", 1), ("a", 2), ("b/it's#2", 0), ("b/it's#2", 1))
 """Locations and attempts of entries; one without attempts is settled."""
-TURN = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
-RENEW = Renew(payload='{"n":2}')
+TURN = StartRollback(end=RunState.FAILED, error=an_error("no luck"))
+RENEW = ContinueAsNew(payload='{"n":2}')
 LIMITED = RunOptions(map_limit=1)
 WORKERS = ("worker-a", "worker-b", "worker-c")
 RULES = tuple(
@@ -212,7 +212,7 @@ NEXTS = st.sampled_from(
         block(SECOND),
         Release(),
         TURN,
-        Renew(payload='{"n":2}'),
+        ContinueAsNew(payload='{"n":2}'),
     ],
 )
 CHECKPOINTS = st.fixed_dictionaries(
@@ -752,8 +752,9 @@ class StoreMachine(SideBySide):
             known = [*self.model._state.records[run_id].history(), *entries]
             at = [entry.location for entry in known if entry.state is EntryState.FAILED][1:]
             next = replace(next, error=replace(next.error, locations=tuple(at)))
-        if self.model._state.records[run_id].run.rollback is not None and isinstance(next, (Finish, TurnAround, Renew)):
-            return fail()  # what rolls back neither succeeds nor turns around
+        is_rolling_back = self.model._state.records[run_id].run.rollback is not None
+        if is_rolling_back and isinstance(next, (Finish, StartRollback, ContinueAsNew)):
+            return fail()  # what rolls back neither succeeds nor starts to roll back
         if isinstance(next, Block) and next.retry_at is not None:
             return replace(next, retry_at=self.clock.now() + next.retry_at)
         return next

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.core import limits
-from holdfast.core.checkpoint import ClaimRequest, LeaseRequest, Next, Release, Renew, Suspend
+from holdfast.core.checkpoint import ClaimRequest, ContinueAsNew, LeaseRequest, Next, Release, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.commands import (
     Cancel,
@@ -150,7 +150,7 @@ class Walker:
             (Suspend(), (for_message("go"),)),
             *((Suspend(), (for_time(at),)) for at in (now, now + SECOND)),
             (Release(), None),
-            (Renew(payload="{}"), None),
+            (ContinueAsNew(payload="{}"), None),
             (block(), None),
             (block(now + SECOND), None),
         ]

@@ -179,7 +179,7 @@ REPLAY = (
         breaks="code that diverges before a step undoes nothing of it",
         edits=(
             Edit(
-                "runner/rehearsal.py",
+                "runner/dry_run.py",
                 "        super()._enter(operation)\n        recorded",
                 "        super()._enter(operation)\n        self.told[operation.location] = operation\n        recorded",
             ),
@@ -390,7 +390,7 @@ EVICTION = (
         breaks="what a wake-up of a parent costs does not depend on how many children it waits for",
         edits=(
             Edit(
-                "runner/asked.py",
+                "runner/open_operations.py",
                 "        if len(known) == len(self._open):\n            return tuple(known.values())\n",
                 "        known = {}\n",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_HELD = "worker/held.py"
+_HELD = "worker/run_driver.py"
 _COMMITTER = "worker/committer.py"
 _CLAIMER = "worker/claimer.py"
 _STEPPING = "runner/stepping.py"
@@ -171,8 +171,8 @@ MUTANTS = (
         edits=(
             Edit(
                 "worker/worker.py",
-                "has_place = len(self._held) + self._offers < self._concurrency",
-                "has_place = len(self._held) < self._concurrency",
+                "has_place = len(self._drivers) + self._offers < self._concurrency",
+                "has_place = len(self._drivers) < self._concurrency",
             ),
         ),
         caught_by=(
@@ -215,8 +215,8 @@ MUTANTS = (
         edits=(
             Edit(
                 _HELD,
-                "            self._receive(verdict)\n            if self._holder.always_replay:",
-                "            self._turn.inbox.add((), verdict.seen)\n            if self._holder.always_replay:",
+                "            self._receive(verdict)\n            if self._host.always_replay:",
+                "            self._turn.inbox.add((), verdict.seen)\n            if self._host.always_replay:",
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),

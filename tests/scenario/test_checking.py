@@ -186,7 +186,7 @@ async def test_a_blocked_run_is_checked_too(stage: Stage) -> None:
         assert (found.fit, found.state) == (Fit.FITS, RunState.BLOCKED)
 
 
-async def test_a_run_that_rolls_back_is_checked_up_to_where_it_turned_around(stage: Stage) -> None:
+async def test_a_run_that_rolls_back_is_checked_up_to_where_its_rollback_started(stage: Stage) -> None:
     def busy(_: int) -> None:
         raise OSError("busy")
 

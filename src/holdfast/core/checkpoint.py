@@ -1,6 +1,6 @@
 """A checkpoint: one atomic write of everything a turn gained, and what a store answers.
 
-`next` says what becomes of the run: it stays held, is suspended, ends, turns around to undo what it did, begins
+`next` says what becomes of the run: it stays held, is suspended, ends, starts to roll back, begins
 anew as its next generation, is blocked, or is released.
 """
 
@@ -31,14 +31,14 @@ class Finish(Value, frozen=True, kw_only=True, tag=True):
     error: ErrorRecord | None = None
 
 
-class TurnAround(Value, frozen=True, kw_only=True, tag=True):
+class StartRollback(Value, frozen=True, kw_only=True, tag=True):
     """The code is over; what it did is undone before the run ends as `end`, because of `error`."""
 
     end: Literal[RunState.FAILED, RunState.CANCELLED]
     error: ErrorRecord
 
 
-class Renew(Value, frozen=True, kw_only=True, tag=True):
+class ContinueAsNew(Value, frozen=True, kw_only=True, tag=True):
     """The run begins anew with this payload, as its next generation; its history is dropped."""
 
     payload: str
@@ -55,7 +55,7 @@ class Release(Value, frozen=True, kw_only=True, tag=True):
     """The holder shuts down and gives the run back at once."""
 
 
-Next = Hold | Suspend | Finish | TurnAround | Renew | Block | Release
+Next = Hold | Suspend | Finish | StartRollback | ContinueAsNew | Block | Release
 
 
 class Checkpoint(Value, frozen=True, kw_only=True):

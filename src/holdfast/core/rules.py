@@ -15,13 +15,13 @@ from holdfast.core.checkpoint import (
     Block,
     Checkpoint,
     ClaimRequest,
+    ContinueAsNew,
     Finish,
     Hold,
     LeaseRequest,
     Release,
-    Renew,
+    StartRollback,
     Suspend,
-    TurnAround,
 )
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
@@ -197,10 +197,10 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
             return replace(free, crashes=0, error=error, suspended_at=_suspended_since(checkpoint, now))
         case Finish():
             return replace(_ended(run, step.state, now), result=step.result, error=step.error)
-        case TurnAround():
-            return replace(turned(run, step, now), crashes=crashes)
-        case Renew():
-            return renewed(run, step, now)
+        case StartRollback():
+            return replace(rolling_back(run, step, now), crashes=crashes)
+        case ContinueAsNew():
+            return continued_as_new(run, step, now)
         case Block():
             blocked = _let_go(run, RunState.BLOCKED, now, ready_at=step.retry_at)
             return replace(blocked, crashes=crashes, error=step.error)
@@ -210,31 +210,31 @@ def advanced(run: Run, checkpoint: Checkpoint, now: Micros) -> Run:
             assert_never(step)
 
 
-def turned(run: Run, around: TurnAround, now: Micros) -> Run:
+def rolling_back(run: Run, start: StartRollback, now: Micros) -> Run:
     """The run whose code is over and which is to undo what it did, as soon as a worker takes it."""
-    turned = replace(run, rollback=around.end)
-    return replace(_let_go(turned, RunState.ROLLING_BACK, now, ready_at=now), error=around.error)
+    marked = replace(run, rollback=start.end)
+    return replace(_let_go(marked, RunState.ROLLING_BACK, now, ready_at=now), error=start.error)
 
 
-def turn_around_entry(around: TurnAround, position: int, now: Micros) -> Entry:
-    """The record of a turn-around: everything before its position is undone."""
+def rollback_entry(start: StartRollback, position: int, now: Micros) -> Entry:
+    """The record of the start of a rollback: everything before its position is undone."""
     return Entry(
         location=ROLLBACK_LOCATION,
         kind=EntryKind.ROLLBACK,
         state=EntryState.DONE,
         position=position,
-        error=around.error,
+        error=start.error,
         started_at=now,
         finished_at=now,
     )
 
 
-def renewed(run: Run, renew: Renew, now: Micros) -> Run:
+def continued_as_new(run: Run, step: ContinueAsNew, now: Micros) -> Run:
     """The run as its next generation, which nobody has claimed yet."""
     fresh = replace(
         run,
         generation=run.generation + 1,
-        continued=renew.payload,
+        continued=step.payload,
         first_claimed_at=None,
         python=None,
         crashes=0,
@@ -424,11 +424,11 @@ def is_cancelled_as(child: Run, cancel: Cancellation) -> bool:
     return is_cancelled and child.error == cancellation(cancel.reason)
 
 
-def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, TurnAround]:
+def cancel_by_undoing(run: Run, reason: str, now: Micros) -> tuple[Run, StartRollback]:
     """The run that has something to undo before it is cancelled. A holder is fenced off."""
-    around = TurnAround(end=RunState.CANCELLED, error=cancellation(reason))
+    start = StartRollback(end=RunState.CANCELLED, error=cancellation(reason))
     freed = replace(run, token=run.token + 1, is_pausing=False)
-    return turned(freed, around, now), around
+    return rolling_back(freed, start, now), start
 
 
 def paused(run: Run, now: Micros) -> Run | None:

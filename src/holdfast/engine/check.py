@@ -12,8 +12,8 @@ from holdfast.core.ports import Reader
 from holdfast.core.questions import PAGE_LIMIT, Details, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.paging import run_pages
+from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.registry import Registry
-from holdfast.runner.rehearsal import Fit, Rehearsal, rehearse
 
 _PAGE = min(200, PAGE_LIMIT)
 _LOOKS = 5
@@ -47,26 +47,26 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 async def check_runs(
     store: Reader, registry: Registry, *, type: str | None = None, limit: int | None = None
 ) -> AsyncIterator[RunCheck]:
-    """Rehearse every live run, newest first."""
+    """Make a dry run of every live run, newest first."""
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
             try:
                 found = await _check(store, registry, details)
             except Unreadable as error:
-                found = _told(details.run, Rehearsal(Fit.REFUSES, str(error)))
+                found = _told(details.run, DryRun(Fit.REFUSES, str(error)))
             if found is not None:
                 yield found
 
 
 async def _check(store: Reader, registry: Registry, details: Details) -> RunCheck | None:
-    """What the rehearsal of a run shows; None if it has ended meanwhile."""
+    """What a dry run of a run shows; None if it has ended meanwhile."""
     run = details.run
     if details.unreadable is not None:
         raise Unreadable(f"its row cannot be read: {details.unreadable}")
     definition = registry.get(run.type)
     if definition is None:
-        return _told(run, rehearse(None, run, ()))
-    found = rehearse(definition, run, await _history(store, run))
+        return _told(run, dry_run(None, run, ()))
+    found = dry_run(definition, run, await _history(store, run))
     for _ in range(_LOOKS):
         if found.fit.is_good:
             break
@@ -77,7 +77,7 @@ async def _check(store: Reader, registry: Registry, details: Details) -> RunChec
         is_steady, run = _is_same(again.run, run), again.run
         if is_steady:
             break
-        found = rehearse(definition, run, await _history(store, run))
+        found = dry_run(definition, run, await _history(store, run))
     return _told(run, found)
 
 
@@ -91,7 +91,7 @@ def _is_same(run: Run, other: Run) -> bool:
     return (run.token, run.generation, run.rollback) == (other.token, other.generation, other.rollback)
 
 
-def _told(run: Run, found: Rehearsal) -> RunCheck:
+def _told(run: Run, found: DryRun) -> RunCheck:
     misfit = found.misfit
     return RunCheck(
         id=run.id,

@@ -19,12 +19,12 @@ from holdfast.core.location import iteration_of
 from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
-from holdfast.runner.asked import Asked
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
-from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Pause, StepCall, asked_since
+from holdfast.runner.open_operations import OpenOperations
+from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Sleep, StepCall, asked_since
 from holdfast.runner.registry import Definition
 from holdfast.runner.stepping import Stepping
 from holdfast.runner.version import version_in
@@ -34,13 +34,13 @@ class Asking(Stepping):
     """What a run has asked for, and how its code asks."""
 
     def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
-        super().__init__(lease, definition, inbox, Asked(inbox), has_database=has_database)
+        super().__init__(lease, definition, inbox, OpenOperations(inbox), has_database=has_database)
         self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
         self.context = Context(self)
 
         self._history = History(lease.run, lease.entries, self._asked, is_strict=definition.is_strict)
         self._has_undo = self._history.has_undo
-        self._timers: dict[LoopTimer, Pause] = {}
+        self._timers: dict[LoopTimer, Sleep] = {}
         self._serial = 0
         self._renewal: str | None = None
         self._cursor_count = 0
@@ -309,15 +309,15 @@ class Asking(Stepping):
     def timer_started(self, timer: LoopTimer) -> None:
         """Plain asyncio asked for a timer: it is durable like any other."""
         deadline = round(min(timer.deadline, NEVER_SECONDS) * SECOND)
-        pause = Pause(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
-        self._timers[timer] = pause
-        self._enter(pause)
+        sleep = Sleep(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
+        self._timers[timer] = sleep
+        self._enter(sleep)
 
     def timer_cancelled(self, timer: LoopTimer) -> None:
         """Plain asyncio no longer needs a timer."""
-        pause = self._timers.pop(timer, None)
-        if pause is not None:
-            self.withdraw(pause)
+        sleep = self._timers.pop(timer, None)
+        if sleep is not None:
+            self.withdraw(sleep)
 
     @property
     def is_replaying(self) -> bool:

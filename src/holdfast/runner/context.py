@@ -35,7 +35,7 @@ from holdfast.runner.child import (
 from holdfast.runner.loop import RunLoop
 from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
-from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Pause, StepCall, StepOptions, step_options
+from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Sleep, StepCall, StepOptions, step_options
 from holdfast.runner.receiving import Receiving
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.transaction import TxCall, check_function, declared_options
@@ -167,14 +167,14 @@ class Context(Receiving):
 
     def sleep(self, length: float | timedelta) -> Coroutine[Any, Any, None]:
         """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
-        return self._pause(self._turn.stamp + micros(length), is_fixed=False)
+        return self._sleep(self._turn.stamp + micros(length), is_fixed=False)
 
     def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
         """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
-        return self._pause(instant(when), is_fixed=True)
+        return self._sleep(instant(when), is_fixed=True)
 
-    def _pause(self, deadline: Micros, *, is_fixed: bool) -> Coroutine[Any, Any, None]:
-        return self._perform(Pause(self._locate("sleep"), deadline=deadline, is_fixed=is_fixed))
+    def _sleep(self, deadline: Micros, *, is_fixed: bool) -> Coroutine[Any, Any, None]:
+        return self._perform(Sleep(self._locate("sleep"), deadline=deadline, is_fixed=is_fixed))
 
     # Children
 

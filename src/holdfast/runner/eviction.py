@@ -33,7 +33,7 @@ from holdfast.runner.asyncio_private import (
     leave_task,
 )
 from holdfast.runner.await_chain import await_chain
-from holdfast.runner.takeover import driving
+from holdfast.runner.thread_state import driving
 from holdfast.runner.violation import place_of_coroutine, place_of_frame
 
 if TYPE_CHECKING:

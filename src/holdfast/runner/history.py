@@ -12,8 +12,8 @@ from holdfast.core.entries import BOOKKEEPING
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
 from holdfast.runner import divergence
-from holdfast.runner.asked import Asked
 from holdfast.runner.iterations import Iterations
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
 
 _ABOUT_CODE = frozenset({EntryKind.VERSION, EntryKind.REMOVED})
@@ -31,7 +31,7 @@ class History:
     `diverged` is the first misfit. It sticks, whatever the code does next.
     """
 
-    def __init__(self, run: Run, entries: Sequence[Entry], asked: Asked, *, is_strict: bool = False) -> None:
+    def __init__(self, run: Run, entries: Sequence[Entry], asked: OpenOperations, *, is_strict: bool = False) -> None:
         self.diverged: HistoryDiverged | None = None
         self._run = run
         self._asked = asked

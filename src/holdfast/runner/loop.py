@@ -43,8 +43,8 @@ from holdfast.runner.asyncio_private import (
 )
 from holdfast.runner.await_chain import awaited_futures
 from holdfast.runner.eviction import ROUND_LIMIT, close_generator, close_task, destroy_survivors, release
-from holdfast.runner.takeover import Outside, driving, free_thread, give_back, take_over
 from holdfast.runner.task import RunFuture, RunGather, RunTask, as_coroutine, asker_of, first_serial
+from holdfast.runner.thread_state import Outside, driving, free_thread, give_back, take_over
 from holdfast.runner.timer import LoopHandle, LoopTimer, nothing
 from holdfast.runner.violation import RefusingLoop, explain_foreign, place_of_caller, place_of_coroutine
 

@@ -241,7 +241,7 @@ class UndoCall(StepCall):
     __slots__ = ()
 
 
-class Pause(Operation):
+class Sleep(Operation):
     """A durable timer. `fire` is set for one of plain asyncio: it calls back instead of resolving a future.
 
     A fixed one is due at a moment that was named, not after a length of time.
@@ -478,7 +478,7 @@ def entry_of_deadline(operation: Operation, position: int, stamp: Micros) -> Ent
     return Entry(
         location=operation.location,
         kind=operation.kind,
-        state=EntryState.DONE if isinstance(operation, (Pause, Mark)) else EntryState.TIMED_OUT,
+        state=EntryState.DONE if isinstance(operation, (Sleep, Mark)) else EntryState.TIMED_OUT,
         position=position,
         result=operation.text if isinstance(operation, Mark) else None,
         ref=operation.ref if isinstance(operation, Mark) else None,

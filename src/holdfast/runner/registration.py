@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.core.checkpoint import Block, Hold, Next, Suspend
 from holdfast.core.model import Wait, WaitKind
-from holdfast.runner.asked import Asked
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
 
 
 class Registration:
     """The waits of a held run as they stand in the store."""
 
-    def __init__(self, asked: Asked, *, is_first_lease: bool) -> None:
+    def __init__(self, asked: OpenOperations, *, is_first_lease: bool) -> None:
         self._asked = asked
         # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
         self._written: tuple[Wait, ...] | None = () if is_first_lease else None

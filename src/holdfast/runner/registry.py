@@ -25,13 +25,13 @@ from holdfast.core.signature import Signature, result_codec
 from holdfast.core.types import first_line
 from holdfast.runner.context import Context
 from holdfast.runner.context_parameter import check_context
+from holdfast.runner.declared_schedules import DeclaredSchedules
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.looping import loop_codecs
 from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, StepCall, StepOptions, TaskCall, step_options
 from holdfast.runner.outcome import finish_of
 from holdfast.runner.sync_context import SyncContext
 from holdfast.runner.task_context import TaskContext, takes_context
-from holdfast.runner.timetable import Timetable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -278,7 +278,7 @@ def _with_keywords(function: Callable[..., Any], kwargs: dict[str, Any]) -> Call
     return lambda *args: function(*args, **kwargs)
 
 
-class Registry(Timetable):
+class Registry(DeclaredSchedules):
     """Workflows, tasks and steps by name, and schedules of them."""
 
     def __init__(self) -> None:

@@ -25,10 +25,10 @@ from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.runner.context import Context
+from holdfast.runner.dry_run import before_rollback, dry_run
 from holdfast.runner.operation import Operation, StepCall, UndoCall
 from holdfast.runner.outcome import error_of
 from holdfast.runner.registry import Definition
-from holdfast.runner.rehearsal import before_turning_around, rehearse
 
 _ANY: Codec[Any] = Codec(Any)
 _COUNT = re.compile(r"#\d+$")
@@ -73,15 +73,15 @@ class Undoing(Definition):
 
     def _undo_functions(self) -> list[tuple[Entry, StepCall]]:
         """What is to be undone, last first, each with the call that tells how. Raises if the code does not for all."""
-        done = [e for e in before_turning_around(self._entries) if e.has_undo and e.state is EntryState.DONE]
-        rehearsal = rehearse(self._definition, self._run, self._entries)
+        done = [e for e in before_rollback(self._entries) if e.has_undo and e.state is EntryState.DONE]
+        replayed = dry_run(self._definition, self._run, self._entries)
         # Code that diverges tells how to undo what it was told before: it was the same up to there.
-        calls = _Calls(rehearsal.told.values())
+        calls = _Calls(replayed.told.values())
         found: list[tuple[Entry, StepCall]] = []
         for entry in sorted(done, key=lambda entry: entry.position, reverse=True):
             call = calls.find(entry.location)
             if call is None:
-                why = f" ({rehearsal.summary})" if rehearsal.summary else ""
+                why = f" ({replayed.summary})" if replayed.summary else ""
                 raise HistoryDiverged(
                     f"the code of {self.type!r} does not tell any more how to undo {entry.location!r}, which this run "
                     f"has done{why}; deploy code that has its undo=, or cancel the run by force"

@@ -11,20 +11,30 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Release, Renew, Suspend, TurnAround
+from holdfast.core.checkpoint import (
+    Block,
+    Checkpoint,
+    ContinueAsNew,
+    Finish,
+    Hold,
+    Next,
+    Release,
+    StartRollback,
+    Suspend,
+)
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError
 from holdfast.core.model import Entry, EntryState, Lease, Wait, WaitKind
 from holdfast.core.retry import worker_lost
 from holdfast.core.states import RunState
-from holdfast.runner.asked import Asked
-from holdfast.runner.gains import Gains
 from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import StepCall
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.registration import Registration
 from holdfast.runner.registry import Definition
 
-Outcome = Finish | TurnAround | Renew | Block
+Outcome = Finish | StartRollback | ContinueAsNew | Block
 
 CHILDREN_AT_ONCE = 1_000
 """So many children are created by one checkpoint at most, so that no transaction is too long."""
@@ -38,7 +48,9 @@ class Stepping:
 
     _has_undo = False
 
-    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, asked: Asked, *, has_database: bool) -> None:
+    def __init__(
+        self, lease: Lease, definition: Definition, inbox: Inbox, asked: OpenOperations, *, has_database: bool
+    ) -> None:
         self.run = lease.run
         self.token = lease.run.token
         self.has_database = has_database
@@ -56,7 +68,7 @@ class Stepping:
         self._max_suspend = lease.run.options.max_suspend if is_limited else None
 
         self._asked = asked
-        self._gains = Gains()
+        self._gains = PendingCheckpoint()
         self._fed = 0
         self._committed = 0
         self._is_new = lease.run.token == 1
@@ -214,7 +226,7 @@ class Stepping:
         if not isinstance(end, Finish) or end.state is RunState.SUCCEEDED or not self._has_undo:
             return end
         error = end.error or ErrorRecord(type="Unknown", message="")
-        return TurnAround(end=end.state, error=error)
+        return StartRollback(end=end.state, error=error)
 
     def _blocked(self, error: HoldfastError, now: Micros) -> Block:
         """Commit what was fed, and nothing that was asked for since; a fixed deploy heals the run at a later try."""
@@ -272,13 +284,13 @@ class Stepping:
 
         With too many new children for one, the others are for the next, and the run stays held until then.
         """
-        gains, self._gains = self._gains, Gains()
-        if gains.child_count > CHILDREN_AT_ONCE and not isinstance(next, Renew):
+        gains, self._gains = self._gains, PendingCheckpoint()
+        if gains.child_count > CHILDREN_AT_ONCE and not isinstance(next, ContinueAsNew):
             # A renewal drops what was written of this generation, so it writes all at once.
             self._gains = gains.split(CHILDREN_AT_ONCE)
             next = Hold()
-        if isinstance(next, TurnAround):
-            gains.add(rules.turn_around_entry(next, self._next_position(), self.stamp))
+        if isinstance(next, StartRollback):
+            gains.add(rules.rollback_entry(next, self._next_position(), self.stamp))
         if gains.values:
             self._published |= gains.values
         # A release that writes nothing tells nothing of the crashes: the next worker has to count them, too.
@@ -325,7 +337,7 @@ class Stepping:
 
     def drop_gains(self) -> None:
         """Forget what was gained and not written, as it never will be."""
-        self._gains = Gains()
+        self._gains = PendingCheckpoint()
 
     def inherit(self, old: Stepping) -> None:
         """Take over from a turn of the same lease what it knows to be in the store besides the history."""

@@ -16,9 +16,9 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, InvalidRequest, Unreadable
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
-from holdfast.runner.asked import Asked
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation, StepCall
 from holdfast.runner.registry import Task
 from holdfast.runner.stepping import Stepping
@@ -95,7 +95,7 @@ class TaskTurn(Stepping):
         return self._entries
 
 
-class _OnlyCall(Asked):
+class _OnlyCall(OpenOperations):
     """What a task asks for: its one step, and never anything else."""
 
     def __init__(self) -> None:

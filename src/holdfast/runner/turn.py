@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.checkpoint import Checkpoint, Finish, Renew
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest, Unreadable, WorkflowViolation
 from holdfast.core.model import Arrival, Entry, Lease, WaitKind
@@ -24,8 +24,8 @@ from holdfast.runner.operation import (
     ChildGroup,
     Mark,
     Operation,
-    Pause,
     Reception,
+    Sleep,
     StepCall,
     entry_of_arrivals,
     entry_of_deadline,
@@ -176,7 +176,7 @@ class Turn(Asking):
             self.inbox.note_event(operation.names[0], int(entry.ref))
         self.loop.now = self.stamp / SECOND
         future = operation.future
-        if isinstance(operation, Pause) and operation.fire is not None:
+        if isinstance(operation, Sleep) and operation.fire is not None:
             self.loop.drive(operation.fire)
         elif future is not None and not future.done():
             self.loop.drive(future.set_result, entry)
@@ -226,12 +226,12 @@ class Turn(Asking):
             return self._renewed(self._renewal)
         return self._finished(self.definition.finish(root, now))
 
-    def _renewed(self, payload: str) -> Renew:
+    def _renewed(self, payload: str) -> ContinueAsNew:
         """The next generation begins; of the history only goes on which events the run has had."""
         self._gains.entries.clear()
         self._history = History(self.run, (), self._asked)
         self.keep_cursors()
-        return Renew(payload=payload)
+        return ContinueAsNew(payload=payload)
 
     # What is wanted
 

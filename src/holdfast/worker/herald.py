@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import (
     Block,
     Checkpoint,
+    ContinueAsNew,
     Finish,
     Hold,
     Next,
     Release,
-    Renew,
+    StartRollback,
     Suspend,
-    TurnAround,
     Verdict,
 )
 from holdfast.core.clock import SECOND, Clock, Micros, moment
@@ -104,8 +104,8 @@ class Herald:
             return
         name = f"run.{state.value}"
         if state is RunState.PENDING:
-            name = "run.continued" if isinstance(next, Renew) else "run.released"
-        elif state is RunState.ROLLING_BACK and not isinstance(next, TurnAround):
+            name = "run.continued" if isinstance(next, ContinueAsNew) else "run.released"
+        elif state is RunState.ROLLING_BACK and not isinstance(next, StartRollback):
             name = "run.released" if isinstance(next, Release) else "run.suspended"
         if self.signals.wants(name):
             took = (now - run.created_at) / SECOND if state.is_end else None
@@ -182,11 +182,11 @@ def _asked(next: Next) -> tuple[RunState | None, ErrorRecord | None]:
             return RunState.SUSPENDED, None
         case Finish():
             return next.state, next.error
-        case TurnAround():
+        case StartRollback():
             return RunState.ROLLING_BACK, next.error
         case Block():
             return RunState.BLOCKED, next.error
-        case Renew() | Release():
+        case ContinueAsNew() | Release():
             return RunState.PENDING, None
         case Hold():
             return None, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from holdfast.core.checkpoint import Block, Finish, Next, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Next, StartRollback
 from holdfast.core.model import Run
 from holdfast.core.rules import is_cancellation
 
@@ -50,10 +50,10 @@ class Journal:
 
     def let_go(self, next: Next) -> None:
         """A run was let go; if that is because of an error, people want to know."""
-        if not isinstance(next, (Finish, TurnAround, Block)) or next.error is None:
+        if not isinstance(next, (Finish, StartRollback, Block)) or next.error is None:
             return
         error = next.error
-        what = {Finish: "failed", TurnAround: "undoes what it did", Block: "is blocked"}[type(next)]
+        what = {Finish: "failed", StartRollback: "undoes what it did", Block: "is blocked"}[type(next)]
         if is_cancellation(error):
             what, level = "is cancelled", logging.INFO
         else:

@@ -37,12 +37,12 @@ from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
 from holdfast.worker.heart import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heart
-from holdfast.worker.held import HeldRun
 from holdfast.worker.herald import Herald
-from holdfast.worker.lookout import Lookout
+from holdfast.worker.lease_check import LeaseCheck
 from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
 from holdfast.worker.repertoire import Repertoire
+from holdfast.worker.run_driver import RunDriver
 from holdfast.worker.scheduler import Scheduler
 from holdfast.worker.transactor import Transactor
 
@@ -124,8 +124,8 @@ class Worker:
         self._on_start = on_start
         self._on_stop = on_stop
         self._on_end = on_end
-        self._held: dict[str, HeldRun] = {}
-        self._lingering: dict[HeldRun, None] = {}
+        self._drivers: dict[str, RunDriver] = {}
+        self._lingering: dict[RunDriver, None] = {}
         self._renewed_at: Micros = 0
         self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without one nobody would tell when it is over
         self._changed = asyncio.Event()
@@ -134,7 +134,7 @@ class Worker:
         self._scheduler: Scheduler
         self._claimer: Claimer
         self._leaving: list[Callable[[], None]] = []
-        self._lookout: Lookout
+        self._lease_check: LeaseCheck
         self._is_started = False
         self._is_gone = False
         self._stopping: asyncio.Task[None] | None = None
@@ -177,7 +177,7 @@ class Worker:
             poll=self._poll,
             take=self._take_claimed,
         )
-        self._lookout = Lookout(self._store, self._holdings, self._heard, self._looked)
+        self._lease_check = LeaseCheck(self._store, self._holdings, self._heard, self._looked)
         self._scheduler = Scheduler(
             self._store,
             self.clock,
@@ -228,15 +228,15 @@ class Worker:
         await self._scheduler.stop()
         await self._claimer.stop()
         self.is_draining = True
-        for held in list(self._held.values()):
-            held.advance()
+        for driver in list(self._drivers.values()):
+            driver.advance()
         grace = self._grace_seconds if grace_seconds is None else grace_seconds
         await self._until(lambda: not self.is_executing, grace)
-        for held in list(self._held.values()):
-            held.stop()
-        if not await self._until(lambda: not self._held and not self._offers, _RELEASE_SECONDS):
+        for driver in list(self._drivers.values()):
+            driver.stop()
+        if not await self._until(lambda: not self._drivers and not self._offers, _RELEASE_SECONDS):
             self._log.warning(
-                "%d runs could not be given back; others take them when their leases end", len(self._held)
+                "%d runs could not be given back; others take them when their leases end", len(self._drivers)
             )
         await self._let_go_of_everything()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
@@ -265,8 +265,8 @@ class Worker:
         hurry = asyncio.create_task(orders.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
         if not drain.done():
-            for held in list(self._held.values()):
-                held.stop()
+            for driver in list(self._drivers.values()):
+                driver.stop()
         hurry.cancel()
         await drain
 
@@ -284,19 +284,19 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether it holds nothing, and the last look at the queue found nothing due."""
-        is_free = not self._held and self.committer.is_idle
+        is_free = not self._drivers and self.committer.is_idle
         return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing happens until some time passes, something arrives, or a step body ends."""
         is_asking = self._claimer.is_asking or self._scheduler.is_looking
-        return not is_asking and self.committer.is_idle and not self._lookout.is_looking
+        return not is_asking and self.committer.is_idle and not self._lease_check.is_looking
 
     @property
     def is_executing(self) -> bool:
         """Whether a step body runs that somebody waits for."""
-        return any(held.is_executing for held in self._held.values())
+        return any(driver.is_executing for driver in self._drivers.values())
 
     async def _until(self, is_reached: Callable[[], bool], seconds: float | None) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -317,13 +317,13 @@ class Worker:
         if self._pruner is not None:
             await self._pruner.stop()
         await self._scheduler.stop()
-        self._lookout.stop()
+        self._lease_check.stop()
         await self._claimer.stop()
         await self.committer.close()
         if self.transactor is not None:
             await self.transactor.close()
-        for held in list(self._held.values()):
-            held.drop()
+        for driver in list(self._drivers.values()):
+            driver.drop()
         self.executor.close()
 
     def types(self) -> tuple[str, ...]:
@@ -346,31 +346,31 @@ class Worker:
     @property
     def held_count(self) -> int:
         """How many runs it holds."""
-        return len(self._held)
+        return len(self._drivers)
 
     def free(self) -> int:
         """How many more runs could be held; one that only waits for something near makes place."""
-        return self._concurrency - len(self._held) - self._offers + len(self._lingering)
+        return self._concurrency - len(self._drivers) - self._offers + len(self._lingering)
 
     def holds_suspect(self) -> bool:
         """Whether a run is held that has crashed often enough to be kept apart from its like."""
-        return any(held.crashes >= SUSPECT_CRASHES for held in self._held.values())
+        return any(driver.crashes >= SUSPECT_CRASHES for driver in self._drivers.values())
 
-    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
+    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
         """A held run begins, or ceases, to wait for something near."""
         if is_lingering:
-            self._lingering[held] = None
+            self._lingering[driver] = None
             self._claimer.claim()
         else:
-            del self._lingering[held]
+            del self._lingering[driver]
 
     def is_crowded(self) -> bool:
         """Whether more runs are held than should be."""
-        return len(self._held) > self._concurrency
+        return len(self._drivers) > self._concurrency
 
     def offer(self, type: str) -> LeaseRequest | None:
         """Ask that a run about to be created be leased to this worker at once, if it has nothing better to do."""
-        has_place = len(self._held) + self._offers < self._concurrency
+        has_place = len(self._drivers) + self._offers < self._concurrency
         is_free = has_place and self._claimer.was_short and self._claimer.is_idle
         if self.is_draining or not is_free or type not in self.types():
             return None
@@ -398,30 +398,30 @@ class Worker:
         for lease in leases:
             definition = self._registry.get(lease.run.type)
             assert definition is not None, f"claimed {lease.run.type}, which is not registered"
-            if (stale := self._held.pop(lease.run.id, None)) is not None:
+            if (stale := self._drivers.pop(lease.run.id, None)) is not None:
                 stale.lose()  # its lease ran out unnoticed; the new one counts
-            held = HeldRun(lease, definition, self)
-            self._held[held.id] = held
-            taken.append(held)
-        for held in taken:
-            held.begin()
+            driver = RunDriver(lease, definition, self)
+            self._drivers[driver.id] = driver
+            taken.append(driver)
+        for driver in taken:
+            driver.begin()
         if self.is_crowded():
-            for held in list(self._lingering):
-                held.advance()
+            for driver in list(self._lingering):
+                driver.advance()
         self._changed.set()
 
     def _take_claimed(self, claimed: Claimed) -> None:
         self.clock.told(claimed.now, self._claimer.asked_at)
         self.take(claimed.leases, claimed.now)
 
-    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
+    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
         """A run is no longer held here."""
         if ready_at is not None:
             self._claimer.wake_by(ready_at)
-        if self._held.get(held.id) is held:
-            del self._held[held.id]
+        if self._drivers.get(driver.id) is driver:
+            del self._drivers[driver.id]
         if end is not None and self._on_end is not None:
-            self._on_end(held.id, end)
+            self._on_end(driver.id, end)
         self._changed.set()
         self._claimer.make_room()
 
@@ -446,8 +446,8 @@ class Worker:
             wake = self._claimer.wake_for_others if hint.is_foreign else self._claimer.wake
             wake()
         told = hint.arrived | hint.taken
-        if self._held and (hint.is_elsewhere or any(run_id in self._held for run_id in told)):
-            self._lookout.look(is_elsewhere=hint.is_elsewhere)
+        if self._drivers and (hint.is_elsewhere or any(run_id in self._drivers for run_id in told)):
+            self._lease_check.look(is_elsewhere=hint.is_elsewhere)
 
     def _looked(self, error: BaseException | None) -> None:
         if error is not None:
@@ -468,7 +468,7 @@ class Worker:
         )
 
     def _holdings(self) -> list[Holding]:
-        return [held.holding for held in list(self._held.values())]
+        return [driver.holding for driver in list(self._drivers.values())]
 
     def _renewed(self, holdings: Sequence[Holding], asked_at: Micros, answer: Verdicts) -> None:
         self.clock.told(answer.now, asked_at)
@@ -481,14 +481,14 @@ class Worker:
         """How the held runs stood a moment ago. One that was let go and claimed again since is another holding."""
         self.clock.told(answer.now)
         for holding, verdict in zip(holdings, answer.verdicts, strict=True):
-            held = self._held.get(holding.run_id)
-            if held is not None and held.token == holding.token:
-                held.look(verdict)
+            driver = self._drivers.get(holding.run_id)
+            if driver is not None and driver.token == holding.token:
+                driver.look(verdict)
         self._changed.set()
 
     async def renew_if_late(self) -> None:
         """Renew before claiming if the heart has missed its beats, so that nobody takes what is still ours."""
-        if self._held and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
+        if self._drivers and self.clock.now() - self._renewed_at > self._lease * 2 // BEATS_PER_LEASE:
             await self.renew()
 
     async def renew(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry, StepFailed
-from holdfast.core.checkpoint import Block, Finish, Hold, Release, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Hold, Release, StartRollback
 from holdfast.core.model import Entry, EntryKind, EntryState
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.core.states import RunState
@@ -290,7 +290,7 @@ def test_a_run_turns_around_only_when_its_last_children_are_written(monkeypatch:
     rig.finish("charge")
     first, last = rig.commit(), rig.commit()
     assert (type(first.next), len(first.children), len(first.events)) == (Hold, 3, 0)
-    assert (type(last.next), len(last.children), len(last.events)) == (TurnAround, 2, 1)
+    assert (type(last.next), len(last.children), len(last.events)) == (StartRollback, 2, 1)
     assert ROLLBACK_LOCATION not in {entry.location for entry in first.entries}
     assert ROLLBACK_LOCATION in {entry.location for entry in last.entries}
     assert "charge" in {entry.location for entry in first.entries}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core.checkpoint import Renew
+from holdfast.core.checkpoint import ContinueAsNew
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.commands import Recover, SendMessages
 from holdfast.core.errors import RunNotFound
@@ -82,7 +82,7 @@ async def test_a_child_that_waited_keeps_to_what_its_type_says_by_then(
     await ended(store, 2, RunState.FAILED, parent_id=an_id(1), type="child")
     clock.advance(SECOND)
     await store.prune(10, retention=SECOND)
-    await write(store, checkpoint_for(parent, Renew(payload="{}")))
+    await write(store, checkpoint_for(parent, ContinueAsNew(payload="{}")))
     await keep(store, "child", 3 * DAY)
     clock.advance(DAY)
 

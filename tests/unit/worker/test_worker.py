@@ -319,7 +319,7 @@ async def test_a_hint_that_comes_while_the_last_look_ends_is_not_lost() -> None:
         await h.settle()
         worker = h._worker
         assert worker is not None
-        lookout = worker._lookout
+        lookout = worker._lease_check
         looked = lookout._looked
 
         def hear_meanwhile(task: asyncio.Task[None]) -> None:
@@ -426,7 +426,7 @@ async def endless(ctx: Context) -> None:
 
 
 def held(worker: Worker) -> int:
-    return sum(run.is_executing for run in worker._held.values())
+    return sum(run.is_executing for run in worker._drivers.values())
 
 
 async def test_a_worker_takes_no_more_than_it_may_of_what_is_started_at_once(h: Harness) -> None:

@@ -24,7 +24,7 @@ from holdfast.core.intent import matches_type
 from holdfast.core.questions import CountRuns
 from holdfast.core.states import LIVE
 from holdfast.engine.check import RunCheck
-from holdfast.runner.rehearsal import Fit
+from holdfast.runner.dry_run import Fit
 
 _COLUMNS = (
     Column("id"),

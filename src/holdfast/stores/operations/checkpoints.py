@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Checkpoint, Renew, Suspend, Verdict, Verdicts
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.model import Entry, Run
 from holdfast.stores.operations import arrivals, leases, queues, starts, transitions
@@ -24,7 +24,7 @@ def write_one(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
     verdict = rules.judge(run, checkpoint)
     if run is None or verdict != "apply":
         return refused(unit, checkpoint, verdict)
-    if isinstance(checkpoint.next, Renew):
+    if isinstance(checkpoint.next, ContinueAsNew):
         unit.histories.clear(run.id)
     for entry in checkpoint.entries:
         record(unit, run.id, run.token, entry, now)

@@ -39,8 +39,8 @@ def cancel(unit: UnitOfWork, run_id: str, why: Cancellation, now: Micros) -> boo
     if run.is_held:
         unit.news.taken.add(run_id)
     if not why.force and unit.histories.has_undo(run_id):
-        after, around = rules.cancel_by_undoing(run, why.reason, now)
-        entry = rules.turn_around_entry(around, unit.histories.last_position(run_id) + 1, now)
+        after, start = rules.cancel_by_undoing(run, why.reason, now)
+        entry = rules.rollback_entry(start, unit.histories.last_position(run_id) + 1, now)
         unit.histories.record(run_id, after.token, entry)
     else:
         after = rules.cancelled(run, why.reason, now)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit, rules
-from holdfast.core.checkpoint import Checkpoint, Finish, Hold, Renew, Suspend, TurnAround, Verdict, Verdicts
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, Hold, StartRollback, Suspend, Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
@@ -164,7 +164,7 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
     """A checkpoint that takes one round trip, or None if it takes more."""
     run = held.run(checkpoint.run_id, checkpoint.token)
     step = checkpoint.next
-    if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (TurnAround, Renew)):
+    if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (StartRollback, ContinueAsNew)):
         return None
     if any(audit.of_entry(run.id, entry, now) is not None for entry in checkpoint.entries):
         return None

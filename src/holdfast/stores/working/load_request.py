@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import msgspec
 
 from holdfast.core import limits, schedules
-from holdfast.core.checkpoint import Checkpoint, Finish, Renew, TurnAround
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, StartRollback
 from holdfast.core.commands import (
     AnyCommand,
     Cancel,
@@ -230,8 +230,8 @@ class LoadRequest:
         self.endings.update(checkpoint.cancels)
         if checkpoint.beat:
             self.audits.add(run_id)
-        if isinstance(checkpoint.next, (Finish, TurnAround, Renew)):
+        if isinstance(checkpoint.next, (Finish, StartRollback, ContinueAsNew)):
             self.endings.add(run_id)
-        if isinstance(checkpoint.next, Renew):
+        if isinstance(checkpoint.next, ContinueAsNew):
             self.renewals.add(run_id)
             self.inboxes[run_id] = 0

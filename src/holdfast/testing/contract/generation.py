@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import Hold, Renew, Suspend
+from holdfast.core.checkpoint import ContinueAsNew, Hold, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.model import EntryState, RunOptions, Wait, WaitKind
@@ -65,7 +65,7 @@ class GenerationContract(Contract):
         clock.advance(SECOND)
         cursor = a_step("~events", 0, state=EntryState.STARTED)
 
-        verdict = await write(store, checkpoint_for(lease, Renew(payload='{"n":2}'), entries=(cursor,)))
+        verdict = await write(store, checkpoint_for(lease, ContinueAsNew(payload='{"n":2}'), entries=(cursor,)))
 
         assert (verdict.is_lost, verdict.is_held) == (False, False)
         run = await the_run(store)
@@ -88,7 +88,7 @@ class GenerationContract(Contract):
         await store.apply(EmitEvents(events=[an_event()]))
         await store.apply(Cancel(run_id=an_id(2), id="c"))
 
-        await write(store, checkpoint_for(lease, Renew(payload="{}"), consumed=(1,)))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload="{}"), consumed=(1,)))
 
         renewed = await claim_one(store)
         assert [(one.number, one.ref) for one in renewed.arrivals] == [(2, "m2")]
@@ -103,7 +103,7 @@ class GenerationContract(Contract):
         closing = an_intent(2, parent_id=an_id(1), on_close="cancel")
         await start(store, closing, an_intent(3, parent_id=an_id(1)))
 
-        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload="{}")))
         await store.apply(Cancel(run_id=an_id(3), id="c"))
 
         assert (await the_run(store, 2)).state is RunState.CANCELLED
@@ -114,7 +114,7 @@ class GenerationContract(Contract):
     async def test_a_repeated_renewal_is_the_same_generation(self, store: Store) -> None:
         """S6: a lost answer is safe."""
         lease = await held(store)
-        renew = checkpoint_for(lease, Renew(payload='{"n":2}'))
+        renew = checkpoint_for(lease, ContinueAsNew(payload='{"n":2}'))
         await write(store, renew)
         before = await picture_of(store, 1)
 
@@ -126,7 +126,7 @@ class GenerationContract(Contract):
     async def test_a_start_finds_a_run_by_its_key_whatever_its_generation_was_given(self, store: Store) -> None:
         """SEMANTICS, starting: same key and same type + payload returns the existing run."""
         lease = await held(store, key="k")
-        await write(store, checkpoint_for(lease, Renew(payload='{"n":2}')))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload='{"n":2}')))
 
         (created,) = (await store.create([an_intent(2, key="k")])).runs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Hold, Renew, Suspend
+from holdfast.core.checkpoint import ContinueAsNew, Hold, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel
 from holdfast.core.model import Intent, Wait, WaitKind
@@ -193,7 +193,7 @@ class GroupContract(Contract):
         abandoned = [replace(member(number, is_parked=number > 2), on_close="abandon") for number in (2, 3, 4)]
         await start(store, *abandoned, member(5, is_parked=True, group="other"))
 
-        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload="{}")))
 
         runs = [await the_run(store, number) for number in (2, 3, 4)]
         assert [run.ready_at for run in runs] == [START, START, START]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Renew
+from holdfast.core.checkpoint import ContinueAsNew
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.commands import Cancel, EmitEvents, PurgeDeadLetters, ReplayDeadLetters, SendMessages, SetTopics
 from holdfast.core.model import DeadLetter, Reply, RunOptions, Topic
@@ -99,7 +99,7 @@ class LetterContract(Contract):
         lease = await held(store, options=KEEPS)
         await store.apply(SendMessages(messages=[a_message()]))
 
-        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload="{}")))
 
         assert await letters(store) == []
         assert [arrival.ref for arrival in (await claim_one(store)).arrivals] == ["m1"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.checkpoint import LeaseRequest, Renew, Suspend
+from holdfast.core.checkpoint import ContinueAsNew, LeaseRequest, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, ChangeTypes
 from holdfast.core.limits import PARKED_AT_ONCE, level_of
@@ -424,7 +424,8 @@ class LimitContract(Contract):
         assert four.run.id == an_id(4)
         await claim(store)
         assert await parked_at(store, 3) == SLOT
-        await write(store, checkpoint_for(parent, Renew(payload="{}")))  # which lets go those that wait for siblings
+        # This lets go of those that wait for siblings.
+        await write(store, checkpoint_for(parent, ContinueAsNew(payload="{}")))
         assert await parked_at(store, 3) == SLOT
         await write(store, checkpoint_for(four, succeed()))
         assert await is_next(store, 3)

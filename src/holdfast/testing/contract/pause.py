@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Release, Suspend, TurnAround
+from holdfast.core.checkpoint import Release, StartRollback, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, Pause, Resume, RunControl, SendMessages, Wake
 from holdfast.core.errors import RunNotFound
@@ -179,9 +179,9 @@ class PauseContract(Contract):
     async def test_a_run_that_turns_around_while_it_is_to_pause_is_paused_first(self, store: Store) -> None:
         lease = await held(store)
         await store.apply(PAUSE)
-        around = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+        rollback = StartRollback(end=RunState.FAILED, error=an_error("no luck"))
 
-        await write(store, checkpoint_for(lease, around))
+        await write(store, checkpoint_for(lease, rollback))
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at) == (RunState.PAUSED, RunState.FAILED, None)

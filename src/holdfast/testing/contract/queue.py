@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Next, Release, Renew, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, ContinueAsNew, Next, Release, StartRollback, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, EmitEvents, Pause, SetTopics
 from holdfast.core.model import Event, Topic, Wait
@@ -53,8 +53,8 @@ LEAVINGS: tuple[Next, ...] = (
     succeed(),
     fail(),
     block(),
-    TurnAround(end=RunState.FAILED, error=an_error("broken")),
-    Renew(payload="{}"),
+    StartRollback(end=RunState.FAILED, error=an_error("broken")),
+    ContinueAsNew(payload="{}"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import LeaseRequest, Release, Renew, Suspend
+from holdfast.core.checkpoint import ContinueAsNew, LeaseRequest, Release, Suspend
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, Rewind, SendMessages, Wake
 from holdfast.core.model import Rate, TypeChange
@@ -168,7 +168,7 @@ class RateContract(Contract):
         await write(store, checkpoint_for(lease, Release()))
         await store.apply(Rewind(run_id=an_id(1), id="r", location="charge"))
         lease = await claim_one(store)
-        await write(store, checkpoint_for(lease, Renew(payload="{}")))
+        await write(store, checkpoint_for(lease, ContinueAsNew(payload="{}")))
         lease = await claim_one(store)
         clock.advance(LEASE)
         assert (await claim_one(store, worker=OTHER_WORKER)).run.crashes == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Finish, Release, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Release, StartRollback
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, Recover, Rewind
 from holdfast.core.errors import RunNotFound
@@ -102,8 +102,8 @@ class RecoverContract(Contract):
         for number in (1, 2, 3):
             lease = await held(store) if number == 1 else await claim_one(store)
             entries = (a_step("a", 1, has_undo=True), a_step("b", 2), a_failure("c", 3, 2))
-            around = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
-            await write(store, checkpoint_for(lease, around, entries=entries))
+            rollback = StartRollback(end=RunState.FAILED, error=an_error("no luck"))
+            await write(store, checkpoint_for(lease, rollback, entries=entries))
             undone = Finish(state=RunState.FAILED, error=an_error("no luck"))
             await write(store, checkpoint_for(await claim_one(store), undone, entries=(an_undo("a", 5),)))
             clock.advance(SECOND)

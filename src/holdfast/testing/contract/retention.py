@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Renew
+from holdfast.core.checkpoint import ContinueAsNew
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.commands import Cancel, ChangeTypes, Delete, Recover, Rewind, SendMessages
 from holdfast.core.errors import RunNotFound
@@ -281,7 +281,7 @@ class RetentionContract(Contract):
         await ended(store, 2, RunState.FAILED, parent_id=an_id(1))
         clock.advance(SECOND)
         await store.prune(MANY, retention=SECOND)
-        await write(store, checkpoint_for(parent, Renew(payload="{}")))
+        await write(store, checkpoint_for(parent, ContinueAsNew(payload="{}")))
         clock.advance(PARENT_PATIENCE)
         longer = await store.prune(MANY, retention=3 * DAY)
 

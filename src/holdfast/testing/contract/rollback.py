@@ -1,17 +1,17 @@
-"""Rollback: a run turns around, by its own failure or by a cancel, and ends when it has undone what it did."""
+"""Rollback: a run starts to roll back, by its own failure or by a cancel, and ends when it has undone what it did."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Finish, Release, Suspend, TurnAround
+from holdfast.core.checkpoint import Block, Finish, Release, StartRollback, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, EmitEvents
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, Lease
 from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans
-from holdfast.core.rules import ROLLBACK_LOCATION, turn_around_entry
+from holdfast.core.rules import ROLLBACK_LOCATION, rollback_entry
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     a_step,
@@ -36,15 +36,15 @@ from holdfast.testing.contract.arrange import (
 from holdfast.testing.contract.base import Contract
 from holdfast.testing.contract.clock import START, SettableClock
 
-AROUND = TurnAround(end=RunState.FAILED, error=an_error("no luck"))
+ROLLBACK = StartRollback(end=RunState.FAILED, error=an_error("no luck"))
 CHARGE = a_step("charge", 1, has_undo=True)
 
 
-async def turned(store: Store, number: int = 1, around: TurnAround = AROUND) -> None:
+async def rolling_back(store: Store, number: int = 1, rollback: StartRollback = ROLLBACK) -> None:
     """A run that has done something, failed, and waits for a worker to undo it."""
     lease = await held(store, number)
-    entries = (CHARGE, turn_around_entry(around, 2, START))
-    verdict = await write(store, checkpoint_for(lease, around, entries=entries))
+    entries = (CHARGE, rollback_entry(rollback, 2, START))
+    verdict = await write(store, checkpoint_for(lease, rollback, entries=entries))
     assert not verdict.is_held
 
 
@@ -53,11 +53,11 @@ def undone(lease: Lease, end: RunState) -> Finish:
 
 
 class RollbackContract(Contract):
-    """The code is over at the turn-around; the end comes when all is undone."""
+    """The code is over when the rollback starts; the end comes when all is undone."""
 
-    async def test_a_run_that_turns_around_is_rolling_back_and_ready(self, store: Store) -> None:
+    async def test_a_run_whose_rollback_starts_is_rolling_back_and_ready(self, store: Store) -> None:
         """SEMANTICS, rollback: on an uncaught error the run is `rolling_back`."""
-        await turned(store)
+        await rolling_back(store)
 
         run = await the_run(store)
         assert (run.state, run.rollback, run.ready_at, run.worker) == (
@@ -74,7 +74,7 @@ class RollbackContract(Contract):
         self, store: Store, clock: SettableClock
     ) -> None:
         """SEMANTICS, rollback: each undo is retried like a step and survives crashes."""
-        await turned(store)
+        await rolling_back(store)
         states = []
         for next in (Release(), Suspend()):
             lease = await claim_one(store)
@@ -90,7 +90,7 @@ class RollbackContract(Contract):
 
     @pytest.mark.parametrize("end", [RunState.FAILED, RunState.CANCELLED])
     async def test_it_ends_as_it_was_to_end(self, store: Store, end: RunState) -> None:
-        await turned(store, around=TurnAround(end=end, error=an_error("x")))  # type: ignore[arg-type]
+        await rolling_back(store, rollback=StartRollback(end=end, error=an_error("x")))  # type: ignore[arg-type]
         lease = await claim_one(store)
 
         await write(store, checkpoint_for(lease, undone(lease, end)))
@@ -100,7 +100,7 @@ class RollbackContract(Contract):
 
     async def test_blocked_while_undoing_it_goes_on_undoing_when_it_is_tried_again(self, store: Store) -> None:
         """SEMANTICS, rollback: an undo not found leaves the run blocked with the rest still to do."""
-        await turned(store)
+        await rolling_back(store)
         await write(store, checkpoint_for(await claim_one(store), block(retry_at=START)))
         assert (await the_run(store)).state is RunState.BLOCKED
 
@@ -108,12 +108,12 @@ class RollbackContract(Contract):
 
         assert (lease.run.state, lease.run.rollback) == (RunState.ROLLING_BACK, RunState.FAILED)
 
-    async def test_a_turn_around_withdraws_waits_and_closes_children(self, store: Store) -> None:
+    async def test_the_start_of_a_rollback_withdraws_waits_and_closes_children(self, store: Store) -> None:
         lease = await held(store)
         await start(store, an_intent(2, parent_id=an_id(1), on_close="cancel"), an_intent(3, parent_id=an_id(1)))
         await write(store, checkpoint_for(lease, entries=(CHARGE,), waits=(for_message("go"), for_event("paid"))))
 
-        await write(store, checkpoint_for(lease, AROUND, entries=(turn_around_entry(AROUND, 2, START),)))
+        await write(store, checkpoint_for(lease, ROLLBACK, entries=(rollback_entry(ROLLBACK, 2, START),)))
 
         details = await store.get(an_id(1))
         assert details is not None
@@ -121,21 +121,21 @@ class RollbackContract(Contract):
         assert await store.apply(EmitEvents(events=[an_event()])) == [0]
         assert [(await the_run(store, number)).state for number in (2, 3)] == [RunState.CANCELLED, RunState.PENDING]
 
-    async def test_a_repeated_turn_around_changes_nothing(self, store: Store) -> None:
+    async def test_a_repeated_start_of_a_rollback_changes_nothing(self, store: Store) -> None:
         """S6: a lost answer is safe."""
         lease = await held(store)
-        around = checkpoint_for(lease, AROUND, entries=(CHARGE, turn_around_entry(AROUND, 2, START)))
-        await write(store, around)
+        started = checkpoint_for(lease, ROLLBACK, entries=(CHARGE, rollback_entry(ROLLBACK, 2, START)))
+        await write(store, started)
         before = await picture_of(store, 1)
 
-        verdict = await write(store, around)
+        verdict = await write(store, started)
 
         assert (verdict.is_lost, verdict.is_held) == (False, False)
         assert await picture_of(store, 1) == before
 
     # Cancel
 
-    async def test_a_cancelled_run_with_something_to_undo_turns_around(self, store: Store) -> None:
+    async def test_a_cancelled_run_with_something_to_undo_rolls_back(self, store: Store) -> None:
         """SEMANTICS, control: with undo `rolling_back` and ready, under a new token."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("other", 2)), waits=(for_message("go"),)))
@@ -150,7 +150,7 @@ class RollbackContract(Contract):
         assert (entry.location, entry.position, entry.error) == (ROLLBACK_LOCATION, 3, run.error)
         assert (await write(store, checkpoint_for(lease, entries=(a_step("late", 3),)))).is_lost
 
-    async def test_a_cancelled_run_turns_around_right_after_what_was_left_of_its_history(self, store: Store) -> None:
+    async def test_a_cancelled_run_rolls_back_right_after_what_was_left_of_its_history(self, store: Store) -> None:
         lease, other = await held(store, 2), await held(store, 1)
         await write(store, checkpoint_for(lease, entries=(CHARGE, a_step("loop/1/a", 2), a_step("loop/1/b", 3))))
 
@@ -171,7 +171,7 @@ class RollbackContract(Contract):
         assert (await the_run(store)).state is RunState.CANCELLED
 
     async def test_a_run_that_rolls_back_is_cancelled_only_by_force(self, store: Store) -> None:
-        await turned(store)
+        await rolling_back(store)
         before = await picture_of(store, 1)
 
         assert await store.apply(Cancel(run_id=an_id(1), id="c")) is False
@@ -204,8 +204,8 @@ class RollbackContract(Contract):
     async def test_a_parent_learns_of_the_end_when_it_has_come(self, store: Store) -> None:
         parent = await held(store, 1)
         child = await held(store, 2, parent_id=an_id(1))
-        entries = (CHARGE, turn_around_entry(AROUND, 2, START))
-        await write(store, checkpoint_for(child, AROUND, entries=entries))
+        entries = (CHARGE, rollback_entry(ROLLBACK, 2, START))
+        await write(store, checkpoint_for(child, ROLLBACK, entries=entries))
         assert (await write(store, checkpoint_for(parent))).arrivals == ()
 
         lease = await claim_one(store)
@@ -225,7 +225,7 @@ class RollbackContract(Contract):
         assert (run.state, run.error) == (RunState.CANCELLED, reason)
 
     async def test_blocking_for_good_is_a_block_like_any_other(self, store: Store) -> None:
-        await turned(store)
+        await rolling_back(store)
         await write(store, checkpoint_for(await claim_one(store), Block(error=an_error("undo"))))
 
         run = await the_run(store)

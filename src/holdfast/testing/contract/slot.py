@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.checkpoint import Block, Finish, Next, Release, Renew, Suspend
+from holdfast.core.checkpoint import Block, ContinueAsNew, Finish, Next, Release, Suspend
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, Fork, Pause, Recover, Resume, Rewind, RunControl, SendMessages, Wake
 from holdfast.core.ports import Store
@@ -99,7 +99,7 @@ class SlotContract(Contract):
         assert await claimed_ids(store) == [an_id(1)]
         assert await parked_at(store, 2) == SLOT
 
-    @pytest.mark.parametrize("next", [Release(), Renew(payload="{}")], ids=name_of)
+    @pytest.mark.parametrize("next", [Release(), ContinueAsNew(payload="{}")], ids=name_of)
     async def test_whoever_goes_on_at_once_keeps_its_slot(self, store: Store, next: Next) -> None:
         lease = await occupied(store)
 

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from holdfast.core import limits, rules
-from holdfast.core.checkpoint import Block, Checkpoint, Finish, Renew
+from holdfast.core.checkpoint import Block, Checkpoint, ContinueAsNew, Finish
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancel, Delete, Recover, Rewind, RunControl
 from holdfast.core.entries import UNDO_PREFIX
@@ -324,7 +324,7 @@ class Watch:
         gone = [arrival for number, arrival in shadow.inbox.items() if number not in record.inbox]
         consumed = set(checkpoint.consumed) if checkpoint is not None else set()
         is_over = run.state in ENDS or isinstance(request, (Rewind, Recover, Cancel, Delete))
-        is_renewed = checkpoint is not None and isinstance(checkpoint.next, Renew)
+        is_renewed = checkpoint is not None and isinstance(checkpoint.next, ContinueAsNew)
         for arrival in gone:
             if arrival.number in consumed:
                 self._check_order(run, arrival, record.inbox)
@@ -474,6 +474,6 @@ def _may_forget(location: str, checkpoint: Checkpoint | None) -> bool:
     """Whether a checkpoint lets a run forget what stands at a location."""
     if checkpoint is None:
         return False
-    if isinstance(checkpoint.next, (Renew, Finish)):
+    if isinstance(checkpoint.next, (ContinueAsNew, Finish)):
         return True
     return any(is_within(location, scope) for scope in checkpoint.pruned)

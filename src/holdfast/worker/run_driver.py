@@ -1,4 +1,4 @@
-"""A held run: one run in a worker's hands, between its turn, its step bodies and the committer.
+"""The run driver: carries one leased run between its turn, its step bodies and the committer.
 
 All methods are called from plain callbacks of the worker's loop, never from inside a task.
 """
@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from holdfast.core.checkpoint import (
     Block,
     Checkpoint,
+    ContinueAsNew,
     Finish,
     Hold,
     Next,
     Release,
-    Renew,
+    StartRollback,
     Suspend,
-    TurnAround,
     Verdict,
 )
 from holdfast.core.clock import Micros, Timer
@@ -36,8 +36,8 @@ from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn
+from holdfast.worker.driver_host import DriverHost
 from holdfast.worker.executor import Body
-from holdfast.worker.holder import Holder
 from holdfast.worker.journal import Journal
 from holdfast.worker.lingering import Gathering, is_due_soon
 from holdfast.worker.reports import Reports
@@ -47,10 +47,10 @@ SLOW_SECONDS = 0.1
 _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
 
 
-class HeldRun:
+class RunDriver:
     """Drives one run: feeds its turn, starts its steps, sends its checkpoints, and lets go of it at last."""
 
-    def __init__(self, lease: Lease, definition: Definition, holder: Holder) -> None:
+    def __init__(self, lease: Lease, definition: Definition, host: DriverHost) -> None:
         self.id = lease.run.id
         self.token = lease.run.token
         self.crashes = lease.run.crashes
@@ -60,8 +60,8 @@ class HeldRun:
             lease = undoing.lease(lease)
         self._lease = lease
         self._definition = definition
-        self._holder = holder
-        self._turn = self._make_turn(lease, has_database=holder.transactor is not None)
+        self._host = host
+        self._turn = self._make_turn(lease, has_database=host.transactor is not None)
         self._bodies: dict[str, Body] = {}
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: tuple[Body, ...] = ()
@@ -73,10 +73,10 @@ class HeldRun:
         self._timer_at: Micros | None = None
         self._is_gone = False
         self._is_lingering = False
-        self._gathering = Gathering(holder.clock.now() if lease.arrivals else 0)
+        self._gathering = Gathering(host.clock.now() if lease.arrivals else 0)
         self._is_pausing = lease.run.is_pausing
-        self._signals = holder.herald.signals
-        self._journal = Journal(lease.run, holder.name)
+        self._signals = host.herald.signals
+        self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
 
     def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> Turn | TaskTurn:
@@ -109,7 +109,7 @@ class HeldRun:
         if ready_at is None and not run.crashes:
             due = (one.retry_at for one in self._lease.entries if one.retry_at and not one.is_settled)
             ready_at = min((at for at in due if at <= run.updated_at), default=None)
-        self._holder.herald.claimed(run, run.updated_at, ready_at)
+        self._host.herald.claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
@@ -119,7 +119,7 @@ class HeldRun:
 
     def _go_on(self) -> None:
         """At a standstill: start what may start, write what there is to write, and wait for what is due next."""
-        now = self._holder.clock.now()
+        now = self._host.clock.now()
         if self._turn.abandoned:
             self._abandon(self._turn.abandoned)
         if self._may_begin(now):
@@ -135,7 +135,7 @@ class HeldRun:
         if is_lingering != self._is_lingering:
             self._linger(is_lingering=is_lingering)
         if self._sent is None and self._wanted is not None:
-            self._holder.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
+            self._host.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
 
     def _begin_steps(self, now: Micros) -> None:
         for call in self._turn.startable(now):
@@ -150,11 +150,11 @@ class HeldRun:
 
     def _is_leased(self, now: Micros) -> bool:
         """Whether nobody else can have the run. A process that stood still does not know: its next heartbeat tells."""
-        return now < self._leased_until or now < self._holder.leased_until
+        return now < self._leased_until or now < self._host.leased_until
 
     def _linger(self, *, is_lingering: bool) -> None:
         self._is_lingering = is_lingering
-        self._holder.linger(self, is_lingering)
+        self._host.linger(self, is_lingering)
 
     def look(self, verdict: Verdict) -> None:
         """A heartbeat or a look at the store told how the run stands."""
@@ -171,7 +171,7 @@ class HeldRun:
 
     def _receive(self, verdict: Verdict) -> None:
         if verdict.arrivals:
-            self._gathering.arrived_at = self._holder.clock.now()
+            self._gathering.arrived_at = self._host.clock.now()
         self._turn.inbox.add(verdict.arrivals, verdict.seen)
 
     def stop(self) -> None:
@@ -190,15 +190,15 @@ class HeldRun:
         if call.location in self._bodies:
             self._bodies[call.location].call = call  # a new turn asks for what is being executed already
         else:
-            if self._holder.body_of is not None:
-                call.function = self._holder.body_of(call)
+            if self._host.body_of is not None:
+                call.function = self._host.body_of(call)
             info = call.info(self.id, self._lease.run.generation, self._rung)
             prepare = self._tell_start if self._signals.is_used else None
-            self._bodies[call.location] = self._holder.executor.start(call, info, self._step_done, prepare)
+            self._bodies[call.location] = self._host.executor.start(call, info, self._step_done, prepare)
 
     def _tell_start(self, body: Body) -> None:
         call = body.call
-        self._holder.herald.step_started(self._lease.run, call.location, call.kind, body.info.attempt, body.context)
+        self._host.herald.step_started(self._lease.run, call.location, call.kind, body.info.attempt, body.context)
 
     def _step_done(self, body: Body) -> None:
         if self._transaction is not None:
@@ -233,14 +233,14 @@ class HeldRun:
 
     def _rung(self, info: StepInfo) -> None:
         """A body has something to say; called in whatever thread it runs."""
-        self._holder.executor.hand_over(self._hear, info)
+        self._host.executor.hand_over(self._hear, info)
 
     def _hear(self, info: StepInfo) -> None:
         body = self._bodies.get(info.location)
         if self._is_gone or body is None or body.info is not info:
             return
         if self._reports is None:
-            self._reports = Reports(self._holder.clock, self._lease.run.updated_at)
+            self._reports = Reports(self._host.clock, self._lease.run.updated_at)
         self._reports.hear(info, self._turn, self._hear)
         self._go_on()
 
@@ -251,20 +251,20 @@ class HeldRun:
 
         Until it has answered nothing is fed: the entry that it writes has the next place.
         """
-        transactor = self._holder.transactor
+        transactor = self._host.transactor
         if self._sent is not None or self._ended or transactor is None:
             return  # it is offered again when that is done
         assert isinstance(self._turn, Turn), "a task has no transactions"
         self._turn.started(call, now)
-        if self._holder.body_of is not None:
-            call.function = self._holder.body_of(call)
+        if self._host.body_of is not None:
+            call.function = self._host.body_of(call)
         checkpoint = self._take_from_turn(_HOLD, now)
         self._sent = (checkpoint, self._turn.fed)
         attempt = self._turn.attempt(call)
         if self._signals.is_used:
             self._seconds[call.location] = -time.perf_counter()
             number = call.attempts + 1
-            self._holder.herald.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
+            self._host.herald.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
@@ -316,12 +316,12 @@ class HeldRun:
         return _HOLD if turn.needs_checkpoint() else None
 
     def _lingers(self, now: Micros) -> bool:
-        has_near = is_due_soon(self._turn, now) and not self._holder.is_crowded()
+        has_near = is_due_soon(self._turn, now) and not self._host.is_crowded()
         return not self._is_giving_back() and (has_near or self._gathering.until(self._turn) > now)
 
     def _is_giving_back(self) -> bool:
         """Whether nothing new is started and the run is let go once nothing of it executes: it pauses, or we stop."""
-        return self._is_pausing or self._holder.is_draining
+        return self._is_pausing or self._host.is_draining
 
     def take_checkpoint(self) -> Checkpoint | None:
         """For the committer: what is to be written now."""
@@ -330,7 +330,7 @@ class HeldRun:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._take_from_turn(next, self._holder.clock.now())
+        checkpoint = self._take_from_turn(next, self._host.clock.now())
         self._sent = (checkpoint, self._turn.fed)
         if not isinstance(checkpoint.next, Hold):
             self._disarm()
@@ -338,7 +338,7 @@ class HeldRun:
 
     def _take_from_turn(self, next: Next, now: Micros) -> Checkpoint:
         checkpoint = self._turn.take_checkpoint(next, now)
-        return self._holder.herald.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
+        return self._host.herald.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
     def written(self, verdict: Verdict) -> None:
         """For the committer: the store's answer."""
@@ -350,7 +350,7 @@ class HeldRun:
             self.lose()
             return
         if self._signals.is_used:
-            self._holder.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
+            self._host.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
             for entry in checkpoint.entries:
                 self._seconds.pop(entry.location, None)
         if not verdict.is_held:
@@ -361,7 +361,7 @@ class HeldRun:
             self._is_pausing = verdict.is_pausing
             self._turn.committed(fed)
             self._receive(verdict)
-            if self._holder.always_replay:
+            if self._host.always_replay:
                 self._forget(checkpoint)
             if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
                 self.advance()
@@ -416,7 +416,7 @@ class HeldRun:
         self._disarm()
         if deadline is not None:
             self._timer_at = deadline
-            self._timer = self._holder.clock.call_at(deadline, self._ring)
+            self._timer = self._host.clock.call_at(deadline, self._ring)
 
     def _ring(self) -> None:
         self._timer = self._timer_at = None
@@ -432,7 +432,7 @@ class HeldRun:
     def _drive(self, action: Callable[..., None], *facts: Any) -> None:
         started = time.perf_counter()
         try:
-            action(*facts, self._holder.clock.now())
+            action(*facts, self._host.clock.now())
         except Exception as error:  # noqa: BLE001 - see there
             self._be_in_trouble(error)
         took = time.perf_counter() - started
@@ -457,15 +457,15 @@ class HeldRun:
             self._leave(next)
         elif isinstance(next, Block):
             self._leave(ready_at=next.retry_at)
-        elif isinstance(next, (TurnAround, Renew)):
-            self._leave(ready_at=self._holder.clock.now())
+        elif isinstance(next, (StartRollback, ContinueAsNew)):
+            self._leave(ready_at=self._host.clock.now())
         else:
             self._leave(ready_at=next_deadline(checkpoint.waits or ()))
 
     def lose(self) -> None:
         """Somebody else has the run now, or it has ended."""
         if self._signals.is_used:
-            self._holder.herald.lost(self._lease.run)
+            self._host.herald.lost(self._lease.run)
         self._leave()
 
     def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:
@@ -483,7 +483,7 @@ class HeldRun:
         self._turn.evict()
         if self._turn.survivors:
             self._report_survivors()
-        self._holder.let_go(self, end, ready_at)
+        self._host.let_go(self, end, ready_at)
 
     def _report_survivors(self) -> None:
         """Warn of code that cannot leave memory, once for each line of a type: it does so at every suspension."""

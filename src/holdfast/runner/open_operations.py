@@ -11,7 +11,7 @@ from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception
 from holdfast.runner.transaction import TxCall
 
 
-class Asked:
+class OpenOperations:
     """Open operations by location. Every question is answered without walking over the steps that execute."""
 
     named_version = 0

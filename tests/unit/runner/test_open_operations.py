@@ -12,9 +12,9 @@ import pytest
 from holdfast.core.checkpoint import Suspend
 from holdfast.core.codec import Codec
 from holdfast.core.model import WaitKind
-from holdfast.runner.asked import Asked
 from holdfast.runner.inbox import Inbox
-from holdfast.runner.operation import ChildEnd, Pause, Reception
+from holdfast.runner.open_operations import OpenOperations
+from holdfast.runner.operation import ChildEnd, Reception, Sleep
 from holdfast.runner.registration import Registration
 
 ANYTHING: Codec[Any] = Codec(Any)
@@ -32,8 +32,8 @@ def reception(serial: int) -> Reception:
     return operation
 
 
-def asked_for(count: int) -> Asked:
-    asked = Asked(Inbox((), 0))
+def asked_for(count: int) -> OpenOperations:
+    asked = OpenOperations(Inbox((), 0))
     for number in range(count):
         asked.add(child(number), is_recorded=False)
     return asked
@@ -81,15 +81,15 @@ def test_a_wake_up_of_a_parent_costs_the_same_however_many_children_it_waits_for
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_asked_for(is_first: bool) -> None:
-    asked = Asked(Inbox((), 0))
+    asked = OpenOperations(Inbox((), 0))
     if is_first:
         asked.add(reception(10), is_recorded=False)
     asked.add(child(1), is_recorded=False)
     gone = child(2)
     asked.add(gone, is_recorded=False)
-    pause = Pause("sleep", deadline=5)
-    pause.serial = 11
-    asked.add(pause, is_recorded=False)
+    sleep = Sleep("sleep", deadline=5)
+    sleep.serial = 11
+    asked.add(sleep, is_recorded=False)
     asked.add(child(3), is_recorded=False)
     asked.remove(gone)
     if not is_first:

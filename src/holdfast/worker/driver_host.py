@@ -1,4 +1,4 @@
-"""The holder: what a held run needs of its worker."""
+"""The host of run drivers: what they need of their worker."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.worker.herald import Herald
 from holdfast.worker.transactor import Transactor
 
 if TYPE_CHECKING:
-    from holdfast.worker.held import HeldRun
+    from holdfast.worker.run_driver import RunDriver
 
 
-class Holder(Protocol):
-    """Who holds runs and looks after what they have in common."""
+class DriverHost(Protocol):
+    """A worker as its run drivers see it."""
 
     name: str
     leased_until: Micros
@@ -39,10 +39,10 @@ class Holder(Protocol):
         """Whether somebody else needs the place of a run that only waits."""
         ...
 
-    def linger(self, held: HeldRun, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
+    def linger(self, driver: RunDriver, is_lingering: bool) -> None:  # noqa: FBT001 - what it says
         """A held run begins, or ceases, to wait for something near; it makes place for others if they need it."""
         ...
 
-    def let_go(self, held: HeldRun, end: Finish | None, ready_at: Micros | None) -> None:
+    def let_go(self, driver: RunDriver, end: Finish | None, ready_at: Micros | None) -> None:
         """The run is no longer held here; `end` if it ended, `ready_at` if it is known when it can go on."""
         ...

@@ -5,14 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.model import Entry, EntryKind, EntryState
-from holdfast.runner.gains import Gains
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 CHILD = Entry(location="child", kind=EntryKind.CHILD, state=EntryState.STARTED, started_at=0)
 FACT = Entry(location="step", kind=EntryKind.STEP, state=EntryState.DONE, started_at=0)
 
 
 def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
-    gains = Gains()
+    gains = PendingCheckpoint()
     gains.request(CHILD)
     gains.add(FACT)
     gains.amend(replace(CHILD, attempts=1))
@@ -23,7 +23,7 @@ def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
 
 
 def test_an_entry_that_came_with_a_dropped_request_is_gone() -> None:
-    gains = Gains()
+    gains = PendingCheckpoint()
     gains.add(FACT)
     gains.request(CHILD)
     gains.amend(replace(CHILD, attempts=1))
@@ -33,7 +33,7 @@ def test_an_entry_that_came_with_a_dropped_request_is_gone() -> None:
 
 
 def test_a_fact_keeps_what_was_asked_for_before_it() -> None:
-    gains = Gains()
+    gains = PendingCheckpoint()
     gains.request(CHILD)
     gains.amend(replace(CHILD, attempts=1))
     gains.add(FACT)

@@ -1,4 +1,4 @@
-"""A rehearsal tells whether code fits a history, and touches nothing."""
+"""A dry run tells whether code fits a history, and touches nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast import Context, Registry
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
 from holdfast.core.states import RunState
+from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.operation import StepCall
-from holdfast.runner.rehearsal import Fit, Rehearsal, rehearse
 from holdfast.runner.turn import Turn
 from tests.unit.runner.turn_rig import START, step
 
 RUN = Run(
-    id="rehearsed",
+    id="dry-run",
     type="shop.v1",
     state=RunState.SUSPENDED,
     payload="{}",
@@ -32,13 +32,11 @@ RUN = Run(
 
 
 def refused() -> None:
-    raise AssertionError("a rehearsal executes no step")
+    raise AssertionError("a dry run executes no step")
 
 
-def rehearsed(
-    code: Callable[..., Any], *entries: Entry, run: Run = RUN, strict: bool = True, **options: Any
-) -> Rehearsal:
-    return rehearse(Registry().workflow("shop.v1", strict=strict)(code), run, entries, **options)
+def replayed(code: Callable[..., Any], *entries: Entry, run: Run = RUN, strict: bool = True, **options: Any) -> DryRun:
+    return dry_run(Registry().workflow("shop.v1", strict=strict)(code), run, entries, **options)
 
 
 async def two_steps(ctx: Context) -> str:
@@ -49,18 +47,16 @@ async def two_steps(ctx: Context) -> str:
 
 
 def test_code_that_comes_to_the_end_of_its_history_fits() -> None:
-    found = rehearsed(two_steps, step("charge", 1), step("pack", 2))
+    found = replayed(two_steps, step("charge", 1), step("pack", 2))
     assert (found.fit, found.summary) == (Fit.FITS, "")
 
 
 def test_the_step_at_the_frontier_is_not_executed() -> None:
-    assert rehearsed(two_steps, step("charge", 1)).fit is Fit.FITS
+    assert replayed(two_steps, step("charge", 1)).fit is Fit.FITS
 
 
 def test_a_run_that_was_never_claimed_fits() -> None:
-    assert (
-        rehearsed(two_steps, run=replace(RUN, state=RunState.PENDING, token=0, first_claimed_at=None)).fit is Fit.FITS
-    )
+    assert replayed(two_steps, run=replace(RUN, state=RunState.PENDING, token=0, first_claimed_at=None)).fit is Fit.FITS
 
 
 def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
@@ -68,7 +64,7 @@ def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
         await ctx.step("charge", refused)
         await ctx.receive("go")
 
-    found = rehearsed(code, step("charge", 1), step("pack", 2))
+    found = replayed(code, step("charge", 1), step("pack", 2))
     assert found.fit is Fit.DIVERGES
     assert "pack" in found.summary
     assert "pack" in found.report
@@ -78,9 +74,9 @@ def test_code_that_forgot_a_step_diverges_and_the_report_names_it() -> None:
 def test_what_is_due_is_not_fed() -> None:
     async def code(ctx: Context) -> None:
         await ctx.sleep(1)
-        raise AssertionError("time stands still in a rehearsal")
+        raise AssertionError("time stands still in a dry run")
 
-    assert rehearsed(code, now=START + 60 * SECOND).fit is Fit.FITS
+    assert replayed(code, now=START + 60 * SECOND).fit is Fit.FITS
 
 
 async def with_a_check(ctx: Context) -> None:
@@ -92,7 +88,7 @@ async def with_a_check(ctx: Context) -> None:
 def test_a_new_step_before_the_rest_of_the_history_diverges_and_is_undecided_where_code_is_not_strict(
     strict: bool, fit: Fit
 ) -> None:
-    found = rehearsed(with_a_check, step("charge", 1), step("pack", 2), strict=strict)
+    found = replayed(with_a_check, step("charge", 1), step("pack", 2), strict=strict)
     assert found.fit is fit
     assert found.misfit is not None
     assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "check (step)")
@@ -108,7 +104,7 @@ async def swapped(ctx: Context) -> None:
 
 @pytest.mark.parametrize(("strict", "fit"), [(True, Fit.DIVERGES), (False, Fit.UNDECIDED)])
 def test_steps_that_changed_their_order_do_not_pass(strict: bool, fit: Fit) -> None:
-    found = rehearsed(swapped, step("charge", 1), step("pack", 2, since=1), strict=strict)
+    found = replayed(swapped, step("charge", 1), step("pack", 2, since=1), strict=strict)
     assert found.fit is fit
     assert found.misfit is not None
     assert (found.misfit.recorded, found.misfit.requested) == ("charge (step)", "pack (step)")
@@ -116,7 +112,7 @@ def test_steps_that_changed_their_order_do_not_pass(strict: bool, fit: Fit) -> N
 
 def test_a_step_that_was_adopted_where_it_stands_fits() -> None:
     entries = (step("charge", 1), step("pack", 2, since=1), step("check", 3))
-    assert rehearsed(with_a_check, *entries, strict=False).fit is Fit.FITS
+    assert replayed(with_a_check, *entries, strict=False).fit is Fit.FITS
 
 
 @pytest.mark.parametrize(("seconds", "fit"), [(59, Fit.DIVERGES), (60, Fit.UNDECIDED)])
@@ -125,8 +121,8 @@ def test_a_new_wait_diverges_unless_its_time_has_come(seconds: int, fit: Fit) ->
         await ctx.sleep(60)
         await two_steps(ctx)
 
-    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND, strict=False).fit is fit
-    assert rehearsed(code, step("charge", 1), now=START + seconds * SECOND).fit is Fit.DIVERGES
+    assert replayed(code, step("charge", 1), now=START + seconds * SECOND, strict=False).fit is fit
+    assert replayed(code, step("charge", 1), now=START + seconds * SECOND).fit is Fit.DIVERGES
 
 
 def test_code_that_raises_before_anything_new_happens_fails() -> None:
@@ -134,7 +130,7 @@ def test_code_that_raises_before_anything_new_happens_fails() -> None:
         await ctx.step("charge", refused)
         raise LookupError("a mistake")
 
-    found = rehearsed(code, step("charge", 1))
+    found = replayed(code, step("charge", 1))
     assert (found.fit, found.summary) == (Fit.FAILS, "the code raises LookupError: a mistake")
 
 
@@ -142,7 +138,7 @@ def test_code_that_returns_before_anything_new_happens_fits_and_says_so() -> Non
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
 
-    found = rehearsed(code, step("charge", 1))
+    found = replayed(code, step("charge", 1))
     assert (found.fit, found.summary) == (Fit.FITS, "the run ends as succeeded when it is claimed")
 
 
@@ -151,7 +147,7 @@ def test_code_that_does_what_only_a_step_may_violates() -> None:
         await ctx.step("charge", refused)
         await asyncio.get_running_loop().getaddrinfo("localhost", 80)
 
-    found = rehearsed(code, step("charge", 1))
+    found = replayed(code, step("charge", 1))
     assert found.fit is Fit.VIOLATES
     assert "getaddrinfo" in found.summary
 
@@ -160,16 +156,16 @@ def test_a_payload_that_is_not_that_of_the_function_is_refused() -> None:
     async def code(ctx: Context, order: int) -> None:
         raise AssertionError(order)
 
-    found = rehearsed(code, run=replace(RUN, payload='{"order": "seven"}'))
+    found = replayed(code, run=replace(RUN, payload='{"order": "seven"}'))
     assert found.fit is Fit.REFUSES
     assert "order" in found.summary
 
 
 def test_a_type_that_nobody_registered_is_unknown() -> None:
-    assert rehearse(None, RUN, ()).fit is Fit.UNKNOWN
+    assert dry_run(None, RUN, ()).fit is Fit.UNKNOWN
 
 
-def test_a_run_that_rolls_back_is_replayed_up_to_where_it_turned_around() -> None:
+def test_a_run_that_rolls_back_is_replayed_up_to_where_its_rollback_started() -> None:
     async def code(ctx: Context) -> None:
         await ctx.step("charge", refused)
         raise ValueError("no stock")
@@ -181,11 +177,11 @@ def test_a_run_that_rolls_back_is_replayed_up_to_where_it_turned_around() -> Non
         Entry(location="~undo/pack", kind=EntryKind.UNDO, state=EntryState.DONE, position=3, since=2),
     ]
     run = replace(RUN, state=RunState.ROLLING_BACK, rollback=RunState.FAILED)
-    assert rehearsed(code, *entries, run=run).fit is Fit.FITS
+    assert replayed(code, *entries, run=run).fit is Fit.FITS
 
 
 def test_what_the_code_was_told_is_known_with_its_function() -> None:
-    found = rehearsed(two_steps, step("charge", 1))
+    found = replayed(two_steps, step("charge", 1))
     assert list(found.told) == ["charge"]
     call = found.told["charge"]
     assert isinstance(call, StepCall)
@@ -193,7 +189,7 @@ def test_what_the_code_was_told_is_known_with_its_function() -> None:
 
 
 def test_what_was_asked_for_but_not_told_before_a_divergence_is_not_known() -> None:
-    assert list(rehearsed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
+    assert list(replayed(swapped, step("charge", 1), step("pack", 2, since=1)).told) == []
 
 
 def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
@@ -202,11 +198,11 @@ def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
     def inspect(turn: Turn) -> None:
         seen.append(len(turn.loop.unfinished))
 
-    rehearsed(two_steps, step("charge", 1), inspect=inspect)
+    replayed(two_steps, step("charge", 1), inspect=inspect)
     assert seen == [1]
 
 
-def test_a_rehearsal_logs_nothing_and_closes_what_the_code_opened(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dry_run_logs_nothing_and_closes_what_the_code_opened(caplog: pytest.LogCaptureFixture) -> None:
     closed: list[str] = []
 
     async def code(ctx: Context) -> None:
@@ -219,11 +215,11 @@ def test_a_rehearsal_logs_nothing_and_closes_what_the_code_opened(caplog: pytest
         finally:
             closed.append("closed")
 
-    assert rehearsed(code, step("charge", 1)).fit is Fit.FITS
+    assert replayed(code, step("charge", 1)).fit is Fit.FITS
     assert closed == ["closed"]
     assert caplog.records == []
 
 
-async def test_a_rehearsal_may_be_held_inside_a_task() -> None:
-    assert rehearsed(two_steps, step("charge", 1), step("pack", 2)).fit is Fit.FITS
+async def test_a_dry_run_may_be_held_inside_a_task() -> None:
+    assert replayed(two_steps, step("charge", 1), step("pack", 2)).fit is Fit.FITS
     await asyncio.sleep(0)

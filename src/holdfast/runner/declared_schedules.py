@@ -1,4 +1,4 @@
-"""The timetable: the schedules that stand in code, above the workflows and tasks they start."""
+"""Declared schedules: those that stand in code, above the workflows and tasks they start."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.core.schedules import ScheduleOptions, checked_schedule
 D = TypeVar("D")
 
 
-class Timetable:
+class DeclaredSchedules:
     """Schedules by name, its own and those of others that were taken in."""
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
-        self._others: list[Timetable] = []
+        self._others: list[DeclaredSchedules] = []
 
     def schedule(
         self,
@@ -50,7 +50,7 @@ class Timetable:
         for other in self._others:
             yield from other.schedules()
 
-    def take_in(self, other: Timetable) -> None:
+    def take_in(self, other: DeclaredSchedules) -> None:
         """Have the schedules of another one, too, and those it will have."""
         self._check_free(other.schedules())
         self._others.append(other)

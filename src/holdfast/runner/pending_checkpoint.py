@@ -13,7 +13,7 @@ _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
 
 
-class Deeds:
+class Effects:
     """What goes beyond the run's own entries: what it used up, let go of, and does to the world. Few turns do any."""
 
     __slots__ = ("cancels", "children", "consumed", "events", "messages", "pruned", "replies")
@@ -32,7 +32,7 @@ class Deeds:
         return self.children, self.messages, self.events, self.cancels, self.replies
 
 
-class Gains:
+class PendingCheckpoint:
     """Entries and everything that goes to the store with them.
 
     A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
@@ -40,7 +40,7 @@ class Gains:
     if the run is blocked before the next fact.
     """
 
-    __slots__ = ("_amended", "_before_requests", "_deeds", "_is_urgent", "beat", "child_count", "entries", "values")
+    __slots__ = ("_amended", "_before_requests", "_effects", "_is_urgent", "beat", "child_count", "entries", "values")
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -48,7 +48,7 @@ class Gains:
         self.beat = 0
         self.child_count = 0
         """How many children are to be created."""
-        self._deeds: Deeds | None = None
+        self._effects: Effects | None = None
         self._is_urgent = False
         # How many entries and requests of each kind there were, and which values, before the first request since the
         # last fact; None if there is no such request.
@@ -89,16 +89,16 @@ class Gains:
             self.entries.popitem()
         for location in self._amended.keys() & self.entries.keys():
             self.entries[location] = self._amended[location]
-        if self._deeds is not None:
-            for requests, count in zip(self._deeds.requests(), counts or repeat(0), strict=False):
+        if self._effects is not None:
+            for requests, count in zip(self._effects.requests(), counts or repeat(0), strict=False):
                 del requests[count:]
-            self.child_count = len(self._deeds.children)
+            self.child_count = len(self._effects.children)
         self._before_requests = None
 
     def _note_request(self) -> None:
         if self._before_requests is None:
             self._amended = {}
-            counts = tuple(map(len, self._deeds.requests())) if self._deeds is not None else ()
+            counts = tuple(map(len, self._effects.requests())) if self._effects is not None else ()
             self._before_requests = (len(self.entries), counts, self.values)
 
     def publish(self, name: str, value: str | None) -> None:
@@ -110,11 +110,11 @@ class Gains:
 
     def consume(self, numbers: Iterable[int]) -> None:
         """Take in which arrivals were used up."""
-        self._made_deeds().consumed += numbers
+        self._made_effects().consumed += numbers
 
     def prune(self, scopes: Iterable[str]) -> None:
         """Take in whose entries are to go."""
-        self._made_deeds().pruned += scopes
+        self._made_effects().pruned += scopes
 
     def command(
         self,
@@ -126,37 +126,37 @@ class Gains:
         reply: Reply | None,
     ) -> None:
         """Take in something to be done to the world. Its entry was requested before."""
-        deeds = self._made_deeds()
+        effects = self._made_effects()
         if child is not None:
-            deeds.children.append(child)
+            effects.children.append(child)
             self.child_count += 1
         if message is not None:
-            deeds.messages.append(message)
+            effects.messages.append(message)
         if event is not None:
-            deeds.events.append(event)
+            effects.events.append(event)
         if reply is not None:
-            deeds.replies.append(reply)
-        deeds.cancels += cancels
+            effects.replies.append(reply)
+        effects.cancels += cancels
         self._is_urgent = True
 
-    def _made_deeds(self) -> Deeds:
-        if self._deeds is None:
-            self._deeds = Deeds()
-        return self._deeds
+    def _made_effects(self) -> Effects:
+        if self._effects is None:
+            self._effects = Effects()
+        return self._effects
 
-    def split(self, limit: int) -> Gains:
+    def split(self, limit: int) -> PendingCheckpoint:
         """Leave no more than so many children here, and give what is left over, for the next checkpoint.
 
         Whatever else is to be done to the world is left over too: it may be meant for one of these children.
         """
-        rest = Gains()
-        if self._deeds is not None and self.child_count > limit:
-            deeds, later = self._deeds, rest._made_deeds()
+        rest = PendingCheckpoint()
+        if self._effects is not None and self.child_count > limit:
+            effects, later = self._effects, rest._made_effects()
             rest.child_count, self.child_count = self.child_count - limit, limit
-            deeds.children, later.children = deeds.children[:limit], deeds.children[limit:]
-            deeds.messages, later.messages = [], deeds.messages
-            deeds.events, later.events = [], deeds.events
-            deeds.cancels, later.cancels = [], deeds.cancels
+            effects.children, later.children = effects.children[:limit], effects.children[limit:]
+            effects.messages, later.messages = [], effects.messages
+            effects.events, later.events = [], effects.events
+            effects.cancels, later.cancels = [], effects.cancels
             places = {child.parent_location for child in later.children}
             for entry in list(self.entries.values()):
                 if entry.kind in _COMMANDS or entry.location in places:
@@ -168,8 +168,8 @@ class Gains:
     ) -> Checkpoint:
         """The checkpoint that writes all of it, of which run, and what becomes of that."""
         entries = tuple(self.entries.values())
-        deeds = self._deeds
-        if deeds is None:  # nearly always, and half as much to do
+        effects = self._effects
+        if effects is None:  # nearly always, and half as much to do
             return Checkpoint(
                 run_id=run_id,
                 token=token,
@@ -188,13 +188,13 @@ class Gains:
             next=next,
             entries=entries,
             waits=waits,
-            consumed=tuple(deeds.consumed),
-            children=tuple(deeds.children),
-            messages=tuple(deeds.messages),
-            events=tuple(deeds.events),
-            cancels=tuple(deeds.cancels),
-            replies=tuple(deeds.replies),
-            pruned=tuple(deeds.pruned),
+            consumed=tuple(effects.consumed),
+            children=tuple(effects.children),
+            messages=tuple(effects.messages),
+            events=tuple(effects.events),
+            cancels=tuple(effects.cancels),
+            replies=tuple(effects.replies),
+            pruned=tuple(effects.pruned),
             values=self.values,
             beat=self.beat,
             charged=charged,

@@ -1,4 +1,4 @@
-"""The takeover: what a drive changes about its thread, and how all of it is put back.
+"""Thread state: what a drive changes about its thread, and how all of it is put back.
 
 While workflow code runs, the thread's running loop and its hooks for async generators are those of
 the run. From Python 3.14 on a thread also has only one current task, whatever its loop.

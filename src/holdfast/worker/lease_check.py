@@ -1,4 +1,4 @@
-"""The lookout: asks the store how held runs stand, when there is reason to believe that something happened to them."""
+"""The lease check: asks the store how held runs stand when something may have happened to them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.core.questions import VerdictsOn
 _PAUSE_SECONDS = 0.02
 
 
-class Lookout:
-    """Looks until it has seen what it was told of last. `ended` is told when it is through, and what went wrong."""
+class LeaseCheck:
+    """Asks until it knows of the last hint. `ended` is called when it is done, with the error if there was one."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A rehearsal: the code of a run played against its history, to see whether it fits. Pure.
+"""A dry run: the code of a run replayed against its history, to see whether it fits. Pure.
 
 It executes no step, writes nothing, and feeds nothing beyond what is recorded: not what is due, nor what has arrived.
 """
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Block, Finish, Renew, TurnAround
+from holdfast.core.checkpoint import Block, ContinueAsNew, Finish, StartRollback
 from holdfast.core.clock import Micros
 from holdfast.core.consequences import FACTS
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
@@ -45,8 +45,8 @@ class Fit(StrEnum):
         return self is Fit.FITS
 
 
-class Rehearsal:
-    """What a rehearsal showed.
+class DryRun:
+    """What a dry run showed.
 
     `summary` says it in a line, `report` in as many as it takes. `told` are the operations whose recorded outcome the
     code was told, by location, with what only the code knows: the function of a step, say, or how it is undone.
@@ -68,56 +68,56 @@ class Rehearsal:
         self.misfit = misfit
 
     def __repr__(self) -> str:
-        return f"<Rehearsal {self.fit.value}: {self.summary}>" if self.summary else f"<Rehearsal {self.fit.value}>"
+        return f"<DryRun {self.fit.value}: {self.summary}>" if self.summary else f"<DryRun {self.fit.value}>"
 
 
-def rehearse(
+def dry_run(
     definition: Definition | None,
     run: Run,
     entries: Sequence[Entry],
     *,
     now: Micros | None = None,
     inspect: Callable[[Turn], None] | None = None,
-) -> Rehearsal:
-    """Replay a run's code up to the end of its history or, if it rolls back, to where it turned around.
+) -> DryRun:
+    """Replay a run's code up to the end of its history or, if it rolls back, to where it started to roll back.
 
     `inspect` sees the turn at its last standstill, before it leaves memory.
     """
     if definition is None:
-        return Rehearsal(Fit.UNKNOWN, f"there is no workflow or task {run.type!r} here")
+        return DryRun(Fit.UNKNOWN, f"there is no workflow or task {run.type!r} here")
     try:
         definition.signature.decode(run.input, f"payload of {run.type!r}")
     except InvalidRequest as error:
-        return Rehearsal(Fit.REFUSES, str(error))
+        return DryRun(Fit.REFUSES, str(error))
     turn = _DryTurn(_lease(run, entries), definition)
     try:
         turn.begin(run.updated_at if now is None else now)
         if inspect is not None:
             inspect(turn)
-        return _rehearsal(turn, run)
+        return _shown(turn, run)
     except Exception as error:  # noqa: BLE001 - an error of driving it, which would block the run
-        return Rehearsal(Fit.VIOLATES, f"it cannot be driven: {type(error).__name__}: {error}", "", turn.told)
+        return DryRun(Fit.VIOLATES, f"it cannot be driven: {type(error).__name__}: {error}", "", turn.told)
     finally:
         turn.evict()
 
 
-def before_turning_around(entries: Sequence[Entry]) -> Sequence[Entry]:
+def before_rollback(entries: Sequence[Entry]) -> Sequence[Entry]:
     """The history of a run up to where it began to roll back; all of it, if it did not."""
-    turn_around = next((entry.position for entry in entries if entry.kind is EntryKind.ROLLBACK), None)
-    if turn_around is None:
+    rollback_at = next((entry.position for entry in entries if entry.kind is EntryKind.ROLLBACK), None)
+    if rollback_at is None:
         return entries
     return [
-        entry for entry in entries if entry.kind is not EntryKind.UNDO and (entry.position or entry.since) < turn_around
+        entry for entry in entries if entry.kind is not EntryKind.UNDO and (entry.position or entry.since) < rollback_at
     ]
 
 
 def _lease(run: Run, entries: Sequence[Entry]) -> Lease:
     """A lease on nothing: whatever is done with it, no store hears of it."""
     # A token above 1 says that the run was held before, so its logger is silent; crashes are no matter of the code.
-    return Lease(run=replace(run, token=max(2, run.token), crashes=0), entries=tuple(before_turning_around(entries)))
+    return Lease(run=replace(run, token=max(2, run.token), crashes=0), entries=tuple(before_rollback(entries)))
 
 
-def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
+def _shown(turn: _DryTurn, run: Run) -> DryRun:
     fit, summary, report = Fit.FITS, "", ""
     match turn.outcome:
         case Block() if turn.misfit is not None:
@@ -125,24 +125,24 @@ def _rehearsal(turn: _DryTurn, run: Run) -> Rehearsal:
         case Block(error=error):
             fit, summary, report = Fit.VIOLATES, error.message, error.traceback or error.message
         case _ if run.rollback is not None:
-            pass  # its code was over when it turned around
+            pass  # its code was over when the rollback started
         case _ if (reordered := turn.reordered()) is not None:
             return _differs(Fit.UNDECIDED, turn, reordered)
-        case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | TurnAround(error=error):
+        case Finish(state=RunState.FAILED, error=ErrorRecord() as error) | StartRollback(error=error):
             fit, summary, report = Fit.FAILS, f"the code raises {error}", error.traceback
         case Finish(state=state):
             summary = f"the run ends as {state.value} when it is claimed"
-        case Renew():
+        case ContinueAsNew():
             summary = "the run continues as new when it is claimed"
         case None if (undecided := turn.undecided()) is not None:
             return _differs(Fit.UNDECIDED, turn, undecided)
         case None:
             pass
-    return Rehearsal(fit, summary, report, turn.told)
+    return DryRun(fit, summary, report, turn.told)
 
 
-def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> Rehearsal:
-    return Rehearsal(fit, misfit.what, misfit.report, turn.told, misfit)
+def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> DryRun:
+    return DryRun(fit, misfit.what, misfit.report, turn.told, misfit)
 
 
 class _DryTurn(Turn):
