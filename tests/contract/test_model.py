@@ -19,7 +19,7 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Ver
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.commands import RunControl, Sent
-from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule, Wait
+from holdfast.core.model import Arrival, Entry, Lease, MessageToRun, Run, TypeRule, Wait
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
@@ -160,7 +160,7 @@ def forgets_receipts(right: Callable[..., None], unit: StateUnit, checkpoint: Ch
     right(unit, checkpoint, now)
 
 
-def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: Message, now: Micros) -> Sent:
+def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: MessageToRun, now: Micros) -> Sent:
     return replace(right(unit, message, now), refused=None)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import Event, Firing, Message, Schedule, Topic, TypeChange, TypeOffer, Value
+from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
 
 REOPENED_AT_ONCE = 1_000
 """The most children that one transaction reopens with their parent, so that none takes too long."""
@@ -120,7 +120,7 @@ class Sent(Value, frozen=True, kw_only=True):
 class SendMessages(Command[Sequence[Sent]], frozen=True, kw_only=True):
     """Deliver messages to runs; one answer each."""
 
-    messages: Sequence[Message]
+    messages: Sequence[MessageToRun]
 
 
 class EmitEvents(Command[Sequence[int]], frozen=True, kw_only=True):

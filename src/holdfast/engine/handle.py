@@ -15,7 +15,7 @@ from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinish
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
-from holdfast.core.model import Message, Run
+from holdfast.core.model import MessageToRun, Run
 from holdfast.core.questions import Details, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.controls import check_actor
@@ -174,8 +174,8 @@ class RunHandle(Generic[R]):
         (sent,) = await self._engine.database_for("send_in").send_in(connection, [message])
         self._check(sent, name)
 
-    def _message(self, name: str, payload: Any, id: str | None) -> Message:
-        return Message(
+    def _message(self, name: str, payload: Any, id: str | None) -> MessageToRun:
+        return MessageToRun(
             id=new_id() if id is None else check_text(id, "message id"),
             name=check_name(name, "message name"),
             payload=encode_any(payload, f"payload of message {name!r}"),

@@ -16,7 +16,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.entries import EVENTS_LOCATION, UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
-from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, Message, Reply
+from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, MessageToRun, Reply
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context
@@ -148,7 +148,7 @@ class Asking(Stepping):
         *,
         ref: str | None = None,
         child: Intent | None = None,
-        message: Message | None = None,
+        message: MessageToRun | None = None,
         event: Event | None = None,
         cancels: Sequence[str] = (),
         reply: Reply | None = None,

@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from holdfast.core.checkpoint import Checkpoint, Next
-from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply, Wait
+from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Reply, Wait
 
 _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
@@ -21,7 +21,7 @@ class Effects:
     def __init__(self) -> None:
         self.consumed: list[int] = []
         self.children: list[Intent] = []
-        self.messages: list[Message] = []
+        self.messages: list[MessageToRun] = []
         self.events: list[Event] = []
         self.cancels: list[str] = []
         self.replies: list[Reply] = []
@@ -120,7 +120,7 @@ class PendingCheckpoint:
         self,
         *,
         child: Intent | None,
-        message: Message | None,
+        message: MessageToRun | None,
         event: Event | None,
         cancels: Sequence[str],
         reply: Reply | None,

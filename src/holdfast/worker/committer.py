@@ -18,7 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outage import Outage, pauses
 from holdfast.core.ports import Store
-from holdfast.worker.herald import Herald
+from holdfast.worker.signals import SignalSender
 
 BATCH_LIMIT = 500
 
@@ -34,8 +34,8 @@ _log = logging.getLogger("holdfast.worker")
 Answer = Verdict | Exception
 
 
-class Writer(Protocol):
-    """Whoever has something to write: one held run."""
+class CheckpointSource(Protocol):
+    """A run that has something to write."""
 
     def take_checkpoint(self) -> Checkpoint | None:
         """What to write now, or None if it is not needed any more. Not asked for while one is in flight."""
@@ -53,7 +53,9 @@ class Flush:
 
     __slots__ = ("batch", "began", "task", "writers")
 
-    def __init__(self, batch: Sequence[Checkpoint], writers: Sequence[Writer], task: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, batch: Sequence[Checkpoint], writers: Sequence[CheckpointSource], task: asyncio.Future[Any]
+    ) -> None:
         self.began = perf_counter()
         self.batch = batch
         self.writers = writers
@@ -63,7 +65,7 @@ class Flush:
 class Committer:
     """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
 
-    `is_alone` tells that nobody else could have something to write soon. `herald` tells how much was written how fast.
+    `is_alone` tells that nobody else could have something to write soon. `signal_sender` tells how much was written how fast.
     """
 
     def __init__(
@@ -71,17 +73,17 @@ class Committer:
         store: Store,
         told: Callable[[Micros], None],
         is_alone: Callable[[], bool],
-        herald: Herald | None = None,
+        signal_sender: SignalSender | None = None,
     ) -> None:
-        self._herald = herald
+        self._signal_sender = signal_sender
         self._store = store
         self._told = told
         self._is_alone = is_alone
         self._limit = store.flushes
         self._loop = asyncio.get_running_loop()
-        self._dirty: dict[Writer, None] = {}
+        self._dirty: dict[CheckpointSource, None] = {}
         self._flushes: set[Flush] = set()
-        self._busy: set[Writer] = set()
+        self._busy: set[CheckpointSource] = set()
         self._troubled: set[Flush] = set()
         self._held_up: set[Flush] = set()
         self._outage = Outage(_log, "cannot write; trying again", "writing works again")
@@ -93,7 +95,7 @@ class Committer:
     def is_idle(self) -> bool:
         return not self._dirty and not self._flushes
 
-    def add(self, writer: Writer) -> None:
+    def add(self, writer: CheckpointSource) -> None:
         """Have a run's checkpoint written with the next batch; the answer may be there before this returns."""
         self._dirty[writer] = None
         if self._is_scheduled or not self._is_time():
@@ -152,9 +154,9 @@ class Committer:
                 # Runs are driven from plain callbacks, never from inside a task.
                 flush.task.add_done_callback(partial(self._answered, flush))
 
-    def _gathered(self) -> tuple[list[Writer], list[Checkpoint]]:
+    def _gathered(self) -> tuple[list[CheckpointSource], list[Checkpoint]]:
         """The next batch. A run whose last checkpoint is in flight stays for a later one."""
-        writers: list[Writer] = []
+        writers: list[CheckpointSource] = []
         batch: list[Checkpoint] = []
         for writer in list(self._dirty):
             if len(batch) == BATCH_LIMIT:
@@ -221,8 +223,8 @@ class Committer:
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
         self._landed(flush)
-        if self._herald is not None and self._herald.signals.is_used:
-            self._herald.flushed(len(flush.batch), perf_counter() - flush.began)
+        if self._signal_sender is not None and self._signal_sender.signals.is_used:
+            self._signal_sender.flushed(len(flush.batch), perf_counter() - flush.began)
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
             for writer, answer in zip(flush.writers, answers, strict=True):

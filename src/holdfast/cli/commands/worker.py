@@ -31,7 +31,7 @@ from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
 from holdfast.telemetry.endpoint import Endpoint
-from holdfast.worker.orders import Orders
+from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.worker import Worker
 
 _TYPES_SHOWN = 8
@@ -209,13 +209,13 @@ def _is_in_memory(hf: Holdfast) -> bool:
 
 async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
     """Work for a supervisor."""
-    orders = Orders()
-    with orders.from_supervisor():
+    shutdown = Shutdown()
+    with shutdown.from_supervisor():
         await worker.start()
         lifeline.say_ready()
-        working = asyncio.create_task(worker.run_until_idle() if until_idle else orders.stop.wait())
-        working.add_done_callback(lambda _: orders.stop.set())
-        await worker.obey(orders)
+        working = asyncio.create_task(worker.run_until_idle() if until_idle else shutdown.stop.wait())
+        working.add_done_callback(lambda _: shutdown.stop.set())
+        await worker.obey(shutdown)
         working.cancel()
         with suppress(asyncio.CancelledError):
             await working

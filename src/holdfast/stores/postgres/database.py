@@ -15,7 +15,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, EmitEvents, SendMessages, Sent
 from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
-from holdfast.core.model import Entry, Event, Intent, Message
+from holdfast.core.model import Entry, Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.postgres import claims, commands, reads
 from holdfast.stores.postgres.address import PostgresAddress
@@ -164,7 +164,7 @@ class PostgresDatabase:
         at, _ = self._time()
         return await self._run_script(connection, claims.create(self._calls, intents, None, at, PART))
 
-    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
         command = SendMessages(messages=messages)
         return await self._apply_in(connection, LoadRequest.of(command), command)
 

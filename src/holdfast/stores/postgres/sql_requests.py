@@ -17,7 +17,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import RunNotFound
 from holdfast.core.hint import News
-from holdfast.core.model import Event, Message, Value
+from holdfast.core.model import Event, MessageToRun, Value
 from holdfast.stores.operations import commands
 from holdfast.stores.postgres.scripts import Connection, run_script
 from holdfast.stores.postgres.sql import Calls, qualified
@@ -34,7 +34,7 @@ _log = logging.getLogger("holdfast.store")
 class SendRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="send"):
     """Send a message to a run. It may have ended since."""
 
-    message: Message
+    message: MessageToRun
 
 
 class EmitRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="emit"):

@@ -13,7 +13,7 @@ from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Clock
 from holdfast.core.commands import Sent
 from holdfast.core.errors import Fatal, InvalidRequest
-from holdfast.core.model import Event, Intent, Message
+from holdfast.core.model import Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.operations import arrivals, starts
 from holdfast.stores.sqlite import checkpoints, user_transactions
@@ -106,7 +106,7 @@ class SqliteDatabase:
         with self._unit(connection) as unit:
             return starts.create(unit, intents, None, unit.now())
 
-    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
         with self._unit(connection) as unit:
             return arrivals.send(unit, messages, unit.now())
 

@@ -36,7 +36,7 @@ from holdfast.core.commands import (
     TriggerSchedule,
     Wake,
 )
-from holdfast.core.model import Event, Intent, Message, Run, WaitKind
+from holdfast.core.model import Event, Intent, MessageToRun, Run, WaitKind
 
 
 class NotLoaded(Exception):
@@ -163,7 +163,7 @@ class LoadRequest:
             if intent.key is not None:
                 self.keys.add(intent.key)
 
-    def send(self, messages: Iterable[Message]) -> None:
+    def send(self, messages: Iterable[MessageToRun]) -> None:
         for message in messages:
             if message.key is not None:
                 self.keys.add(message.key)

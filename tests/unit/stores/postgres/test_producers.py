@@ -16,7 +16,7 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, Cancellation, EmitEvents, SendMessages
-from holdfast.core.model import Event, Message, Run
+from holdfast.core.model import Event, MessageToRun, Run
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import claims, reads, sql_requests
 from holdfast.stores.postgres.scripts import run_script
@@ -383,8 +383,10 @@ def test_a_message_is_left_for_a_worker_to_deliver(place: Place) -> None:
     by = f"sql:{user_of(place)}"
     assert given == "m1"
     assert taken(place) == [
-        SendMessages(messages=(Message(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id),), by=by),
-        SendMessages(messages=(Message(id=made, name="approve", payload="null", run_id=run_id),), by=by),
+        SendMessages(
+            messages=(MessageToRun(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id),), by=by
+        ),
+        SendMessages(messages=(MessageToRun(id=made, name="approve", payload="null", run_id=run_id),), by=by),
     ]
 
 

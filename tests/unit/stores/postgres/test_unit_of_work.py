@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.core.commands import Cancel, SendMessages, Sent
-from holdfast.core.model import Message
+from holdfast.core.model import MessageToRun
 from holdfast.stores.operations import arrivals, controls
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.scripts import Script, pipelined, run_script
@@ -83,7 +83,7 @@ async def test_a_message_finds_the_run_that_has_its_key_when_it_is_delivered(
     await store.apply(Cancel(run_id=an_id(1), id="c"))
     hold_row(outsider, 1)
     sending = asyncio.create_task(
-        store.apply(SendMessages(messages=[Message(id="m", name="go", payload="1", key="k")]))
+        store.apply(SendMessages(messages=[MessageToRun(id="m", name="go", payload="1", key="k")]))
     )
     await until_somebody_waits(outsider)
     outsider.execute("update holdfast.runs set key = null where id = %s", (an_id(1),))

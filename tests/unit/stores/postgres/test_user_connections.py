@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row, scalar_row
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.model import Event, Intent, Message
+from holdfast.core.model import Event, Intent, MessageToRun
 from holdfast.stores.postgres import PostgresStore
 
 
@@ -103,7 +103,7 @@ async def test_a_transaction_that_does_not_see_what_others_commit_is_refused(
         connection.isolation_level = level
         for doing in (
             store.database.create_in(connection, [an_intent()]),
-            store.database.send_in(connection, [Message(id="m", name="go", payload="1", run_id="r")]),
+            store.database.send_in(connection, [MessageToRun(id="m", name="go", payload="1", run_id="r")]),
             store.database.emit_in(connection, [Event(id="e", topic="rates", payload="1")]),
         ):
             with pytest.raises(InvalidRequest, match=told):

@@ -1,6 +1,6 @@
-"""The herald: gives the signals of one worker. What it says of a run is what the store has written.
+"""Signals of one worker. What they say of a run is what the store has written.
 
-Whoever calls it asks first whether anybody listens (`signals.is_used`), so that otherwise it costs nothing.
+Callers ask first whether anybody listens (`signals.is_used`), so that nothing is spent if not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BODIES = frozenset({EntryKind.STEP, EntryKind.TX, EntryKind.UNDO})
 _SETTLED = {EntryState.DONE: "step.succeeded", EntryState.FAILED: "step.failed", EntryState.RETRYING: "step.retried"}
 
 
-class Herald:
+class SignalSender:
     """Speaks for one worker, which it names in each signal."""
 
     def __init__(self, signals: Signals, worker: str, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The repertoire: what of a registry a worker is for, also what is registered while it works."""
+"""The types of a worker: which registered types it works on, including those registered while it works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.model import TypeOffer
 from holdfast.runner.registry import Registry
 
 
-class Repertoire:
+class WorkerTypes:
     """The types of a registry that match a worker's patterns; without patterns all of them."""
 
     def __init__(self, registry: Registry, patterns: Sequence[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Orders to a process that works: to stop, and then to hurry."""
+"""Shutdown: the signals that tell a worker process to stop, and then to hurry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 
-class Orders:
-    """What signals have said so far. Whoever works waits for `stop`, and while it stops for `hurry`."""
+class Shutdown:
+    """What signals have asked for so far. A worker waits for `stop`, and while it stops for `hurry`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()

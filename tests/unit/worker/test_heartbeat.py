@@ -20,7 +20,7 @@ from holdfast.testing.contract.arrange import OTHER_WORKER, claim
 from holdfast.testing.contract.clock import SettableClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_until
-from holdfast.worker import heart
+from holdfast.worker import heartbeat
 
 LEASE_SECONDS = 0.25
 
@@ -67,7 +67,7 @@ class Patient(FaultyStore):
 async def test_a_run_is_kept_however_long_its_steps_take_and_whoever_else_would_like_it(
     monkeypatch: pytest.MonkeyPatch, *, is_blocking: bool
 ) -> None:
-    monkeypatch.setattr(heart, "SILENT_LEASES", 10_000)
+    monkeypatch.setattr(heartbeat, "SILENT_LEASES", 10_000)
     store = Patient()
     hf = Holdfast(store=store)
 
@@ -104,7 +104,7 @@ async def test_a_worker_tells_of_types_that_are_registered_while_it_works() -> N
 
 
 async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heart, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 0.01)
     hf = application(FaultyStore(MemoryStore()))
     async with hf, hf.worker(lease_seconds=3600):
 
@@ -116,7 +116,7 @@ async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatc
 
 
 def test_a_worker_is_heard_of_several_times_before_it_is_given_up() -> None:
-    assert heart.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
+    assert heartbeat.LONGEST_PAUSE_SECONDS * 3 <= DEAD_AFTER / SECOND
 
 
 async def test_a_heart_that_cannot_reach_the_store_says_so_once_and_goes_on_beating(

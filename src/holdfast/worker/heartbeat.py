@@ -1,6 +1,6 @@
-"""The heart: renews leases from its own thread, so that a busy event loop does not lose its runs.
+"""The heartbeat: renews leases from its own thread, so that a busy event loop does not lose its runs.
 
-A loop that has been silent for several leases is dead, though, and loses them: somebody else must go on.
+An event loop that has been silent for several leases is dead and loses them: another worker must go on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_PAUSE_SECONDS = 20.0
 _log = logging.getLogger("holdfast.worker")
 
 
-class Heart:
+class Heartbeat:
     """Beats until stopped; every answer of the store is handed to the loop, with when it was asked for."""
 
     def __init__(
