@@ -100,7 +100,7 @@ def test_every_setting_that_is_listed_exists() -> None:
 
 
 def test_the_state_diagram_is_that_of_the_code() -> None:
-    (shown,) = Page(PROJECT / "ARCHITECTURE.md").blocks("mermaid")
+    (shown,) = Page(DOCS / "protocol.md").blocks("mermaid")
 
     assert shown.text.rstrip() == states.diagram()
 

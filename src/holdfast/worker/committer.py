@@ -65,7 +65,7 @@ class Flush:
 class Committer:
     """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
 
-    `is_alone` tells that nobody else could have something to write soon. `signal_sender` tells how much was written how fast.
+    `is_alone` tells that no other run could have something to write soon. `signal_sender` reports how much was written.
     """
 
     def __init__(

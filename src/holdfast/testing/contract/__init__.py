@@ -11,7 +11,7 @@ that is open, empty, and reads its time from the fixture `clock`.
             yield store
             await store.close()
 
-Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
+Each test cites the rule it proves: S1 to S8 and T1 to T9 stand in `docs/protocol.md`.
 A store that offers the capability `Transfer` is put to `TransferContract` as well, and one that offers `Database` to
 `DatabaseContract`. A store without hints leaves `HintContract` out by subclassing the other parts itself.
 """
