@@ -111,7 +111,7 @@ RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete
 
 
 class Sent(Value, frozen=True, kw_only=True):
-    """What became of one message: the run it reached, or why it did not (`unknown`, `finished`)."""
+    """The fate of one message: the run it reached, or why it was refused (`unknown`, `finished`)."""
 
     run_id: str | None
     refused: str | None = None
@@ -176,7 +176,7 @@ class RetireWorker(Command[None], frozen=True, kw_only=True):
 
 
 class Fired(Value, frozen=True, kw_only=True):
-    """What became of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+    """The fate of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
 
     `is_stale`: nothing happened, because another process has fired or changed the schedule since it was read.
     """

@@ -158,7 +158,7 @@ begin
         'now', now,
         'next_ready_at', next_ready,
         'has_requests', exists (select from requests),
-        'leases', leases_v1(claimed, is_repeat)
+        'leases', leases_of_runs_v1(claimed, is_repeat)
     )::text;
 end
 $$;

@@ -1,6 +1,6 @@
 -- The runs that a claim has leased by the rules of limits, and when the next run of the enabled types may be claimed.
 -- `offered` is sorted by code point.
-create function leased_v1(claimed text[], offered text[], by_worker text) returns text
+create function leases_within_limits_v1(claimed text[], offered text[], by_worker text) returns text
     {{operation}}
     set enable_bitmapscan = off
     as $$
@@ -19,7 +19,7 @@ begin
     end if;
     return json_build_object(
         'next_ready_at', next_ready_v1(queued, by_worker),
-        'leases', leases_v1(claimed, false)
+        'leases', leases_of_runs_v1(claimed, false)
     )::text;
 end
 $$;
