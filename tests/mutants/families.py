@@ -141,7 +141,7 @@ MUTANTS = (
         breaks="a child that was only started counts as awaited when its handle is",
         edits=(
             Edit(
-                "runner/asking.py",
+                "runner/code_requests.py",
                 "            if not recorded.attempts and isinstance(operation, ChildEnd):\n",
                 "            if False:\n",
             ),

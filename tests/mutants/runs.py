@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_ASKING = "runner/asking.py"
-_STEPPING = "runner/stepping.py"
+_REQUESTS = "runner/code_requests.py"
 _TURN = "runner/turn.py"
 _INBOX = "runner/inbox.py"
 _HISTORY = "runner/history.py"
@@ -24,7 +23,7 @@ REPLAY = (
         breaks="a step that returned None is done",
         edits=(
             Edit(
-                _ASKING,
+                _REQUESTS,
                 "is_recorded = recorded is not None and recorded.is_settled",
                 'is_recorded = recorded is not None and recorded.is_settled and recorded.result != "null"',
             ),
@@ -64,7 +63,7 @@ REPLAY = (
         breaks="a branch that is cancelled ends",
         edits=(
             Edit(
-                _ASKING,
+                _REQUESTS,
                 "            self.withdraw(operation)\n            raise\n",
                 "            self.withdraw(operation)\n            return None\n",
             ),
@@ -95,7 +94,7 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/context.py",
-                "        return moment(self._turn.stamp)\n",
+                "        return moment(self._requests.stamp)\n",
                 "        return moment(time.time_ns() // 1_000)\n",
             ),
             Edit(
@@ -114,7 +113,10 @@ REPLAY = (
     Mutant(
         name="divergence-unnoticed",
         breaks="code that does not fit its history is stopped",
-        edits=(Edit(_HISTORY, "        return bool(self._unreached)\n", "        return False\n"),),
+        edits=(
+            Edit(_TURN, "if history.unreached or not self._open.by_location:", "if not self._open.by_location:"),
+            Edit(_TURN, "        if self._history.unreached:\n", "        if False:\n"),
+        ),
         caught_by=(Catch("unit tests of runs", "test_nothing_is_pruned_where_the_code_passed_something_by"),),
     ),
     Mutant(
@@ -137,7 +139,7 @@ REPLAY = (
         edits=(
             Edit(
                 _HISTORY,
-                "self.must_follow = is_strict and bool(self._untold or self._unreached or self._tried)",
+                "self.must_follow = is_strict and bool(self._untold or self.unreached or self._tried)",
                 "self.must_follow = False",
             ),
         ),
@@ -163,7 +165,7 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/looping.py",
-                "(number - 1) % self._every == 0 and not self._turn.has_ahead(self._location)",
+                "(number - 1) % self._every == 0 and not self._requests.has_ahead(self._location)",
                 "(number - 1) % self._every == 0",
             ),
         ),
@@ -180,8 +182,9 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/dry_run.py",
-                "        super()._enter(operation)\n        recorded",
-                "        super()._enter(operation)\n        self.told[operation.location] = operation\n        recorded",
+                "        return self._history.diverged\n",
+                "        self.told |= {one.location: one for *_, one, _ in self._history.to_replay}\n"
+                "        return self._history.diverged\n",
             ),
         ),
         caught_by=(Catch("unit tests of runs", "test_what_the_code_was_told_is_known_with_its_function"),),
@@ -191,9 +194,9 @@ REPLAY = (
         breaks="a blocked run does not execute its last step again",
         edits=(
             Edit(
-                _STEPPING,
-                "        self.drop_requests()\n        previous",
-                "        self.drop_gains()\n        previous",
+                _TURN,
+                "        self.pending.drop_requests()\n",
+                "        self.pending.drop()\n",
             ),
         ),
         caught_by=(_RUNS, _SIMULATION),
@@ -201,13 +204,13 @@ REPLAY = (
     Mutant(
         name="block-keeps-requests",
         breaks="nothing that code asked for since its last fact is committed with a block",
-        edits=(Edit(_STEPPING, "        self.drop_requests()\n        previous", "        previous"),),
+        edits=(Edit(_TURN, "        self.pending.drop_requests()\n", ""),),
         caught_by=(_RUNS, _SIMULATION),
     ),
     Mutant(
         name="an-awaited-child-counts-as-a-fact",
         breaks="nothing that code asked for since its last fact is committed with a block",
-        edits=(Edit(_ASKING, "self._gains.amend(awaited)", "self._gains.add(awaited, is_lazy=True)"),),
+        edits=(Edit(_REQUESTS, "self._pending.amend(awaited)", "self._pending.add(awaited, is_lazy=True)"),),
         caught_by=(Catch("blocked results", "awaited_a_child"),),
     ),
     Mutant(
@@ -225,13 +228,15 @@ REPLAY = (
     Mutant(
         name="key-outlives-undo",
         breaks="a step that was undone is executed again under a new idempotency key",
-        edits=(Edit(_ASKING, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),),
+        edits=(
+            Edit(_REQUESTS, "        if self._rounds and isinstance(operation, StepCall):\n", "        if False:\n"),
+        ),
         caught_by=(Catch("rounds", "test_the_next_generation_begins_with_the_first_round"),),
     ),
     Mutant(
         name="undo-key-outlives-undo",
         breaks="an undo of the second round has another idempotency key than the first one",
-        edits=(Edit(_ASKING, "operation.location.removeprefix(UNDO_PREFIX), 0)", "operation.location, 0)"),),
+        edits=(Edit(_REQUESTS, "operation.location.removeprefix(UNDO_PREFIX), 0)", "operation.location, 0)"),),
         caught_by=(Catch("rounds", "test_rounds_outlive_a_replay_and_the_pruning_of_a_loop"),),
     ),
     Mutant(
@@ -284,7 +289,7 @@ TOLD = (
     Mutant(
         name="message-not-consumed",
         breaks="a message is received once",
-        edits=(Edit(_TURN, "            self._gains.consume(one.number for one in taken)\n", ""),),
+        edits=(Edit(_TURN, "            self.pending.consume(one.number for one in taken)\n", ""),),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
@@ -310,7 +315,7 @@ TOLD = (
     Mutant(
         name="abandoned-wait-swallows",
         breaks="a wait that was given up takes nothing that comes later",
-        edits=(Edit(_INBOX, "        self._awaited.pop(operation.serial, None)\n        if len", "        if len"),),
+        edits=(Edit(_INBOX, "        self.awaited.pop(operation.serial, None)\n        if len", "        if len"),),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
     ),
     Mutant(
@@ -318,9 +323,9 @@ TOLD = (
         breaks="once recorded, a body never runs again",
         edits=(
             Edit(
-                "runner/stepping.py",
-                "        if not call.options.ephemeral:\n            self._fed += 1\n        self._gains.add(entry, is_lazy=call.options.ephemeral)\n",
-                "        self._gains.add(entry, is_lazy=True)\n",
+                _TURN,
+                "        self.pending.add(entry, is_lazy=call.options.ephemeral)\n",
+                "        self.pending.add(entry, is_lazy=True)\n",
             ),
         ),
         caught_by=(_SIMULATION, _RUNS, _PROGRAMS),
@@ -391,7 +396,7 @@ EVICTION = (
         edits=(
             Edit(
                 "runner/open_operations.py",
-                "        if len(known) == len(self._open):\n            return tuple(known.values())\n",
+                "        if len(known) == len(self.by_location):\n            return tuple(known.values())\n",
                 "        known = {}\n",
             ),
         ),
@@ -468,7 +473,7 @@ COMPOSITION = (
         edits=(
             Edit(
                 "runner/looping.py",
-                '        return number, await self._turn.recall(self._states, entry.result, f"state of loop {self._location!r}")\n',
+                '        return number, await self._requests.recall(self._states, entry.result, f"state of loop {self._location!r}")\n',
                 "        return number, self._first[1] if entry else None\n",
             ),
         ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Catch, Edit, Mutant
 
-_HELD = "worker/run_driver.py"
+_DRIVER = "worker/run_driver.py"
 _COMMITTER = "worker/committer.py"
 _CLAIMER = "worker/claimer.py"
-_STEPPING = "runner/stepping.py"
+_TURN = "runner/turn.py"
+_ATTEMPT = "runner/attempt.py"
+_PENDING = "runner/pending_checkpoint.py"
 
 _SIMULATION = Catch("simulation")
 _WORKERS = Catch("unit tests of workers")
@@ -29,7 +31,9 @@ MUTANTS = (
     Mutant(
         name="parent-claimed-for-each-child",
         breaks="what a parent of many children costs grows with their number, and not with its square",
-        edits=(Edit(_HELD, "(has_near or self._gathering.until(self._turn) > now)", "has_near"),),
+        edits=(
+            Edit(_DRIVER, "return has_near or self._gathering.until(standstill) > standstill.at", "return has_near"),
+        ),
         caught_by=(Catch("unit tests of workers", "test_a_parent_of_many_children_is_not_claimed_for_each_of_them"),),
     ),
     Mutant(
@@ -79,7 +83,7 @@ MUTANTS = (
         breaks="a worker that stops records no outcome because of that",
         edits=(
             Edit(
-                _HELD,
+                _DRIVER,
                 "        self._abandon(list(self._bodies))\n        self.advance()\n",
                 "        for body in list(self._bodies.values()):\n"
                 "            if body.task is not None:\n"
@@ -140,9 +144,9 @@ MUTANTS = (
         breaks="a step begins when all that led to it is written",
         edits=(
             Edit(
-                _STEPPING,
-                "return self._asked.startable(now, self._committed, may_carry=is_one_checkpoint)",
-                "return self._asked.startable(now, self._fed, may_carry=is_one_checkpoint)",
+                _TURN,
+                "self._open.frontier(now, pending.committed_count, may_carry=pending.fits_one)",
+                "self._open.frontier(now, pending.fed_count, may_carry=pending.fits_one)",
             ),
         ),
         caught_by=(Catch("random programs"),),
@@ -150,7 +154,7 @@ MUTANTS = (
     Mutant(
         name="crashes-not-charged",
         breaks="attempts are bounded, also for a body that kills its worker",
-        edits=(Edit(_STEPPING, "            call.attempts += crashes\n", ""),),
+        edits=(Edit(_ATTEMPT, "    call.attempts += crashes\n", ""),),
         caught_by=(Catch("unit tests of runs", "test_a_crash_is_charged_with_the_facts_that_came_since"),),
     ),
     Mutant(
@@ -158,8 +162,8 @@ MUTANTS = (
         breaks="a shutdown is not charged, also if there was a crash before",
         edits=(
             Edit(
-                _STEPPING,
-                "is_telling = bool(gains.entries) or not isinstance(next, Release)",
+                _PENDING,
+                "is_telling = bool(self.entries) or not isinstance(next, Release)",
                 "is_telling = not isinstance(next, Release)",
             ),
         ),
@@ -190,9 +194,9 @@ MUTANTS = (
         breaks="a run that kills its workers is blocked after three",
         edits=(
             Edit(
-                _STEPPING,
-                "        if self.run.crashes < self.definition.crash_limit:\n",
-                "        if self.run.crashes >= 0:\n",
+                "runner/outcome.py",
+                "    if run.crashes < definition.crash_limit:\n",
+                "    if run.crashes >= 0:\n",
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),
@@ -202,7 +206,7 @@ MUTANTS = (
         breaks="a worker that lost its lease stops what it executes",
         edits=(
             Edit(
-                _HELD,
+                _DRIVER,
                 "            if not self._is_leaving():\n                self.lose()\n            return\n",
                 "            return\n",
             ),
@@ -214,9 +218,9 @@ MUTANTS = (
         breaks="a holder learns what arrived in the answer to its write",
         edits=(
             Edit(
-                _HELD,
-                "            self._receive(verdict)\n            if self._host.always_replay:",
-                "            self._turn.inbox.add((), verdict.seen)\n            if self._host.always_replay:",
+                _DRIVER,
+                "                self._receive(verdict)\n            if self._host.always_replay:",
+                "                self._turn.inbox.add((), verdict.seen)\n            if self._host.always_replay:",
             ),
         ),
         caught_by=(_SIMULATION, _WORKERS, _RUNS, Catch("random programs")),

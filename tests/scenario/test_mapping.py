@@ -60,7 +60,7 @@ def parent_of(**options: Any) -> Registry:
 @pytest.fixture
 def three_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no more than three children created by one checkpoint."""
-    monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
+    monkeypatch.setattr("holdfast.runner.pending_checkpoint.CHILDREN_AT_ONCE", 3)
 
 
 @pytest.mark.every_store

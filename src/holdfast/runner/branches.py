@@ -16,7 +16,7 @@ from holdfast.core.location import check_name
 from holdfast.runner.task import RunTask
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
     from holdfast.runner.context import Context
 
 Branch = Callable[["Context"], Awaitable[Any]]
@@ -25,8 +25,8 @@ Branch = Callable[["Context"], Awaitable[Any]]
 class Branches:
     """The branches of one operation: checked when it is called, started when it is awaited."""
 
-    def __init__(self, turn: Asking, location: str, branches: Mapping[str, Branch]) -> None:
-        self._turn = turn
+    def __init__(self, requests: CodeRequests, location: str, branches: Mapping[str, Branch]) -> None:
+        self._requests = requests
         self._location = location
         self._branches = _checked(location, branches)
         self._tasks: dict[str, RunTask] = {}
@@ -59,7 +59,7 @@ class Branches:
 
     async def _run_until(self, is_decisive: Callable[[RunTask], bool]) -> RunTask:
         """Run all until one is decisive, or the last has ended; give that one, and cancel the others."""
-        loop = self._turn.loop
+        loop = self._requests.loop
         scope = loop.scope
         left = len(self._branches)
         decided: asyncio.Future[RunTask] = loop.create_future()
@@ -72,7 +72,7 @@ class Branches:
                 decided.set_result(task)
 
         for key, branch in self._branches.items():
-            coroutine = _called(branch, self._turn.context)
+            coroutine = _called(branch, self._requests.context)
             self._tasks[key] = loop.create_branch(coroutine, scope.branch(self._location, key))
         for task in self._tasks.values():
             task.add_done_callback(ended)

@@ -16,7 +16,7 @@ from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelive
 from holdfast.runner.operation import ChildEnd
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
     from holdfast.runner.context import Context
 
 R = TypeVar("R")
@@ -73,14 +73,14 @@ class Done:
     end of its closing.
     """
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_requests",)
 
-    def __init__(self, turn: Asking) -> None:
-        self._turn = turn
+    def __init__(self, requests: CodeRequests) -> None:
+        self._requests = requests
 
     def __await__(self) -> Generator[Any, None, None]:
-        if self._turn.loop.is_evicting:
-            yield from self._turn.never().__await__()
+        if self._requests.loop.is_evicting:
+            yield from self._requests.never().__await__()
 
 
 class Child(Generic[R]):
@@ -88,7 +88,7 @@ class Child(Generic[R]):
 
     def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
         self._context = context
-        self._turn = context.turn
+        self._requests = context.requests
         self.location = location
         self.codec = codec
         self._awaiting = 0
@@ -99,7 +99,9 @@ class Child(Generic[R]):
     def create(self, *, is_awaited: bool = False, is_parked: bool = False, limit: int | None = None) -> None:
         """Have the child created by the next checkpoint, unless it was in an earlier turn."""
         intent = replace(self.intent, is_parked=is_parked, limit=limit) if is_parked or limit else self.intent
-        recorded = self._turn.command(EntryKind.CHILD, self.location, ref=self.id, child=intent, is_awaited=is_awaited)
+        recorded = self._requests.command(
+            EntryKind.CHILD, self.location, ref=self.id, child=intent, is_awaited=is_awaited
+        )
         if recorded is not None and recorded.ref is not None:
             self.id = recorded.ref
 
@@ -113,14 +115,14 @@ class Child(Generic[R]):
         self._awaiting += 1
         is_settled = False
         try:
-            result: R = await self._turn.perform_shared(self._end)
+            result: R = await self._requests.perform_shared(self._end)
             is_settled = True
             return result
         finally:
             self._awaiting -= 1
-            if not is_settled and not self._turn.loop.is_evicting and not self._end_is_known():
+            if not is_settled and not self._requests.loop.is_evicting and not self._end_is_known():
                 if not self._awaiting:
-                    self._turn.withdraw(self._end)
+                    self._requests.withdraw(self._end)
                     self._end = None
                 if cancels:
                     self.cancel()
@@ -132,8 +134,8 @@ class Child(Generic[R]):
     def cancel(self) -> Done:
         """Cancel the child, with the next checkpoint."""
         location = self._context._locate(name_from("cancel", self.location.rsplit("/", 1)[-1]))  # noqa: SLF001
-        self._turn.command(EntryKind.CANCEL, location, ref=self.id, cancels=(self.id,))
-        return Done(self._turn)
+        self._requests.command(EntryKind.CANCEL, location, ref=self.id, cancels=(self.id,))
+        return Done(self._requests)
 
     def send(self, name: str, payload: Any = None) -> Done:
         """Send the child a message, with the next checkpoint."""
@@ -146,10 +148,10 @@ class Child(Generic[R]):
 class Started(Generic[R]):
     """What `ctx.start` returns: await it for the handle. Not awaiting it is fire and forget."""
 
-    def __init__(self, child: Child[R], turn: Asking) -> None:
+    def __init__(self, child: Child[R], requests: CodeRequests) -> None:
         self._child = child
-        self._turn = turn
+        self._requests = requests
 
     def __await__(self) -> Generator[Any, None, Child[R]]:
-        yield from Done(self._turn).__await__()
+        yield from Done(self._requests).__await__()
         return self._child

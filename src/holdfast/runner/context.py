@@ -42,7 +42,7 @@ from holdfast.runner.transaction import TxCall, check_function, declared_options
 from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
     from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
@@ -65,13 +65,13 @@ class StepKeywords(TypedDict, total=False):
 class Context(Receiving):
     """Given to a workflow as its first argument."""
 
-    def __init__(self, turn: Asking) -> None:
-        self._turn = turn
+    def __init__(self, requests: CodeRequests) -> None:
+        self._requests = requests
 
     @cached_property
     def run(self) -> RunView:
         """What is known about this run: its id, key, tags and the like."""
-        return RunView(self._turn.run)
+        return RunView(self._requests.run)
 
     @property
     def random(self) -> Random:
@@ -81,25 +81,25 @@ class Context(Receiving):
     @cached_property
     def logger(self) -> RunLogger:
         """A logger that names the run and is silent while it is replayed."""
-        return RunLogger(self._turn)
+        return RunLogger(self._requests)
 
     def _chance(self, purpose: str) -> Random:
-        run, scope = self._turn.run, self._turn.loop.scope
+        run, scope = self._requests.run, self._requests.loop.scope
         if purpose not in scope.chances:
             inside = f":{scope.iteration}" if scope.iteration else ""
             scope.chances[purpose] = Random(f"{run.options.seed or run.id}:{run.generation}:{purpose}{inside}")
         return scope.chances[purpose]
 
     @property
-    def turn(self) -> Asking:
-        """The turn this context belongs to; for holdfast itself."""
-        return self._turn
+    def requests(self) -> CodeRequests:
+        """Where the requests of this context go; for holdfast itself."""
+        return self._requests
 
     @staticmethod
     def of(loop: RunLoop) -> Context:
         """The context of the run that lives on a loop."""
-        turn: Asking = loop.host  # type: ignore[assignment]  # the loop of a run is always hosted by its turn
-        return turn.context
+        requests: CodeRequests = loop.host  # type: ignore[assignment]  # no other host has the loop of a run
+        return requests.context
 
     # Steps
 
@@ -120,20 +120,20 @@ class Context(Receiving):
         to each attempt. `ephemeral`: recorded with the next checkpoint instead of its own; may repeat after a crash.
         `undo` is called with the result if the run rolls back: it fails, is cancelled, or raises `Rollback`.
         """
-        self._turn.loop.check_inside()
+        self._requests.loop.check_inside()
         check_name(name, "step name")
         declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
         chosen = step_options(declared, **options) if options else declared
         plain = getattr(function, "function", function)
         if not callable(plain):
             raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
-        return self.run_step(name, plain, args, self._turn.definition.codec_of(plain), chosen)
+        return self.run_step(name, plain, args, self._requests.definition.codec_of(plain), chosen)
 
     def run_step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
     ) -> Coroutine[Any, Any, Any]:
         """What `step` and decorated steps come down to."""
-        return self._perform(StepCall(self._turn.loop.scope.locate(name), function, args, codec, options))
+        return self._perform(StepCall(self._requests.loop.scope.locate(name), function, args, codec, options))
 
     def tx(
         self,
@@ -150,9 +150,9 @@ class Context(Receiving):
         like that of a step. It is sync, and should take milliseconds: others wait for what it has locked, on SQLite
         all of them, and then it has 5 seconds.
         """
-        self._turn.loop.check_inside()
+        self._requests.loop.check_inside()
         check_name(name, "name of a transaction")
-        if not self._turn.has_database:
+        if not self._requests.has_database:
             raise InvalidRequest(
                 f"ctx.tx({name!r}): this store cannot hold your tables; use sqlite:///file.db "
                 "or postgresql://…, or a step with an idempotency key"
@@ -160,14 +160,14 @@ class Context(Receiving):
         plain, declared = check_function(name, function), declared_options(name, function)
         given = {name: value for name, value in (("retry", retry), ("undo", undo)) if value is not None}
         options = step_options(declared, **given) if given else declared
-        codec = self._turn.definition.codec_of(plain)
-        return self._perform(TxCall(self._turn.loop.scope.locate(name), plain, args, codec, options))
+        codec = self._requests.definition.codec_of(plain)
+        return self._perform(TxCall(self._requests.loop.scope.locate(name), plain, args, codec, options))
 
     # Waiting
 
     def sleep(self, length: float | timedelta) -> Coroutine[Any, Any, None]:
         """Wait that many seconds, however often the process dies meanwhile. A length that is over returns at once."""
-        return self._sleep(self._turn.stamp + micros(length), is_fixed=False)
+        return self._sleep(self._requests.stamp + micros(length), is_fixed=False)
 
     def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
         """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
@@ -207,7 +207,7 @@ class Context(Receiving):
         """
         child = self._child(workflow, args, {"on_close": "abandon"} | options)
         child.create()
-        return Started(child, self._turn)
+        return Started(child, self._requests)
 
     @overload
     def call(
@@ -261,13 +261,13 @@ class Context(Receiving):
         origin = location if place is None else location.rpartition("/")[0]
         intent = Intent(
             # Of this lease: a child that a rewind has cancelled is not found again.
-            id=derived_id(f"{self._key_of(origin)}:{self._turn.token}", self._turn.stamp, place),
+            id=derived_id(f"{self._key_of(origin)}:{self._requests.token}", self._requests.stamp, place),
             type=type,
             payload=payload,
             priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
             delay=check_delay(options.get("delay", 0)),
             tags=check_tags(options.get("tags")),
-            parent_id=self._turn.run.id,
+            parent_id=self._requests.run.id,
             parent_location=location,
             on_close=check_on_close(options.get("on_close", "abandon")),
             retention=check_length(options.get("retention"), "retention"),
@@ -293,7 +293,7 @@ class Context(Receiving):
             self._child_at(f"{location}/{place}", what, chosen, place=place, limit=limit)
             for place, what in enumerate(described_items)
         ]
-        return ChildMap(self._turn, location, children, limit).run()
+        return ChildMap(self._requests, location, children, limit).run()
 
     # Side by side
 
@@ -322,7 +322,7 @@ class Context(Receiving):
 
     def _branches(self, name: str, branches: Mapping[str, Callable[[Context], Awaitable[R]]]) -> Branches:
         check_name(name, "name of branches")
-        return Branches(self._turn, self._locate(name), branches)
+        return Branches(self._requests, self._locate(name), branches)
 
     # Again and again
 
@@ -341,7 +341,7 @@ class Context(Receiving):
         last `keep`. So a run may loop for years, and resumes at once.
         """
         check_name(name, "name of a loop")
-        return Looping(self._turn, self._locate(name), body, state, keep=keep, every=every).run()
+        return Looping(self._requests, self._locate(name), body, state, keep=keep, every=every).run()
 
     def continue_as_new(self, *args: Any) -> Coroutine[Any, Any, Never]:
         """Begin anew with these arguments: the same run, its next generation, without the history so far.
@@ -349,12 +349,13 @@ class Context(Receiving):
         Use it as `return await ctx.continue_as_new(...)`, in the workflow function itself. Unread messages are kept;
         everything else that is open ends.
         """
-        turn = self._turn
-        turn.loop.check_inside()
-        if not turn.loop.is_in_root and not turn.loop.is_evicting:
+        requests, loop = self._requests, self._requests.loop
+        loop.check_inside()
+        if not loop.is_in_root and not loop.is_evicting:
             raise InvalidRequest("continue_as_new is for the workflow function itself, not for a branch or task of it")
-        turn.renew(turn.definition.signature.encode(args, f"payload of the next generation of {turn.run.type!r}"))
-        return turn.never()
+        what = f"payload of the next generation of {requests.run.type!r}"
+        requests.continue_as_new(requests.definition.signature.encode(args, what))
+        return requests.never()
 
     # Telling others
 
@@ -368,8 +369,8 @@ class Context(Receiving):
             name=name,
             payload=encode_any(payload, f"payload of message {name!r}"),
         )
-        self._turn.command(EntryKind.SEND, location, ref=run_id, message=message)
-        return Done(self._turn)
+        self._requests.command(EntryKind.SEND, location, ref=run_id, message=message)
+        return Done(self._requests)
 
     def emit(self, topic: str, payload: Any = None) -> Done:
         """Publish an event, once, with the next checkpoint."""
@@ -380,15 +381,15 @@ class Context(Receiving):
             topic=topic,
             payload=encode_any(payload, f"payload of event {topic!r}"),
         )
-        self._turn.command(EntryKind.EMIT, location, event=event)
-        return Done(self._turn)
+        self._requests.command(EntryKind.EMIT, location, event=event)
+        return Done(self._requests)
 
     def set_value(self, name: str, value: Any) -> Done:
         """Publish a named value that anyone can read while the run lives, such as its progress."""
-        self._turn.loop.check_inside()
+        self._requests.loop.check_inside()
         check_name(name, "name of a value")
-        self._turn.publish(name, encode_any(value, f"value {name!r}"))
-        return Done(self._turn)
+        self._requests.publish(name, encode_any(value, f"value {name!r}"))
+        return Done(self._requests)
 
     # Changing code
 
@@ -400,7 +401,7 @@ class Context(Receiving):
         check_name(name, "name of a version")
         check_latest(name, latest)
         location = self._locate(name_from("version", name))
-        return Version(self._turn.version(location, self._turn.loop.scope.path, latest))
+        return Version(self._requests.version(location, self._requests.loop.scope.path, latest))
 
     def removed(self, name: str, kind: str) -> Done:
         """Say that an operation was here which the code no longer has: what old runs recorded of it is accepted.
@@ -408,25 +409,25 @@ class Context(Receiving):
         `name` is the name in the history, without a number (`charge`, `sleep`, `receive:approve`); `kind` is the kind.
         """
         removed = check_removed(name, kind)
-        self._turn.removed(self._locate(name), removed)
-        return Done(self._turn)
+        self._requests.removed(self._locate(name), removed)
+        return Done(self._requests)
 
     # The world, made repeatable
 
     def now(self) -> datetime:
         """The time, as of the last thing that happened to this run; the same on every replay."""
-        return moment(self._turn.stamp)
+        return moment(self._requests.stamp)
 
     def uuid(self) -> UUID:
         """A random UUID; the same on every replay."""
-        self._turn.loop.check_inside()
+        self._requests.loop.check_inside()
         return UUID(int=self._chance("uuid").getrandbits(128), version=4)
 
     # Inside
 
     def _key_of(self, location: str) -> str:
-        run = self._turn.run
+        run = self._requests.run
         return f"{run.id}:{run.generation}:{location}"
 
     def _perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
-        return self._turn.perform(operation)
+        return self._requests.perform(operation)

@@ -17,9 +17,10 @@ from holdfast.core.consequences import FACTS
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
 from holdfast.core.states import RunState
+from holdfast.runner.history import History
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
 from holdfast.runner.registry import Definition
-from holdfast.runner.stepping import Outcome
 from holdfast.runner.turn import Turn
 
 
@@ -148,11 +149,15 @@ def _differs(fit: Fit, turn: _DryTurn, misfit: HistoryDiverged) -> DryRun:
 class _DryTurn(Turn):
     """A turn that is told what is recorded and nothing else."""
 
+    _history: _DryHistory
+
     def __init__(self, lease: Lease, definition: Definition) -> None:
         super().__init__(replace(lease, arrivals=()), definition)
         self.told: dict[str, Operation] = {}
-        self._facts = sorted(entry.position for entry in lease.entries if entry.is_settled and entry.kind in FACTS)
-        self._early: tuple[Entry, Operation] | None = None
+        self._limits = None
+
+    def _history_of(self, lease: Lease) -> History:
+        return _DryHistory(lease, self._open, is_strict=self.definition.is_strict)
 
     @property
     def misfit(self) -> HistoryDiverged | None:
@@ -160,47 +165,56 @@ class _DryTurn(Turn):
 
     def undecided(self) -> HistoryDiverged | None:
         """What is new, if that comes before the rest of the history."""
-        if not self._history.has_unreached:
+        if not self._history.unreached:
             return None
-        return self._history.diverge(f"new before the rest of the history: {', '.join(list(self._asked)[:5])}")
+        new = ", ".join(list(self._open.by_location)[:5])
+        return self._history.diverge(f"new before the rest of the history: {new}")
 
     def reordered(self) -> HistoryDiverged | None:
         """What was asked for earlier than the first time, if anything: the results are told in another order."""
-        if self._early is None:
+        if self._history.early is None:
             return None
-        before, operation = self._early
+        before, operation = self._history.early
         what = f"{operation.location!r} is asked for before {before.location!r}, which was recorded first"
         return self._history.diverge(what, {operation.location: operation.kind}, recorded=before)
 
-    def _enter(self, operation: Operation) -> None:
-        super()._enter(operation)
-        recorded = self._history.get(operation.location)
-        if recorded is None or not recorded.is_settled or self._early is not None:
-            return
+    def _tell(self, operation: Operation, entry: Entry) -> None:
+        self.told[operation.location] = operation
+        super()._tell(operation, entry)
+
+    def _pop_due(self, now: Micros) -> None:
+        return None
+
+    def _check_stuck(self, now: Micros) -> None:
+        deadline = self._open.next_deadline()
+        if deadline is None or deadline > now:
+            super()._check_stuck(now)
+        # Else its time would have come by now in earnest, and the code would go on.
+
+    def evict(self) -> None:
+        self._loop.evict(is_over=False)  # quietly: it is not over, whatever the code did here
+        super().evict()
+
+
+class _DryHistory(History):
+    """A history that notes which operation was asked for earlier than the first time.
+
+    `early` is the first such operation, with the entry that was recorded before it was asked for.
+    """
+
+    def __init__(self, lease: Lease, open_operations: OpenOperations, *, is_strict: bool) -> None:
+        super().__init__(lease.run, lease.entries, open_operations, is_strict=is_strict)
+        self.early: tuple[Entry, Operation] | None = None
+        self._facts = sorted(entry.position for entry in lease.entries if entry.is_settled and entry.kind in FACTS)
+
+    def schedule(self, operation: Operation, recorded: Entry) -> None:
+        super().schedule(operation, recorded)
+        if self.early is not None or recorded.location != operation.location:
+            return  # one is enough; and a group of children is asked for after all of them
         if recorded.kind is EntryKind.LOOP:
             return  # a loop is resumed at a mark, without what led to it
         # Strict code has diverged by now, or will.
         known, then = bisect_right(self._facts, operation.since), bisect_right(self._facts, recorded.since)
         if known < then:
-            before = next(entry for entry in self._history.entries if entry.position == self._facts[then - 1])
-            self._early = (before, operation)
-
-    def _feed(self, operation: Operation, entry: Entry) -> None:
-        self.told[operation.location] = operation
-        super()._feed(operation, entry)
-
-    def _expired(self, now: Micros) -> None:
-        return None
-
-    def _pop_due(self, now: Micros) -> None:
-        return None
-
-    def _stuck(self, now: Micros) -> Outcome | None:
-        deadline = self._asked.next_deadline()
-        if deadline is not None and deadline <= now:
-            return None  # in earnest its time would have come by now, and the code would go on
-        return super()._stuck(now)
-
-    def evict(self) -> None:
-        self.loop.evict(is_over=False)  # quietly: it is not over, whatever the code did here
-        super().evict()
+            before = next(entry for entry in self.entries if entry.position == self._facts[then - 1])
+            self.early = (before, operation)

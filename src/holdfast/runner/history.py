@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
+from holdfast.core.clock import Micros
 from holdfast.core.entries import BOOKKEEPING
 from holdfast.core.errors import HistoryDiverged
 from holdfast.core.model import Entry, EntryKind, EntryState, Run
@@ -31,18 +32,25 @@ class History:
     `diverged` is the first misfit. It sticks, whatever the code does next.
     """
 
-    def __init__(self, run: Run, entries: Sequence[Entry], asked: OpenOperations, *, is_strict: bool = False) -> None:
+    def __init__(
+        self, run: Run, entries: Sequence[Entry], open_operations: OpenOperations, *, is_strict: bool = False
+    ) -> None:
         self.diverged: HistoryDiverged | None = None
+        self.stamp: Micros = run.first_claimed_at or run.created_at
+        """The instant of the last fact that the code was told; what it sees as the time."""
+        self.has_news = run.token == 1
+        """Whether the code was told something that was not recorded, or runs for the first time."""
         self._run = run
-        self._asked = asked
+        self._open = open_operations
         self._entries = {entry.location: entry for entry in entries}
         self.iterations = Iterations(self._entries)
         self._children = {entry.ref for entry in entries if entry.kind is EntryKind.CHILD}
-        self._unreached = {
+        self.unreached = {
             e.location
             for e in entries
             if (e.is_settled or e.state is EntryState.STARTED) and e.location not in BOOKKEEPING
         }
+        """The locations of what is recorded and the code has not come to."""
         # A child that is `retrying` is there to be found, should the code come there again after a recovery.
         self._tried = {e.location for e in entries if e.state is EntryState.RETRYING and e.kind is not EntryKind.CHILD}
         self._told: set[str] = set()
@@ -53,7 +61,7 @@ class History:
         self._position = self._untold[0].position if self._untold else 0
         self._last = self._last_fact()
         self._reached = 0
-        self.must_follow = is_strict and bool(self._untold or self._unreached or self._tried)
+        self.must_follow = is_strict and bool(self._untold or self.unreached or self._tried)
         """Whether something is recorded that the code has to ask for, in this order, before it does anything new."""
         self.to_replay: list[tuple[int, int, Operation, Entry]] = []
         """What is asked for and its outcome recorded: a heap, of which `pop_replay` takes."""
@@ -67,11 +75,6 @@ class History:
         return tuple(self._entries.values())
 
     @property
-    def has_unreached(self) -> bool:
-        """Whether something is recorded that the code has not come to."""
-        return bool(self._unreached)
-
-    @property
     def is_behind(self) -> bool:
         """Whether the code has not been told the last recorded fact yet."""
         return self._reached < self._last
@@ -79,7 +82,7 @@ class History:
     @property
     def position(self) -> int:
         """The place of the last fact the code has been told."""
-        return self._reached if self.is_behind else self._position
+        return self._reached if self._reached < self._last else self._position
 
     @property
     def upcoming(self) -> int:
@@ -87,7 +90,14 @@ class History:
         return self._position + 1
 
     def next_position(self) -> int:
-        """The place of a new fact in commit order."""
+        """Give something new its place in commit order."""
+        self._position += 1
+        return self._position
+
+    def place_fact(self, now: Micros) -> int:
+        """Give a new fact its place in commit order, and its time: never earlier than the fact before."""
+        self.has_news = True
+        self.stamp = max(self.stamp, now)
         self._position += 1
         return self._position
 
@@ -103,7 +113,7 @@ class History:
         """Drop what happened in iterations of loops, but for what would have to be undone."""
         for path in iterations:
             for location in self.iterations.pop(path):
-                if location in self._unreached:
+                if location in self.unreached:
                     self.diverge(f"iteration {path} is to be pruned, but the code passed something by in it")
                 if not self._entries[location].has_undo:
                     self._children.discard(self._entries.pop(location).ref)
@@ -178,7 +188,7 @@ class History:
         return is_next
 
     def _visit(self, location: str) -> None:
-        self._unreached.discard(location)
+        self.unreached.discard(location)
         self._tried.discard(location)
 
     def _last_fact(self) -> int:
@@ -191,7 +201,7 @@ class History:
 
         That includes a step which was only tried: whoever asked for it was there before.
         """
-        return any(location.startswith(path) for location in chain(self._unreached, self._tried))
+        return any(location.startswith(path) for location in chain(self.unreached, self._tried))
 
     def passed(self, entry: Entry) -> None:
         """The code has come to, or been told, what stands at this position."""
@@ -267,9 +277,9 @@ class History:
         """
         if self.diverged is None:
             missing = sorted(
-                self._unreached | self._tried, key=lambda at: (self._entries[at].position or sys.maxsize, at)
+                self.unreached | self._tried, key=lambda at: (self._entries[at].position or sys.maxsize, at)
             )
-            asked = {**self._asked.kinds(), **(asking or {})}
+            asked = {**self._open.kinds(), **(asking or {})}
             if recorded is None and missing:
                 recorded = self._entries[missing[0]]
             requested = None
@@ -281,7 +291,7 @@ class History:
     def misread(self, what: str) -> HistoryDiverged:
         """Note that the code asks for what is recorded, and cannot make anything of it."""
         if self.diverged is None:
-            self.diverged = self._misfit(what, (), self._asked.kinds(), None, None)
+            self.diverged = self._misfit(what, (), self._open.kinds(), None, None)
         return self.diverged
 
     def _misfit(

@@ -23,7 +23,8 @@ class Inbox:
     def __init__(self, arrivals: Iterable[Arrival], seen: int) -> None:
         self.seen = seen
         self._arrivals: dict[int, Arrival] = {}
-        self._awaited: dict[int, Operation] = {}
+        self.awaited: dict[int, Operation] = {}
+        """The operations that wait for an arrival or a deadline, by their serial numbers."""
         self._children: dict[str, ChildEnd | ChildGroup] = {}
         self._child_ends: dict[str, Arrival] = {}
         self._due: list[tuple[Micros, bool, int, int, Arrival | None, Operation]] = []
@@ -74,7 +75,7 @@ class Inbox:
 
     def ask(self, operation: Operation) -> None:
         """An operation begins to wait."""
-        self._awaited[operation.serial] = operation
+        self.awaited[operation.serial] = operation
         if operation.deadline is not None:
             self._push(operation.deadline, None, operation)
         if isinstance(operation, ChildEnd):
@@ -85,8 +86,8 @@ class Inbox:
 
     def withdraw(self, operation: Operation) -> None:
         """An operation no longer waits, because it was answered or cancelled."""
-        self._awaited.pop(operation.serial, None)
-        if len(self._due) > 4 * len(self._awaited) + len(self._arrivals) + _SLACK:
+        self.awaited.pop(operation.serial, None)
+        if len(self._due) > 4 * len(self.awaited) + len(self._arrivals) + _SLACK:
             self._drop_stale()
         if isinstance(operation, ChildEnd):
             self._children.pop(operation.child_id, None)
@@ -96,7 +97,7 @@ class Inbox:
 
     def put_off(self, length: Micros) -> None:
         """The run went back in time: what is awaited has as much time left as it had then."""
-        for operation in self._awaited.values():
+        for operation in self.awaited.values():
             operation.put_off(length)
         self._due = [(due[0] if due[-2] is not None else due[-1].deadline or 0, *due[1:]) for due in self._due]
         heapq.heapify(self._due)
@@ -134,7 +135,7 @@ class Inbox:
         """When the next waiting operation is due by itself."""
         while self._due:
             at, *_, arrival, operation = self._due[0]
-            if arrival is None and operation.serial in self._awaited:
+            if arrival is None and operation.serial in self.awaited:
                 return at
             if arrival is not None and self._is_pair(arrival, operation):
                 return at
@@ -176,7 +177,7 @@ class Inbox:
 
     def _drop_stale(self) -> None:
         """Forget the deadlines of what does not wait any more, far ahead though they may be."""
-        self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self._awaited]
+        self._due = [due for due in self._due if due[-2] is not None or due[-1].serial in self.awaited]
         heapq.heapify(self._due)
 
     def _drop(self) -> None:
@@ -184,7 +185,7 @@ class Inbox:
         *_, arrival, operation = heapq.heappop(self._due)
         if arrival is not None and arrival.number in self._arrivals:
             self._offer(arrival)
-        elif arrival is not None and operation.serial in self._awaited:
+        elif arrival is not None and operation.serial in self.awaited:
             self._seek(operation)
 
     def _offer(self, arrival: Arrival) -> None:
@@ -194,7 +195,7 @@ class Inbox:
             if child is not None:
                 self._push(arrival.at, arrival, child)
             return
-        for operation in self._awaited.values():
+        for operation in self.awaited.values():
             if self._fits(arrival, operation):
                 self._push(arrival.at, arrival, operation)
                 return
@@ -214,7 +215,7 @@ class Inbox:
                     return
 
     def _is_pair(self, arrival: Arrival, operation: Operation) -> bool:
-        return arrival.number in self._arrivals and operation.serial in self._awaited and self._fits(arrival, operation)
+        return arrival.number in self._arrivals and operation.serial in self.awaited and self._fits(arrival, operation)
 
     def _fits(self, arrival: Arrival, operation: Operation) -> bool:
         if isinstance(operation, ChildEnd):

@@ -21,7 +21,7 @@ from holdfast.core.signature import hints_of
 from holdfast.runner.operation import Mark
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
 
 S_co = TypeVar("S_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
@@ -45,7 +45,7 @@ class Looping:
     """One loop of a run, from its call to its end."""
 
     def __init__(
-        self, turn: Asking, location: str, body: Callable[..., Any], state: Any, *, keep: int, every: int
+        self, requests: CodeRequests, location: str, body: Callable[..., Any], state: Any, *, keep: int, every: int
     ) -> None:
         if not callable(body):
             raise InvalidRequest(
@@ -53,12 +53,12 @@ class Looping:
             )
         _check_count(location, "keep", keep)
         _check_count(location, "every", every)
-        self._turn = turn
+        self._requests = requests
         self._location = location
         self._body = body
         self._keep = keep
         self._every = every
-        self._states, self._values = self._turn.definition.loop_codecs(body)
+        self._states, self._values = self._requests.definition.loop_codecs(body)
         self._first = self._states.store(state, f"state of loop {location!r}")
         self._marks: list[int] = []
         self._oldest = 1
@@ -66,8 +66,8 @@ class Looping:
     async def run(self) -> Any:
         """Go through the iterations that are left."""
         # Where something may have to be undone, the last iterations are replayed all the same: they tell how.
-        if self._turn.recorded(self._location) is not None and not self._turn.may_undo(self._location):
-            self._turn.skip_iterations(self._location, None)
+        if self._requests.recorded(self._location) is not None and not self._requests.may_undo(self._location):
+            self._requests.skip_iterations(self._location, None)
             return await self._recall_end()
         number, state = await self._resume()
         while True:
@@ -83,20 +83,20 @@ class Looping:
         """Whether a mark stands before this iteration, or is to be made there."""
         # A mark of code with another `every` is part of the history and has to be met as well. None is added before
         # the end of what is recorded: it would come out of turn.
-        if self._turn.recorded(iteration_of(self._location, number)) is not None:
+        if self._requests.recorded(iteration_of(self._location, number)) is not None:
             return True
-        return (number - 1) % self._every == 0 and not self._turn.has_ahead(self._location)
+        return (number - 1) % self._every == 0 and not self._requests.has_ahead(self._location)
 
     async def _iterate(self, number: int, state: Any) -> Continue[Any] | Break[Any]:
         path = iteration_of(self._location, number)
         scope = Scope(f"{path}/", iteration=path)
         try:
-            with self._turn.loop.within(scope):
-                step = self._body(self._turn.context, state)
+            with self._requests.loop.within(scope):
+                step = self._body(self._requests.context, state)
                 if inspect.isawaitable(step):
                     step = await step
         finally:
-            if scope.has_tasks and not self._turn.loop.is_evicting:
+            if scope.has_tasks and not self._requests.loop.is_evicting:
                 self._cancel_rest(path)
         if not isinstance(step, (Continue, Break)):
             raise InvalidRequest(
@@ -106,49 +106,49 @@ class Looping:
 
     def _cancel_rest(self, path: str) -> None:
         """Cancel what an iteration has left behind: a run that resumes after it would not have it."""
-        for task in self._turn.loop.unfinished:
+        for task in self._requests.loop.unfinished:
             if task.scope.path.startswith(f"{path}/"):
                 task.cancel()
 
     async def _resume(self) -> tuple[int, Any]:
         """Where to begin: at the oldest mark that is kept, or at the first iteration."""
-        recorded = self._turn.marks(self._location)
+        recorded = self._requests.marks(self._location)
         is_pruned = any(mark.ref == PRUNED for mark in recorded.values())
         # Before anything was pruned no mark stands at the first iteration. What it did may have to be undone, and the
         # iteration that is under way may not have come to where the code tells how.
-        if not recorded or (not is_pruned and self._turn.may_undo(self._location)):
+        if not recorded or (not is_pruned and self._requests.may_undo(self._location)):
             return 1, self._first[1]
         number = min(recorded)
         self._oldest = number if is_pruned else 1
         self._marks = [number]
-        self._turn.skip_iterations(self._location, number)
-        entry = await self._turn.perform(Mark(iteration_of(self._location, number), ""))
-        return number, await self._turn.recall(self._states, entry.result, f"state of loop {self._location!r}")
+        self._requests.skip_iterations(self._location, number)
+        entry = await self._requests.perform(Mark(iteration_of(self._location, number), ""))
+        return number, await self._requests.recall(self._states, entry.result, f"state of loop {self._location!r}")
 
     async def _mark(self, number: int, text: str) -> None:
         """Record the state with which an iteration begins, and let go of what is too old."""
         location = iteration_of(self._location, number)
         self._marks.append(number)
-        if self._turn.recorded(location) is not None:
+        if self._requests.recorded(location) is not None:
             # What is old by now goes with the next new mark. It must be all of it: the oldest mark that is left is
             # where the run resumes, and everything after that is expected to be there.
-            await self._turn.perform(Mark(location, text))
+            await self._requests.perform(Mark(location, text))
             return
         floor = max((mark for mark in self._marks if mark <= number - self._keep), default=1)
         stale = range(self._oldest, floor)
         self._oldest = max(self._oldest, floor)
         self._marks = [mark for mark in self._marks if mark >= floor]
-        await self._turn.perform(Mark(location, text, ref=self._pruned_ref()))
-        self._turn.prune([iteration_of(self._location, old) for old in stale])
+        await self._requests.perform(Mark(location, text, ref=self._pruned_ref()))
+        self._requests.prune([iteration_of(self._location, old) for old in stale])
 
     async def _end(self, value: Any) -> Any:
         text, value = self._values.store(value, f"value of loop {self._location!r}")
-        await self._turn.perform(Mark(self._location, text, ref=self._pruned_ref()))
+        await self._requests.perform(Mark(self._location, text, ref=self._pruned_ref()))
         return value
 
     async def _recall_end(self) -> Any:
-        entry = await self._turn.perform(Mark(self._location, ""))
-        return await self._turn.recall(self._values, entry.result, f"value of loop {self._location!r}")
+        entry = await self._requests.perform(Mark(self._location, ""))
+        return await self._requests.recall(self._values, entry.result, f"value of loop {self._location!r}")
 
     def _pruned_ref(self) -> str | None:
         return PRUNED if self._oldest > 1 else None

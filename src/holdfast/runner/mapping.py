@@ -15,15 +15,17 @@ from holdfast.core.model import Entry, EntryKind
 from holdfast.runner.operation import ChildEnd, ChildGroup
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
     from holdfast.runner.child import Child
+    from holdfast.runner.code_requests import CodeRequests
 
 
 class ChildMap:
     """The children of one `ctx.map`."""
 
-    def __init__(self, turn: Asking, location: str, children: Sequence[Child[Any]], limit: int | None) -> None:
-        self._turn = turn
+    def __init__(
+        self, requests: CodeRequests, location: str, children: Sequence[Child[Any]], limit: int | None
+    ) -> None:
+        self._requests = requests
         self._location = location
         self._children = children
         self._limit = limit
@@ -32,19 +34,19 @@ class ChildMap:
         """Create the children that do not exist yet, and wait for all; their results in order."""
         if not self._children:
             return []
-        group = ChildGroup(self._location, f"{self._turn.run.id}/{self._location}", self._create())
+        group = ChildGroup(self._location, f"{self._requests.run.id}/{self._location}", self._create())
         cancels = self._children[0].intent.on_close == "cancel"
         try:
-            ends = await self._turn.perform(group)
+            ends = await self._requests.perform(group)
         finally:
-            if cancels and not group.is_complete and not self._turn.loop.is_evicting:
-                location = self._turn.loop.scope.locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))
-                self._turn.command(EntryKind.CANCEL, location, cancels=tuple(group.open_ids))
+            if cancels and not group.is_complete and not self._requests.loop.is_evicting:
+                location = self._requests.loop.scope.locate(name_from("cancel", self._location.rsplit("/", 1)[-1]))
+                self._requests.command(EntryKind.CANCEL, location, cancels=tuple(group.open_ids))
         return self._collect(ends)
 
     def _create(self) -> list[tuple[str, str]]:
         """Have all children created that are not recorded; give each one's id and location."""
-        has_begun = any(self._turn.recorded(child.location) is not None for child in self._children)
+        has_begun = any(self._requests.recorded(child.location) is not None for child in self._children)
         if self._limit is not None and not has_begun:
             # Those without a slot first. It may take several checkpoints to create them all, and a child that ends in
             # between can hand its slot on only to one that is there.

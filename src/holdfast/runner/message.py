@@ -15,7 +15,7 @@ from holdfast.runner.child import Done
 from holdfast.runner.operation import Reception
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
 
 T = TypeVar("T")
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Message(Generic[T]):
     """A message that was received: its `id`, `name`, `payload`, and when it was `sent_at`."""
 
-    def __init__(self, turn: Asking, received: Received, payload: T) -> None:
-        self._turn = turn
+    def __init__(self, requests: CodeRequests, received: Received, payload: T) -> None:
+        self._requests = requests
         self._is_answered = False
         self.id = received.ref or ""
         self.name = received.name
@@ -33,15 +33,15 @@ class Message(Generic[T]):
 
     def reply(self, value: Any = None) -> Done:
         """Answer whoever sent it with `run.request`, once, with the next checkpoint."""
-        self._turn.loop.check_inside()
+        self._requests.loop.check_inside()
         if self._is_answered:
             raise InvalidRequest(f"message {self.name!r} ({self.id}) has its reply already; a message has only one")
         payload = encode_any(value, f"reply to message {self.name!r}")
-        location = self._turn.loop.scope.locate(name_from("reply", self.name))
+        location = self._requests.loop.scope.locate(name_from("reply", self.name))
         reply = Reply(message_id=self.id, payload=payload)
-        self._turn.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
+        self._requests.command(EntryKind.REPLY, location, ref=self.id, reply=reply)
         self._is_answered = True
-        return Done(self._turn)
+        return Done(self._requests)
 
     def __repr__(self) -> str:
         return f"<message {self.name} {self.id}>"
@@ -50,13 +50,19 @@ class Message(Generic[T]):
 class MessageReception(Reception):
     """A wait for a message that is handed over whole."""
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_requests",)
 
     def __init__(
-        self, turn: Asking, location: str, names: tuple[str, ...], codec: Codec[Any], *, deadline: Micros | None
+        self,
+        requests: CodeRequests,
+        location: str,
+        names: tuple[str, ...],
+        codec: Codec[Any],
+        *,
+        deadline: Micros | None,
     ) -> None:
         super().__init__(location, WaitKind.MESSAGE, names, codec, deadline=deadline)
-        self._turn = turn
+        self._requests = requests
 
     def meaning(self, received: Received) -> Message[Any]:
-        return Message(self._turn, received, self.payload_of(received))
+        return Message(self._requests, received, self.payload_of(received))

@@ -1,14 +1,27 @@
-"""What a run asks for right now: its open operations, and what follows from them."""
+"""Open operations: what the code of a run has asked for and is not settled, and what follows from that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import msgspec
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import EntryKind, Wait
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.operation import ChildEnd, ChildGroup, Operation, Reception, StepCall
 from holdfast.runner.transaction import TxCall
+
+
+class Frontier(msgspec.Struct, frozen=True):
+    """How the open operations of a run stand at an instant.
+
+    `start` are the steps to execute now. `is_waiting`: no step executes or could. `wake_at` is when something is due
+    by itself: a timer, a time-out, a later attempt. `child_count` is the number of single children that are awaited.
+    """
+
+    start: list[StepCall]
+    is_waiting: bool
+    wake_at: Micros | None
+    child_count: int
 
 
 class OpenOperations:
@@ -18,8 +31,8 @@ class OpenOperations:
     """Grows whenever `named_waits` may have changed."""
 
     def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self._open: dict[str, Operation] = {}
+        self.inbox = inbox
+        self.by_location: dict[str, Operation] = {}
         self._idle: dict[str, StepCall] = {}
         self._executing = 0
         # Messages, events and children: registered in the store also while the run is held.
@@ -28,23 +41,17 @@ class OpenOperations:
         # thousands: a wake-up of their parent must not build them all again.
         self._child_waits: dict[str, Wait] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._open)
-
     def kinds(self) -> dict[str, EntryKind]:
         """What kind of operation is open, by location."""
-        return {location: operation.kind for location, operation in self._open.items()}
+        return {location: operation.kind for location, operation in self.by_location.items()}
 
     def holds(self, operation: Operation) -> bool:
         """Whether an operation is still waited for."""
-        return self._open.get(operation.location) is operation
+        return self.by_location.get(operation.location) is operation
 
     def add(self, operation: Operation, *, is_recorded: bool) -> None:
         """An operation is asked for; a recorded one only waits to be replayed."""
-        self._open[operation.location] = operation
+        self.by_location[operation.location] = operation
         if is_recorded:
             return
         if isinstance(operation, StepCall):
@@ -55,11 +62,11 @@ class OpenOperations:
             self.named_version += 1
             if isinstance(operation, ChildEnd):
                 self._child_waits[operation.location] = operation.wait(0)
-        self._inbox.ask(operation)
+        self.inbox.ask(operation)
 
     def remove(self, operation: Operation) -> None:
         """An operation was answered, or is no longer waited for."""
-        del self._open[operation.location]
+        del self.by_location[operation.location]
         if isinstance(operation, StepCall):
             if self._idle.pop(operation.location, None) is None:
                 self._executing -= operation.is_started
@@ -67,7 +74,7 @@ class OpenOperations:
         if self._named.pop(operation.location, None) is not None:
             self.named_version += 1
             self._child_waits.pop(operation.location, None)
-        self._inbox.withdraw(operation)
+        self.inbox.withdraw(operation)
 
     def started(self, call: StepCall) -> None:
         """A step is being executed."""
@@ -90,34 +97,38 @@ class OpenOperations:
     def has_steps(self) -> bool:
         return bool(self._idle) or self._executing > 0
 
-    def startable(self, now: Micros, committed: int, *, may_carry: bool = True) -> list[StepCall]:
-        """The steps whose time has come, and whose reasons are all written; a transaction may carry its own."""
-        startable: list[StepCall] = []
+    def frontier(self, now: Micros, committed: int, *, may_carry: bool) -> Frontier:
+        """How the operations stand at `now`, if the store has the first `committed` facts.
+
+        A step starts when its time has come and everything that led to it is committed. A transaction may carry what
+        led to it, if `may_carry`.
+        """
+        start: list[StepCall] = []
+        is_waiting = not self._executing
+        wake_at = self.inbox.next_deadline() if self.inbox.awaited else None
         for call in self._idle.values():
             if call.retry_at is not None and call.retry_at > now:
+                if wake_at is None or call.retry_at < wake_at:
+                    wake_at = call.retry_at
                 continue
+            is_waiting = False
             if call.after <= committed or (may_carry and isinstance(call, TxCall)):
-                startable.append(call)
-        return startable
+                start.append(call)
+        return Frontier(start, is_waiting, wake_at, len(self._child_waits))
 
-    def is_waiting(self, now: Micros) -> bool:
-        """Whether no step executes or could: each waits for its next attempt."""
-        return not self._executing and all(
-            call.retry_at is not None and call.retry_at > now for call in self._idle.values()
-        )
+    def has_nothing_due(self, now: Micros) -> bool:
+        """Whether nothing can happen to the run at `now`: no step executes or could, and nothing has come."""
+        if self._executing or self.inbox.has_due(now):
+            return False
+        return all(call.retry_at is not None and call.retry_at > now for call in self._idle.values())
 
     def next_deadline(self) -> Micros | None:
-        """When something is due by itself: a timer, a time-out, a retry."""
-        deadline = self._inbox.next_deadline()
+        """When something is due by itself: a timer, a time-out, a later attempt."""
+        deadline = self.inbox.next_deadline()
         for call in self._idle.values():
             if call.retry_at is not None and (deadline is None or call.retry_at < deadline):
                 deadline = call.retry_at
         return deadline
-
-    @property
-    def child_count(self) -> int:
-        """How many single children are waited for."""
-        return len(self._child_waits)
 
     @property
     def has_only_children(self) -> bool:
@@ -125,7 +136,7 @@ class OpenOperations:
         return len(self._child_waits) == len(self._named)
 
     def named_waits(self) -> tuple[Wait, ...]:
-        """The waits that must be registered while the run is held; its timers are in its holder's memory."""
+        """The waits that must be registered while the run is held; its timers are in its worker's memory."""
         known = self._child_waits
         if self.has_only_children:
             return tuple(known.values())
@@ -134,24 +145,24 @@ class OpenOperations:
     def waits(self) -> tuple[Wait, ...]:
         """Every wait, for a run that is to be suspended."""
         known = self._child_waits
-        if len(known) == len(self._open):
+        if len(known) == len(self.by_location):
             return tuple(known.values())
         return tuple(
             known.get(location) or self.wait_of(operation)
-            for location, operation in self._open.items()
+            for location, operation in self.by_location.items()
             if not isinstance(operation, StepCall) or operation.retry_at is not None
         )
 
     def wait_of(self, operation: Operation) -> Wait:
         """The wait that an operation is."""
         topic = operation.names[0] if isinstance(operation, Reception) and operation.names else ""
-        wait = operation.wait(self._inbox.had(topic))
+        wait = operation.wait(self.inbox.had(topic))
         assert wait is not None, f"{operation.location} is nothing to wait for"
         return wait
 
     def clear(self) -> None:
         """Forget everything."""
-        self._open.clear()
+        self.by_location.clear()
         self._idle.clear()
         self._named.clear()
         self._child_waits.clear()

@@ -1,4 +1,4 @@
-"""The outcome of a workflow: how the end of its coroutine becomes the end of its run."""
+"""The outcome of a turn: how the end of a run's code, or its failure to go on, becomes a change of the run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Finish
+from holdfast.core import rules
+from holdfast.core.checkpoint import Block, Finish, StartRollback
+from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, HoldfastError, StepFailed
+from holdfast.core.model import Run
 from holdfast.core.states import RunState
 
 if TYPE_CHECKING:
@@ -36,3 +39,30 @@ def finish_of(definition: Definition, root: asyncio.Task[Any]) -> Finish:
         # A task is its one step, so its error is that of the step.
         return Finish(state=RunState.FAILED, error=replace(failed.record, locations=(failed.location,)))
     return Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+
+
+def undone_first(end: Finish, *, has_undo: bool) -> Finish | StartRollback:
+    """The end of a run, or the rollback that comes first if it did not succeed and has something to undo."""
+    if end.state is RunState.SUCCEEDED or not has_undo:
+        return end
+    return StartRollback(end=end.state, error=end.error or ErrorRecord(type="Unknown", message=""))
+
+
+def cancelled(why: str) -> Finish:
+    """The end of a run that exceeded one of its time limits."""
+    return Finish(state=RunState.CANCELLED, error=rules.cancellation(why))
+
+
+def blocked(run: Run, definition: Definition, error: HoldfastError, now: Micros) -> Block:
+    """The block of a run that cannot go on. It is tried again later, because a fixed deploy heals it."""
+    previous = run.error if run.error != definition.reason else None
+    count, pause = rules.blocked_retry(previous)
+    return Block(error=ErrorRecord.of(error, attempts=count), retry_at=now + pause)
+
+
+def crash_loop(run: Run, definition: Definition) -> Block | None:
+    """The block of a run that too many workers in a row have died with."""
+    if run.crashes < definition.crash_limit:
+        return None
+    message = f"{run.crashes} workers in a row died with this run; it is not tried again by itself"
+    return Block(error=ErrorRecord(type="CrashLoop", message=message))

@@ -1,4 +1,4 @@
-"""What a turn gained since its last checkpoint."""
+"""The pending checkpoint: what the next checkpoint of a run will write, and what the store has already."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from holdfast.core.checkpoint import Checkpoint, Next
-from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Reply, Wait
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import Checkpoint, Hold, Next, Release
+from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Reply, Run, Wait
+from holdfast.runner.open_operations import OpenOperations
+from holdfast.runner.registration import Registration
+
+CHILDREN_AT_ONCE = 1_000
+"""One checkpoint creates at most this many children, so that no transaction takes too long."""
 
 _COMMANDS = frozenset({EntryKind.SEND, EntryKind.EMIT, EntryKind.CANCEL})
 _NO_VALUES: dict[str, str] = {}
 
 
 class Effects:
-    """What goes beyond the run's own entries: what it used up, let go of, and does to the world. Few turns do any."""
+    """What goes beyond the run's own entries: arrivals it used up, scopes it pruned, and requests to the world.
+
+    Few checkpoints have any.
+    """
 
     __slots__ = ("cancels", "children", "consumed", "events", "messages", "pruned", "replies")
 
@@ -35,19 +45,54 @@ class Effects:
 class PendingCheckpoint:
     """Entries and everything that goes to the store with them.
 
-    A lazy gain (of an ephemeral step, say) is worth writing, but not worth a checkpoint of its own.
+    A lazy entry (of an ephemeral step, for example) is worth writing, but not worth a checkpoint of its own.
     A fact is something that was fed to the code. What the code asks for because of it is a request, and is dropped
     if the run is blocked before the next fact.
     """
 
-    __slots__ = ("_amended", "_before_requests", "_effects", "_is_urgent", "beat", "child_count", "entries", "values")
+    __slots__ = (
+        "_amended",
+        "_before_requests",
+        "_effects",
+        "_is_urgent",
+        "_open",
+        "_published",
+        "_taken",
+        "beat",
+        "committed_count",
+        "crashes",
+        "entries",
+        "fed_count",
+        "fits_one",
+        "registration",
+        "run",
+        "token",
+        "values",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run, open_operations: OpenOperations) -> None:
+        self.run = run
+        """The run as the store has it."""
+        self.token = run.token
+        self.fed_count = 0
+        """The number of facts and requests so far that something may have to wait for."""
+        self.committed_count = 0
+        """The number of them that the store has."""
+        self.crashes = run.crashes
+        """The number of crashes that no step was charged with yet."""
+        self.registration = Registration(open_operations, is_first_lease=run.token == 1)
+        self._open = open_operations
+        self._published: dict[str, str] = {}
+        self._taken = 0
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was gathered since the last checkpoint."""
         self.entries: dict[str, Entry] = {}
         self.values = _NO_VALUES
         self.beat = 0
-        self.child_count = 0
-        """How many children are to be created."""
+        self.fits_one = True
+        """Whether one checkpoint can create all the new children."""
         self._effects: Effects | None = None
         self._is_urgent = False
         # How many entries and requests of each kind there were, and which values, before the first request since the
@@ -56,22 +101,29 @@ class PendingCheckpoint:
         # Entries as they were before a request since the last fact changed them; set with the first such request.
         self._amended: dict[str, Entry]
 
-    @property
-    def are_due(self) -> bool:
-        """Whether there is something that must be written now."""
-        return self._is_urgent or bool(self.values) or self.beat > 0
+    def is_due(self) -> bool:
+        """Whether something must be written now, even if the run goes on."""
+        if self._is_urgent or self.values or self.beat:
+            return True
+        return self._open.named_version > 0 and self.registration.has_new()
+
+    # Gathering
 
     def add(self, entry: Entry, *, is_lazy: bool = False) -> None:
         """Take in a fact; a later one for its location replaces it."""
         self.entries[entry.location] = entry
-        self._is_urgent = self._is_urgent or not is_lazy
         self._before_requests = None
+        if not is_lazy:
+            self._is_urgent = True
+            self.fed_count += 1
 
     def request(self, entry: Entry, *, is_lazy: bool = False) -> None:
         """Take in the entry of a request. Nothing stands at its location yet."""
         self._note_request()
         self.entries[entry.location] = entry
-        self._is_urgent = self._is_urgent or not is_lazy
+        if not is_lazy:
+            self._is_urgent = True
+            self.fed_count += 1
 
     def amend(self, entry: Entry) -> None:
         """Take in a request that changes an entry, which may be here already."""
@@ -92,7 +144,7 @@ class PendingCheckpoint:
         if self._effects is not None:
             for requests, count in zip(self._effects.requests(), counts or repeat(0), strict=False):
                 del requests[count:]
-            self.child_count = len(self._effects.children)
+            self.fits_one = len(self._effects.children) <= CHILDREN_AT_ONCE
         self._before_requests = None
 
     def _note_request(self) -> None:
@@ -101,11 +153,11 @@ class PendingCheckpoint:
             counts = tuple(map(len, self._effects.requests())) if self._effects is not None else ()
             self._before_requests = (len(self.entries), counts, self.values)
 
-    def publish(self, name: str, value: str | None) -> None:
-        """Take in a named value; none if the store has the one it is to have."""
+    def publish(self, name: str, value: str) -> None:
+        """Take in a named value, unless the store has it."""
         self._note_request()
         self.values = {known: text for known, text in self.values.items() if known != name}
-        if value is not None:
+        if self._published.get(name) != value:
             self.values[name] = value
 
     def consume(self, numbers: Iterable[int]) -> None:
@@ -129,7 +181,7 @@ class PendingCheckpoint:
         effects = self._made_effects()
         if child is not None:
             effects.children.append(child)
-            self.child_count += 1
+            self.fits_one = len(effects.children) <= CHILDREN_AT_ONCE
         if message is not None:
             effects.messages.append(message)
         if event is not None:
@@ -144,50 +196,73 @@ class PendingCheckpoint:
             self._effects = Effects()
         return self._effects
 
-    def split(self, limit: int) -> PendingCheckpoint:
-        """Leave no more than so many children here, and give what is left over, for the next checkpoint.
+    # Writing
 
-        Whatever else is to be done to the world is left over too: it may be meant for one of these children.
+    def take(self, next: Next, seen: int, limits: tuple[Wait, ...] = ()) -> Checkpoint:
+        """The checkpoint that writes all of it, and says with `next` what becomes of the run.
+
+        A checkpoint that holds the run creates only so many children, and leaves the others for the next one.
+        `limits` are waits that end a suspension though nothing comes.
         """
-        rest = PendingCheckpoint()
-        if self._effects is not None and self.child_count > limit:
-            effects, later = self._effects, rest._made_effects()
-            rest.child_count, self.child_count = self.child_count - limit, limit
-            effects.children, later.children = effects.children[:limit], effects.children[limit:]
-            effects.messages, later.messages = [], effects.messages
-            effects.events, later.events = [], effects.events
-            effects.cancels, later.cancels = [], effects.cancels
-            places = {child.parent_location for child in later.children}
-            for entry in list(self.entries.values()):
-                if entry.kind in _COMMANDS or entry.location in places:
-                    rest.add(self.entries.pop(entry.location))
-        return rest
+        later = self._split_off() if isinstance(next, Hold) and not self.fits_one else None
+        if self.values:
+            self._published |= self.values
+        checkpoint = self._checkpoint(next, seen, self.registration.write(next, limits))
+        if checkpoint.charged:
+            self.run = replace(self.run, crashes=0)
+        # Nothing more counts as committed as long as children are left.
+        self._taken = self.fed_count if later is None else self.committed_count
+        self.drop()
+        if later is not None:
+            self.entries, self._effects = later
+            self.fits_one = len(self._effects.children) <= CHILDREN_AT_ONCE
+            self._is_urgent = True
+        return checkpoint
 
-    def checkpoint(
-        self, run_id: str, token: int, seen: int, next: Next, waits: tuple[Wait, ...] | None, *, charged: bool
-    ) -> Checkpoint:
-        """The checkpoint that writes all of it, of which run, and what becomes of that."""
-        entries = tuple(self.entries.values())
-        effects = self._effects
-        if effects is None:  # nearly always, and half as much to do
-            return Checkpoint(
-                run_id=run_id,
-                token=token,
-                seen=seen,
-                next=next,
-                entries=entries,
-                waits=waits,
-                values=self.values,
-                beat=self.beat,
-                charged=charged,
-            )
-        return Checkpoint(
-            run_id=run_id,
-            token=token,
+    def committed(self) -> None:
+        """The checkpoint taken last is in the store, and so are the waits that it carried."""
+        self.committed_count = self._taken
+        self.registration.committed()
+
+    def inherit(self, old: PendingCheckpoint) -> None:
+        """Take over from an earlier turn of the same lease what it knows to be in the store beside the history."""
+        self.token = old.token
+        self.registration.inherit(old.registration)
+        self._published = old._published
+
+    def _split_off(self) -> tuple[dict[str, Entry], Effects]:
+        """Take out the children beyond the limit, and their entries.
+
+        Other requests to the world are taken out too: they may be meant for one of these children.
+        """
+        effects, later = self._made_effects(), Effects()
+        effects.children, later.children = effects.children[:CHILDREN_AT_ONCE], effects.children[CHILDREN_AT_ONCE:]
+        effects.messages, later.messages = later.messages, effects.messages
+        effects.events, later.events = later.events, effects.events
+        effects.cancels, later.cancels = later.cancels, effects.cancels
+        places = {child.parent_location for child in later.children}
+        moved = [entry for entry in self.entries.values() if entry.kind in _COMMANDS or entry.location in places]
+        return {entry.location: self.entries.pop(entry.location) for entry in moved}, later
+
+    def _checkpoint(self, next: Next, seen: int, waits: tuple[Wait, ...] | None) -> Checkpoint:
+        # A release that writes nothing says nothing of the crashes: the next worker has to count them, too.
+        is_telling = bool(self.entries) or not isinstance(next, Release)
+        plain = Checkpoint(
+            run_id=self.run.id,
+            token=self.token,
             seen=seen,
             next=next,
-            entries=entries,
+            entries=tuple(self.entries.values()),
             waits=waits,
+            values=self.values,
+            beat=self.beat,
+            charged=self.crashes == 0 and self.run.crashes > 0 and is_telling,
+        )
+        effects = self._effects
+        if effects is None:
+            return plain
+        return replace(
+            plain,
             consumed=tuple(effects.consumed),
             children=tuple(effects.children),
             messages=tuple(effects.messages),
@@ -195,7 +270,4 @@ class PendingCheckpoint:
             cancels=tuple(effects.cancels),
             replies=tuple(effects.replies),
             pruned=tuple(effects.pruned),
-            values=self.values,
-            beat=self.beat,
-            charged=charged,
         )

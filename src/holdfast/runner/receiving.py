@@ -16,7 +16,7 @@ from holdfast.runner.message import Message, MessageReception
 from holdfast.runner.operation import Batch, Reception
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _ANY: Codec[Any] = Codec(Any)
 class Receiving:
     """The part of a context that waits for what others send."""
 
-    _turn: Asking
+    _requests: CodeRequests
 
     @overload
     def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
@@ -47,7 +47,7 @@ class Receiving:
         check_topic(topic)
         location = self._locate(name_from("event", topic))
         deadline = self._deadline(timeout)
-        return self._turn.perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
+        return self._requests.perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
 
     @overload
     def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
@@ -79,7 +79,7 @@ class Receiving:
             deadline=self._deadline(timeout),
             with_name=not isinstance(name, str),
         )
-        return self._turn.perform(reception)
+        return self._requests.perform(reception)
 
     @overload
     def receive_batch(
@@ -114,7 +114,7 @@ class Receiving:
             deadline=self._deadline(timeout),
             with_name=not isinstance(name, str),
         )
-        return self._turn.perform(batch)
+        return self._requests.perform(batch)
 
     @overload
     def receive_message(
@@ -135,17 +135,19 @@ class Receiving:
         names = _names(name, "receive_message")
         location = self._locate_reception(names)
         deadline = self._deadline(timeout)
-        return self._turn.perform(MessageReception(self._turn, location, names, _codec(type), deadline=deadline))
+        return self._requests.perform(
+            MessageReception(self._requests, location, names, _codec(type), deadline=deadline)
+        )
 
     def _locate_reception(self, names: tuple[str, ...]) -> str:
         return self._locate(name_from("receive", "|".join(names)) if names else "receive")
 
     def _locate(self, name: str) -> str:
-        self._turn.loop.check_inside()
-        return self._turn.loop.scope.locate(name)
+        self._requests.loop.check_inside()
+        return self._requests.loop.scope.locate(name)
 
     def _deadline(self, timeout: float | timedelta | None) -> Micros | None:
-        return None if timeout is None else self._turn.stamp + max(0, micros(timeout, "timeout"))
+        return None if timeout is None else self._requests.stamp + max(0, micros(timeout, "timeout"))
 
 
 def _names(name: str | Sequence[str] | None, what: str) -> tuple[str, ...]:

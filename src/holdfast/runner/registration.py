@@ -1,4 +1,4 @@
-"""Which of a run's waits the store knows of, and which it must be told."""
+"""The registration of a run's waits: which of them the store knows, and which it must be told."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from holdfast.runner.operation import Operation
 class Registration:
     """The waits of a held run as they stand in the store."""
 
-    def __init__(self, asked: OpenOperations, *, is_first_lease: bool) -> None:
-        self._asked = asked
+    def __init__(self, open_operations: OpenOperations, *, is_first_lease: bool) -> None:
+        self._open = open_operations
         # A first claim finds no wait rows; a later one may, and the first checkpoint then writes the full set.
         self._written: tuple[Wait, ...] | None = () if is_first_lease else None
         self._written_events: frozenset[Wait] = frozenset()
@@ -22,9 +22,9 @@ class Registration:
 
     def has_new(self) -> bool:
         """Whether the run waits for something by name that the store does not know of."""
-        if self._asked.named_version != self._version:
-            self._version = self._asked.named_version
-            self._has_new = self._asked.named_waits() != (self._written or ())
+        if self._open.named_version != self._version:
+            self._version = self._open.named_version
+            self._has_new = self._open.named_waits() != (self._written or ())
         return self._has_new
 
     def write(self, next: Next, limits: tuple[Wait, ...] = ()) -> tuple[Wait, ...] | None:
@@ -34,15 +34,15 @@ class Registration:
         """
         waits: tuple[Wait, ...] | None = None
         if isinstance(next, Suspend):
-            waits = self._asked.waits() + limits
+            waits = self._open.waits() + limits
         elif isinstance(next, Hold) and (self._written is None or self.has_new()):
-            waits = self._asked.named_waits()
+            waits = self._open.named_waits()
         elif isinstance(next, Block):
             waits = ()
         if waits is not None:
             self._written = waits
             # Most runs wait for no events, and a parent may wait for thousands of children.
-            if self._asked.has_only_children:
+            if self._open.has_only_children:
                 self._written_events = frozenset()
             elif waits or self._written_events:
                 self._written_events = frozenset(wait for wait in waits if wait.kind is WaitKind.EVENT)
@@ -55,7 +55,7 @@ class Registration:
 
     def knows(self, operation: Operation) -> bool:
         """Whether the store looks out for the event that an operation waits for."""
-        return self._asked.wait_of(operation) in self._known_events
+        return self._open.wait_of(operation) in self._known_events
 
     def inherit(self, old: Registration) -> None:
         """Take over from the registration of an earlier turn of the same lease."""

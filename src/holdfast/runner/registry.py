@@ -214,7 +214,7 @@ class Task(Definition, Generic[P, R]):
         return True
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
-        return context.turn.perform(self.call(payload))
+        return context.requests.perform(self.call(payload))
 
     def call(self, payload: str) -> StepCall:
         """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""
@@ -253,7 +253,7 @@ class Step(Generic[P, R]):
         function = _with_keywords(self.function, kwargs) if kwargs else self.function
         asked = context.run_step(self.name, function, args, self.codec, self.options)
         # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
-        delivered: Coroutine[Any, Any, R] = context.turn.definition.deliver(asked)
+        delivered: Coroutine[Any, Any, R] = context.requests.definition.deliver(asked)
         return delivered
 
     @property

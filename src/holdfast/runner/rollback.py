@@ -1,7 +1,7 @@
 """Rollback: the code of a run is over, and what its steps did is undone, last first.
 
 Which function undoes a step is known only to the code. So it is replayed, without executing anything, up to where the
-run turned around; then the undo functions it named are called with the recorded results. Each call is an operation
+rollback started; then the undo functions it named are called with the recorded results. Each call is an operation
 like a step: recorded, retried, and never repeated once it is done.
 """
 
@@ -36,7 +36,7 @@ _ABOUT_UNDOING = frozenset({EntryKind.UNDO, EntryKind.ROLLBACK, EntryKind.ROUNDS
 
 
 class Undoing(Definition):
-    """What a run does that has turned around: an operation for each step that is to be undone."""
+    """What a run does while it rolls back: an operation for each step that is to be undone."""
 
     is_strict = False  # the order in which steps are undone is that of their positions, whatever the code does
 
@@ -44,16 +44,16 @@ class Undoing(Definition):
         super().__init__(definition.type, definition.function, skip=definition.skip, crash_limit=definition.crash_limit)
         self._definition = definition
         self._run = lease.run
-        (self._around,) = (entry for entry in lease.entries if entry.kind is EntryKind.ROLLBACK)
+        (self._start,) = (entry for entry in lease.entries if entry.kind is EntryKind.ROLLBACK)
         self._entries = lease.entries
         self._later = tuple(entry for entry in lease.entries if entry.kind in _ABOUT_UNDOING)
 
     @property
     def reason(self) -> ErrorRecord | None:
-        return self._around.error
+        return self._start.error
 
     def lease(self, lease: Lease) -> Lease:
-        """What of a lease concerns the undoing: the turn-around, what is undone already, and the rounds."""
+        """What of a lease concerns the undoing: the start of the rollback, what is undone already, and the rounds."""
         return replace(lease, entries=self._later, arrivals=())
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
@@ -64,7 +64,7 @@ class Undoing(Definition):
         if error is None:
             state = self._run.rollback
             assert state is not None
-            return Finish(state=state, error=self._around.error)  # type: ignore[arg-type]  # an end, and no success
+            return Finish(state=state, error=self._start.error)  # type: ignore[arg-type]  # an end, and no success
         if isinstance(error, StepFailed):
             # Its record stays: whoever recovers the run sees what failed, and lets it be tried again.
             return Block(error=replace(ErrorRecord.of(error), type="UndoFailed"))
@@ -90,13 +90,13 @@ class Undoing(Definition):
         return found
 
     async def _undo_all(self, context: Context, calls: Sequence[tuple[Entry, StepCall]]) -> None:
-        turn = context.turn
-        turn.command(EntryKind.ROLLBACK, ROLLBACK_LOCATION)
+        requests = context.requests
+        requests.command(EntryKind.ROLLBACK, ROLLBACK_LOCATION)
         for entry, call in calls:
-            value = await turn.recall(call.codec, entry.result, f"result of step {entry.location!r}")
+            value = await requests.recall(call.codec, entry.result, f"result of step {entry.location!r}")
             undo, options = call.options.undo, replace(call.options, undo=None, ephemeral=False)
             assert undo is not None
-            await turn.perform(UndoCall(f"{UNDO_PREFIX}{entry.location}", undo, (value,), _ANY, options))
+            await requests.perform(UndoCall(f"{UNDO_PREFIX}{entry.location}", undo, (value,), _ANY, options))
 
 
 class _Calls:

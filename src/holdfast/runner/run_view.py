@@ -10,7 +10,7 @@ from holdfast.core.clock import moment
 from holdfast.core.model import Run
 
 if TYPE_CHECKING:
-    from holdfast.runner.asking import Asking
+    from holdfast.runner.code_requests import CodeRequests
 
 
 class RunView:
@@ -33,14 +33,14 @@ class RunView:
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that is silent while a run is replayed. Records have `run_id`, `type` and its branch, `location`."""
 
-    def __init__(self, turn: Asking) -> None:
-        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": turn.run.id, "type": turn.run.type})
-        self._turn = turn
+    def __init__(self, requests: CodeRequests) -> None:
+        super().__init__(logging.getLogger("holdfast.workflow"), {"run_id": requests.run.id, "type": requests.run.type})
+        self._requests = requests
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        location = self._turn.loop.scope.path.rstrip("/") or None
+        location = self._requests.loop.scope.path.rstrip("/") or None
         kwargs["extra"] = {**(self.extra or {}), "location": location, **(kwargs.get("extra") or {})}
         return msg, kwargs
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging calls
-        return not self._turn.is_replaying and super().isEnabledFor(level)
+        return not self._requests.is_replaying and super().isEnabledFor(level)

@@ -1,167 +1,198 @@
 """The turn of a task: a run that is one step. No code of it is replayed, so it needs no loop and no coroutine.
 
-It does what `Turn` would do, in a fraction of the time; a test holds one against the other. A run that has more of a
-history than attempts at this one step (it was a workflow once, or was forked with a result) is left to `Turn`.
+It does what `Turn` would do, in a fraction of the time; a test compares the two. A run whose history has more than
+attempts at this one step (it was a workflow once, or was forked with a result) is left to `Turn`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.checkpoint import Checkpoint, Finish
+from holdfast.core.checkpoint import Block, Checkpoint, Finish, Next, Suspend
 from holdfast.core.clock import Micros
-from holdfast.core.errors import ErrorRecord, InvalidRequest, Unreadable
+from holdfast.core.errors import ErrorRecord, HoldfastError, InvalidRequest, Unreadable
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Wait
 from holdfast.core.states import RunState
+from holdfast.runner import outcome
+from holdfast.runner.attempt import AttemptEnd, Settled, TryAgain, charge_crashes, judge_attempt
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
-from holdfast.runner.operation import Operation, StepCall
+from holdfast.runner.operation import StepCall
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.registry import Task
-from holdfast.runner.stepping import Stepping
+from holdfast.runner.run_turn import RunTurn
+from holdfast.runner.standstill import Standstill
+from holdfast.runner.time_limits import TimeLimits
+
+_POSITION = 1
+"""The place of the one fact of a task in commit order."""
 
 
-class TaskTurn(Stepping):
-    """The live side of a held task."""
+class TaskTurn:
+    """The live side of a held task. See `RunTurn` for what its driver does with it."""
+
+    is_overdue = False
+    due_since: Micros | None = None
+    unfinished = 0
+    survivors: Sequence[str] = ()
 
     def __init__(
         self, lease: Lease, definition: Task[Any, Any], *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        inbox = Inbox(lease.arrivals, lease.run.arrivals if seen is None else seen)  # nothing in it is ever read
-        self._only = _OnlyCall()
-        super().__init__(lease, definition, inbox, self._only, has_database=has_database)
-        self._task = definition
-        self._entries = lease.entries
+        run = lease.run
+        self.definition = definition
+        self.has_database = has_database
+        self.entries = lease.entries
+        self.outcome: Finish | Block | None = None
+        self.stamp: Micros = run.first_claimed_at or run.created_at
+        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)  # nothing in it is ever read
+        self._open = OpenOperations(self.inbox)
+        self.pending = PendingCheckpoint(run, self._open)
+        self._limits = TimeLimits.of(run)
 
     @staticmethod
     def suits(definition: Task[Any, Any], entries: Sequence[Entry]) -> bool:
         """Whether a history is that of a task: attempts at its step, and nothing else."""
         return not entries or (len(entries) == 1 and _is_attempt(entries[0], definition.type))
 
-    def begin(self, now: Micros) -> None:
-        self.outcome = self._crash_loop()
-        if self.outcome is not None:
-            return
-        try:
-            call = self._task.call(self.run.input)
-        except Unreadable as error:
-            self.outcome = self._blocked(error, now)
-            return
-        except InvalidRequest as error:
-            self._refuse(error, now)
-            return
-        for attempt in self._entries:
+    # Driving
+
+    def begin(self, now: Micros) -> Standstill:
+        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
+        if self.outcome is None:
+            try:
+                self._ask(self.definition.call(self.pending.run.input))
+            except Unreadable as error:
+                self._block(error, now)
+            except InvalidRequest as error:
+                self._refuse(error, now)
+        return self.settle(now)
+
+    def _ask(self, call: StepCall) -> None:
+        for attempt in self.entries:
             call.resume(attempt)
         call.asked_at = self.stamp
-        self._only.ask(call)
-        self.settle(now)
+        self._open.add(call, is_recorded=False)
 
     def _refuse(self, error: InvalidRequest, now: Micros) -> None:
         """The payload is not that of the function: the task was started wrongly, or the function has changed since."""
-        if self._entries:
-            misfit = History(self.run, self._entries, self._asked).misread(str(error))
-            self.outcome = self._blocked(misfit, now)
+        if self.entries:
+            self._block(History(self.pending.run, self.entries, self._open).misread(str(error)), now)
         else:
             self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
 
-    def settle(self, now: Micros) -> None:
-        if self.outcome is not None:
-            return
-        if (why := self._expired(now)) is not None:
-            self.outcome = self._cancelled(why)
-        else:
-            self._charge_crashes(now)
+    def _block(self, error: HoldfastError, now: Micros) -> None:
+        self.pending.drop_requests()
+        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
 
-    def _feed(self, call: StepCall, entry: Entry) -> None:
-        """The outcome of its step is that of the task."""
-        self._asked.remove(call)
-        if entry.state is EntryState.DONE:
+    def settle(self, now: Micros) -> Standstill:
+        if self.outcome is None and (why := self._exceeded(now)) is not None:
+            self.outcome = outcome.cancelled(why)
+        if self.outcome is None and self.pending.crashes:
+            self._charge_crashes(now)
+        return self.standstill(now)
+
+    def _exceeded(self, now: Micros) -> str | None:
+        if self._limits is None:
+            return None
+        return self._limits.exceeded(now, self._open, fed=self.pending.fed_count, stamp=self.stamp)
+
+    def standstill(self, now: Micros) -> Standstill:
+        if self.outcome is not None:
+            return Standstill(at=now, end=self.outcome)
+        frontier = self._open.frontier(now, self.pending.committed_count, may_carry=False)
+        return Standstill(
+            at=now,
+            start=frontier.start,
+            may_suspend=frontier.is_waiting,
+            must_write=self.pending.is_due(),
+            wake_at=frontier.wake_at if self._limits is None else self._limits.earliest(frontier.wake_at),
+        )
+
+    # Facts
+
+    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
+        if self.outcome is not None or not self._open.holds(call):
+            return self.standstill(now)
+        match judge_attempt(call, end):
+            case Settled() as settled:
+                self._settle_step(call, settled, now)
+            case TryAgain(error):
+                self._put_off(call, error, now)
+        return self.settle(now)
+
+    def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
+        """End the task: the outcome of its step is its own."""
+        self.stamp = max(self.stamp, now)
+        entry = call.settled(settled.state, _POSITION, self.stamp, result=settled.result, error=settled.error)
+        self.pending.add(entry, is_lazy=call.options.ephemeral)
+        self._open.remove(call)
+        if entry.error is None:
             self.outcome = Finish(state=RunState.SUCCEEDED, result=entry.result)
         else:
-            assert entry.error is not None, "a step that failed tells why"
-            self.outcome = Finish(state=RunState.FAILED, error=replace(entry.error, locations=(entry.location,)))
+            error = replace(entry.error, locations=(entry.location,))
+            self.outcome = Finish(state=RunState.FAILED, error=error)
 
-    def _next_position(self) -> int:
-        return 1
+    def _put_off(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
+        """Have the step wait for its next attempt."""
+        self._open.retried(call)
+        self.stamp = max(self.stamp, now)
+        call.retry_at = self.stamp + call.options.retry.pause(call.attempts)
+        self.pending.add(call.retrying(error))
+        call.after = self.pending.fed_count
+
+    def _charge_crashes(self, now: Micros) -> None:
+        """Charge the step with the workers that died with this run, once."""
+        crashes, self.pending.crashes = self.pending.crashes, 0
+        for call in self._open.idle_steps:
+            match charge_crashes(call, crashes):
+                case Settled() as settled:
+                    self._settle_step(call, settled, now)
+                case TryAgain(error):
+                    self.pending.add(call.retrying(error), is_lazy=True)
+
+    # Steps and checkpoints
+
+    def started(self, call: StepCall, now: Micros) -> None:
+        self._open.started(call)
+        call.started_at = call.started_at or now
+
+    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
+        limits: tuple[Wait, ...] = ()
+        if isinstance(next, Suspend) and self._limits is not None:
+            limits = self._limits.waits(now, fed=self.pending.fed_count, stamp=self.stamp)
+        checkpoint = self.pending.take(next, self.inbox.seen, limits)
+        if checkpoint.waits is not None:
+            self.inbox.registered(checkpoint.waits)
+        return checkpoint
+
+    def committed(self, now: Micros) -> Standstill:
+        self.pending.committed()
+        return self.standstill(now)
+
+    # What bodies report
+
+    def publish(self, name: str, value: str) -> None:
+        self.pending.publish(name, value)
+
+    def beat(self, number: int) -> None:
+        self.pending.beat = number
+
+    # Leaving
 
     def remember(self, written: Checkpoint) -> None:
-        self._entries = written.entries or self._entries
+        self.entries = written.entries or self.entries
 
-    @property
-    def history(self) -> tuple[Entry, ...]:
-        return self._entries
+    def inherit(self, old: RunTurn) -> None:
+        self.pending.inherit(old.pending)
+        self.inbox.inherit(old.inbox)
 
-
-class _OnlyCall(OpenOperations):
-    """What a task asks for: its one step, and never anything else."""
-
-    def __init__(self) -> None:
-        self._call: StepCall | None = None
-        self._is_executing = False
-
-    def __bool__(self) -> bool:
-        return self._call is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.kinds())
-
-    def kinds(self) -> dict[str, EntryKind]:
-        return {} if self._call is None else {self._call.location: self._call.kind}
-
-    def holds(self, operation: Operation) -> bool:
-        return self._call is operation
-
-    def ask(self, call: StepCall) -> None:
-        """The task is to be executed."""
-        self._call = call
-
-    def remove(self, operation: Operation) -> None:
-        self._call = None
-
-    def started(self, call: StepCall) -> None:
-        call.is_started = self._is_executing = True
-
-    def retried(self, call: StepCall) -> None:
-        call.is_started = self._is_executing = False
-
-    @property
-    def idle_steps(self) -> list[StepCall]:
-        return [] if self._call is None or self._is_executing else [self._call]
-
-    def startable(self, now: Micros, committed: int, *, may_carry: bool = True) -> list[StepCall]:
-        call = self._call
-        if call is None or self._is_executing or call.after > committed:
-            return []
-        return [call] if call.retry_at is None or call.retry_at <= now else []
-
-    def is_waiting(self, now: Micros) -> bool:
-        if self._call is None:
-            return True
-        return not self._is_executing and self._call.retry_at is not None and self._call.retry_at > now
-
-    def next_deadline(self) -> Micros | None:
-        return None if self._call is None or self._is_executing else self._call.retry_at
-
-    @property
-    def child_count(self) -> int:
-        return 0
-
-    @property
-    def has_only_children(self) -> bool:
-        return True  # as it waits for nothing by name
-
-    def named_waits(self) -> tuple[Wait, ...]:
-        return ()
-
-    def waits(self) -> tuple[Wait, ...]:
-        wait = None if self._call is None else self._call.wait(0)
-        return () if wait is None else (wait,)
-
-    def clear(self) -> None:
-        self._call = None
+    def evict(self) -> None:
+        self._open.clear()
 
 
 def _is_attempt(entry: Entry, location: str) -> bool:

@@ -1,9 +1,7 @@
-"""A turn: one stretch of progress of a run inside a worker. Facts go in, a checkpoint comes out; no I/O.
+"""A turn: one stretch of progress of a run inside a worker. Facts go in, checkpoints come out; no I/O.
 
-The workflow's coroutine lives on its own deterministic loop. A turn feeds it one fact at a time (a recorded
-entry, a step's result, an arrival, a due timer), lets it run to a standstill, and gathers what it asked for.
-Whoever drives a turn must keep three rules: execute a step only when `startable` offers it, write checkpoints
-in order, and drop the turn if one is refused.
+The workflow's coroutine lives on its own deterministic loop. A turn feeds it one fact at a time (a recorded entry, a
+step's result, an arrival, a due timer), lets it run to a standstill, and says what it wants of its driver then.
 """
 
 from __future__ import annotations
@@ -12,14 +10,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish
+from holdfast.core import rules
+from holdfast.core.checkpoint import Checkpoint, ContinueAsNew, Finish, Hold, Next, StartRollback, Suspend
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest, Unreadable, WorkflowViolation
-from holdfast.core.model import Arrival, Entry, Lease, WaitKind
+from holdfast.core.errors import (
+    ErrorRecord,
+    HistoryDiverged,
+    HoldfastError,
+    InvalidRequest,
+    Unreadable,
+    WorkflowViolation,
+)
+from holdfast.core.model import Arrival, Entry, Lease, Wait, WaitKind
 from holdfast.core.states import RunState
-from holdfast.runner.asking import Asking
+from holdfast.runner import outcome
+from holdfast.runner.attempt import AttemptEnd, Settled, TryAgain, charge_crashes, judge_attempt
+from holdfast.runner.code_requests import CodeRequests
+from holdfast.runner.event_cursors import EventCursors
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import (
     ChildGroup,
     Mark,
@@ -30,83 +40,180 @@ from holdfast.runner.operation import (
     entry_of_arrivals,
     entry_of_deadline,
 )
-from holdfast.runner.outcome import error_of
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.registry import Definition
+from holdfast.runner.run_turn import RunTurn
+from holdfast.runner.standstill import Standstill, TurnEnd
 from holdfast.runner.step_info import StepInfo
-from holdfast.runner.stepping import Outcome
+from holdfast.runner.time_limits import TimeLimits
 from holdfast.runner.transaction import Attempt, TxCall
 from holdfast.runner.violation import explain_foreign
 
+_HOLD = Hold()
 
-class Turn(Asking):
-    """The live side of one held run, as its driver sees it."""
+
+class Turn:
+    """The live side of one held run. See `RunTurn` for what its driver does with it."""
+
+    is_overdue = False
 
     def __init__(
         self, lease: Lease, definition: Definition, *, seen: int | None = None, has_database: bool = True
     ) -> None:
-        inbox = Inbox(lease.arrivals, lease.run.arrivals if seen is None else seen)
-        super().__init__(lease, definition, inbox, has_database=has_database)
+        run = lease.run
+        self.definition = definition
+        self.has_database = has_database
+        self.outcome: TurnEnd | None = None
+        self.due_since: Micros | None = None
+        self.inbox = Inbox(lease.arrivals, run.arrivals if seen is None else seen)
+        self._open = OpenOperations(self.inbox)
+        self._history = self._history_of(lease)
+        self.pending = PendingCheckpoint(run, self._open)
+        self._requests = CodeRequests(
+            run, definition, self._history, self._open, self.pending, has_database=has_database
+        )
+        self._loop = self._requests.loop
+        self._cursors = EventCursors(self.inbox, self._history, self.pending)
+        self._limits = TimeLimits.of(run)
         self._root: asyncio.Task[Any] | None = None
         self._is_spinning = False
 
+    def _history_of(self, lease: Lease) -> History:
+        return History(lease.run, lease.entries, self._open, is_strict=self.definition.is_strict)
+
     # Driving
 
-    def begin(self, now: Micros) -> None:
-        """Start the workflow, replay what is recorded and go on to the first standstill."""
-        self.outcome = self._crash_loop()
-        if self.outcome is not None:
-            return
-        try:
-            root = self.definition.begin(self.context, self.run.input)
-        except (Unreadable, HistoryDiverged) as error:
-            self.outcome = self._blocked(error, now)
-            return
-        except InvalidRequest as error:
-            # A run that never began was started wrongly; one that did fitted the code once, and may again.
-            has_begun = bool(self._history)
-            refused = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
-            self.outcome = self._blocked(self._history.misread(str(error)), now) if has_begun else refused
-            return
-        self._root = self.loop.spawn(root)
-        self.loop.drive()
-        self.settle(now)
-
-    def settle(self, now: Micros) -> None:
-        """Feed what is recorded, then what has arrived or is due by `now`, until nothing more can be fed."""
-        while self.outcome is None and not self._is_over():
-            if self._history.to_replay:
-                self._replay_next()
-            elif self._history.must_follow:
-                self._history.check_followed()
-            elif (why := self._expired(now)) is not None:
-                self.outcome = self._cancelled(why)
-                return
-            elif (due := self._pop_due(now)) is not None:
-                self._feed_due(*due, now)
-            elif not self._charge_crashes(now):
-                if self._history.has_unreached or not self._asked:
-                    self.outcome = self._stuck(now)
-                return
+    def begin(self, now: Micros) -> Standstill:
+        self.outcome = outcome.crash_loop(self.pending.run, self.definition)
         if self.outcome is None:
-            self.outcome = self._over(now)
+            self._spawn(now)
+        return self.settle(now)
 
-    def feed_committed(self, call: TxCall, entry: Entry, now: Micros) -> None:
-        """A transaction is committed, and its entry with it. Nothing was fed since it began: it has the next place."""
-        if self._is_open(call):
-            position = self._history.next_position()
-            assert position == entry.position, f"{call.location} was recorded at {entry.position}, not {position}"
-            self._is_new = True
-            self._has_undo = self._has_undo or entry.has_undo
-            self._stamp(entry.finished_at or now)
-            self._feed(call, entry)
-            self.settle(now)
+    def _spawn(self, now: Micros) -> None:
+        """Start the workflow and let it run to its first standstill."""
+        try:
+            root = self.definition.begin(self._requests.context, self.pending.run.input)
+        except (Unreadable, HistoryDiverged) as error:
+            self._block(error, now)
+        except InvalidRequest as error:
+            self._refuse(error, now)
+        else:
+            self._root = self._loop.spawn(root)
+            self._loop.drive()
+
+    def _refuse(self, error: InvalidRequest, now: Micros) -> None:
+        """End a run that was started wrongly. One that has begun fitted the code once and may again: block it."""
+        if self._history:
+            self._block(self._history.misread(str(error)), now)
+        else:
+            self.outcome = Finish(state=RunState.FAILED, error=ErrorRecord.of(error))
+
+    def settle(self, now: Micros) -> Standstill:
+        history = self._history
+        while self.outcome is None:
+            self.is_overdue = False
+            if self._is_over():
+                self.outcome = self._over(now)
+            elif history.to_replay:
+                self._replay_next()
+            elif history.must_follow:
+                history.check_followed()
+            elif self._limits is not None and (why := self._exceeded(self._limits, now)) is not None:
+                self.outcome = outcome.undone_first(outcome.cancelled(why), has_undo=history.has_undo)
+            elif self.inbox.awaited and (due := self._pop_due(now)) is not None:
+                self._feed_due(*due, now)
+            elif not self.pending.crashes or not self._charge_crashes(now):
+                if history.unreached or not self._open.by_location:
+                    self._check_stuck(now)
+                break
+        return self.standstill(now)
+
+    def standstill(self, now: Micros) -> Standstill:
+        abandoned: Sequence[str] = ()
+        if self._requests.abandoned:
+            abandoned, self._requests.abandoned = self._requests.abandoned, []
+        if self.outcome is not None:
+            return Standstill(at=now, abandon=abandoned, end=self.outcome)
+        pending, limits = self.pending, self._limits
+        # A transaction is a checkpoint, so it can carry only what fits into one.
+        frontier = self._open.frontier(now, pending.committed_count, may_carry=pending.fits_one)
+        wake_at = frontier.wake_at if limits is None else limits.earliest(frontier.wake_at)
+        return Standstill(
+            at=now,
+            start=frontier.start,
+            abandon=abandoned,
+            may_suspend=frontier.is_waiting and not self.is_overdue,
+            must_write=pending.is_due(),
+            # What is overdue waits for the answer to the next checkpoint, not for time to pass.
+            wake_at=None if self.is_overdue else wake_at,
+            child_count=frontier.child_count,
+        )
+
+    # Facts
+
+    def feed(self, call: StepCall, end: AttemptEnd, now: Micros) -> Standstill:
+        if not self._is_open(call):
+            return self.standstill(now)
+        match judge_attempt(call, end):
+            case Settled() as settled:
+                self._settle_step(call, settled, now)
+            case TryAgain(error):
+                self._put_off(call, error, now)
+        return self.settle(now)
+
+    def feed_committed(self, call: TxCall, entry: Entry, now: Micros) -> Standstill:
+        """Feed the entry of a transaction that is committed. Nothing was fed since it began: it has the next place."""
+        if not self._is_open(call):
+            return self.standstill(now)
+        position = self._history.place_fact(entry.finished_at or now)
+        assert position == entry.position, f"{call.location} was recorded at {entry.position}, not {position}"
+        self._history.has_undo = self._history.has_undo or entry.has_undo
+        self._tell(call, entry)
+        return self.settle(now)
+
+    def _is_open(self, call: StepCall) -> bool:
+        return self.outcome is None and self._open.by_location.get(call.location) is call
+
+    def _settle_step(self, call: StepCall, settled: Settled, now: Micros) -> None:
+        """Record the outcome of a step and tell it to the code."""
+        position = self._history.place_fact(now)
+        entry = call.settled(settled.state, position, self._history.stamp, result=settled.result, error=settled.error)
+        if entry.has_undo:
+            self._history.has_undo = True
+        self.pending.add(entry, is_lazy=call.options.ephemeral)
+        self._tell(call, entry)
+
+    def _put_off(self, call: StepCall, error: ErrorRecord | None, now: Micros) -> None:
+        """Have a step wait for its next attempt."""
+        self._open.retried(call)
+        self._history.stamp = max(self._history.stamp, now)
+        call.retry_at = self._history.stamp + call.options.retry.pause(call.attempts)
+        self.pending.add(call.retrying(error))
+        call.after = self.pending.fed_count
+
+    def _charge_crashes(self, now: Micros) -> bool:
+        """Charge the steps at the frontier with the workers that died with this run, once.
+
+        Returns True if that used up a step, whose failure was fed.
+        """
+        crashes, self.pending.crashes = self.pending.crashes, 0
+        used_up: list[tuple[StepCall, Settled]] = []
+        for call in self._open.idle_steps:
+            match charge_crashes(call, crashes):
+                case Settled() as settled:
+                    used_up.append((call, settled))
+                case TryAgain(error):
+                    self.pending.add(call.retrying(error), is_lazy=True)
+        for call, settled in used_up:
+            if self._is_open(call) and not self._is_over():
+                self._settle_step(call, settled, now)
+        return bool(used_up)
 
     def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
         """What has arrived or is due, by its instant.
 
         Something that must wait for the next checkpoint holds back all that is later, too.
         """
-        self.is_overdue = False
         if not self.inbox.has_due(now):
             return None
         late = self.inbox.overdue()
@@ -116,13 +223,13 @@ class Turn(Asking):
     def _must_wait(self, late: Operation) -> bool:
         """Whether an operation whose time has come must not be told so before the next checkpoint.
 
-        A wait for an event: the store has to know of it first, as an event may have come before its deadline, and
-        nobody else could tell. The mark of a loop that does nothing but count: it must not keep the worker for itself.
+        A wait for an event: the store has to know of it first, because only the store can tell whether an event came
+        before the deadline. The mark of a loop that does nothing but count: it must not keep the worker for itself.
         """
         if isinstance(late, Mark):
-            return self._is_spinning and late.after > self._committed
+            return self._is_spinning and late.after > self.pending.committed_count
         is_event = isinstance(late, Reception) and late.wait_kind is WaitKind.EVENT
-        return is_event and not self._registration.knows(late)
+        return is_event and not self.pending.registration.knows(late)
 
     def _feed_due(self, arrival: Arrival | None, operation: Operation, now: Micros) -> None:
         """Feed an arrival to the operation that waits for it, or tell an operation that its time has come."""
@@ -130,151 +237,182 @@ class Turn(Asking):
         # A mark follows from what is recorded already, and nothing has to wait for it; unless there is nothing else.
         # Hence it has the time of that, too: were it lost, its repetition would be the same.
         is_lazy = is_mark and not self._is_spinning
-        stamp = self.stamp if is_lazy else self._stamp(now)
-        position = self._history.next_position()
-        self._is_new = True
+        position = self._history.place_fact(self._history.stamp if is_lazy else now)
         if arrival is not None:
             taken = self.inbox.take(arrival, operation)
-            entry = entry_of_arrivals(operation, taken, position, stamp)
-            self._gains.consume(one.number for one in taken)
+            entry = entry_of_arrivals(operation, taken, position, self._history.stamp)
+            self.pending.consume(one.number for one in taken)
         else:
-            entry = entry_of_deadline(operation, position, stamp)
-        self._fed += not is_lazy
-        self._gains.add(entry, is_lazy=is_lazy)
+            entry = entry_of_deadline(operation, position, self._history.stamp)
+        self.pending.add(entry, is_lazy=is_lazy)
         if is_mark:
             self._history.remember([entry])
-            self.keep_cursors()
-        self._feed(operation, entry)
+            self._cursors.keep()
+        self._tell(operation, entry)
         if self.due_since is None and not (isinstance(operation, ChildGroup) and not operation.is_complete):
             self.due_since = operation.deadline if arrival is None else arrival.at
 
     def _replay_next(self) -> None:
-        operation, entry = self._history.pop_replay()
-        if self._history.diverged is not None:
+        """Tell the code the recorded fact with the lowest position among those it has asked for."""
+        history = self._history
+        operation, entry = history.pop_replay()
+        if history.diverged is not None:
             return
-        if not self._asked.holds(operation):
-            self._history.withdrawn(entry)
+        if not self._open.holds(operation):
+            history.withdrawn(entry)
             return
-        self._history.passed(entry)
-        # Who took the run back to here let time go on from then, so that what is awaited next has its full time, and
-        # what is awaited already the time that it had left here.
-        then = max(self.stamp, entry.finished_at or 0)
-        self.stamp = max(then, entry.retry_at or 0)
-        if self.stamp > then:
-            self.inbox.put_off(self.stamp - then)
-        self._feed(operation, entry)
+        history.passed(entry)
+        # A rewind to here let time go on from then, so that what is awaited next has its full time, and what is
+        # awaited already the time that it had left here.
+        then = max(history.stamp, entry.finished_at or 0)
+        history.stamp = max(then, entry.retry_at or 0)
+        if history.stamp > then:
+            self.inbox.put_off(history.stamp - then)
+        self._tell(operation, entry)
 
-    def _feed(self, operation: Operation, entry: Entry) -> None:
-        """Hand one fact to the workflow and let it run until it can go no further."""
+    def _tell(self, operation: Operation, entry: Entry) -> None:
+        """Hand one fact to the code and let it run until it can go no further."""
         if isinstance(operation, ChildGroup):
             operation.take(entry)
             if not operation.is_complete:
                 return
-        self._asked.remove(operation)
+        self._open.remove(operation)
         self._is_spinning = isinstance(operation, Mark)
         if isinstance(operation, Reception) and operation.wait_kind is WaitKind.EVENT and entry.ref is not None:
             self.inbox.note_event(operation.names[0], int(entry.ref))
-        self.loop.now = self.stamp / SECOND
+        self._loop.now = self._history.stamp / SECOND
         future = operation.future
         if isinstance(operation, Sleep) and operation.fire is not None:
-            self.loop.drive(operation.fire)
+            self._loop.drive(operation.fire)
         elif future is not None and not future.done():
-            self.loop.drive(future.set_result, entry)
+            self._loop.drive(future.set_result, entry)
 
     # Judging
+
+    def _exceeded(self, limits: TimeLimits, now: Micros) -> str | None:
+        return limits.exceeded(now, self._open, fed=self.pending.fed_count, stamp=self._history.stamp)
 
     def _is_over(self) -> bool:
         return (
             self._root is None
             or self._root.done()
-            or self._renewal is not None
-            or self.loop.system_exit is not None
-            or self.loop.violation is not None
+            or self._requests.continued is not None
+            or self._loop.system_exit is not None
+            or self._loop.violation is not None
             or self._history.diverged is not None
         )
 
-    def _over(self, now: Micros) -> Outcome:
+    def _over(self, now: Micros) -> TurnEnd:
         """What has become of a run that goes no further."""
-        violation = self.loop.violation or self._history.diverged
+        violation = self._loop.violation or self._history.diverged
         if violation is not None:
-            return self._blocked(violation, now)
-        if self.loop.system_exit is not None:
-            return self._finished(Finish(state=RunState.FAILED, error=ErrorRecord.of(self.loop.system_exit)))
+            return self._block(violation, now)
+        if self._loop.system_exit is not None:
+            failed = Finish(state=RunState.FAILED, error=ErrorRecord.of(self._loop.system_exit))
+            return outcome.undone_first(failed, has_undo=self._history.has_undo)
         assert self._root is not None
         return self._ended(self._root, now)
 
-    def _stuck(self, now: Micros) -> Outcome | None:
-        """The block of a run that stands still for ever, or at odds with its history."""
-        if not self._asked:
-            where = "; ".join(self.loop.standstill_report()) or "nowhere"
-            message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
-            return self._blocked(WorkflowViolation(message), now)
-        if not self._asked.has_steps:
-            return self._blocked(self._history.diverge("the code can only wait now, but the history goes on"), now)
-        return None
-
-    def _ended(self, root: asyncio.Task[Any], now: Micros) -> Outcome:
-        error = error_of(root) if root.done() else None
+    def _ended(self, root: asyncio.Task[Any], now: Micros) -> TurnEnd:
+        error = outcome.error_of(root) if root.done() else None
         if error is not None and (violation := explain_foreign(error)) is not None:
-            return self._blocked(violation, now)
+            return self._block(violation, now)
         if isinstance(error, Unreadable):  # what is recorded was edited by hand; mended, the run goes on
-            return self._blocked(error, now)
-        if self._history.has_unreached:
+            return self._block(error, now)
+        if self._history.unreached:
             how = "raised" if error is not None else "finished"
-            return self._blocked(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)
-        if self._renewal is not None:
-            return self._renewed(self._renewal)
-        return self._finished(self.definition.finish(root, now))
+            return self._block(self._history.diverge(f"the code {how}, but the history goes on", is_over=True), now)
+        if self._requests.continued is not None:
+            return self._continue_as_new(self._requests.continued)
+        end = self.definition.finish(root, now)
+        return outcome.undone_first(end, has_undo=self._history.has_undo) if isinstance(end, Finish) else end
 
-    def _renewed(self, payload: str) -> ContinueAsNew:
-        """The next generation begins; of the history only goes on which events the run has had."""
-        self._gains.entries.clear()
-        self._history = History(self.run, (), self._asked)
-        self.keep_cursors()
+    def _continue_as_new(self, payload: str) -> ContinueAsNew:
+        """Begin the next generation. Of the history only the record of which events the run has had goes on."""
+        self.pending.entries.clear()
+        self._cursors.keep(is_anew=True)
         return ContinueAsNew(payload=payload)
 
-    # What is wanted
+    def _check_stuck(self, now: Micros) -> None:
+        """Block a run that stands still for ever, or at odds with its history."""
+        if not self._open.by_location:
+            where = "; ".join(self._loop.standstill_report()) or "nowhere"
+            message = f"the workflow waits for something that can never come ({where}); it awaits nothing durable"
+            self._block(WorkflowViolation(message), now)
+        elif not self._open.has_steps:
+            self._block(self._history.diverge("the code can only wait now, but the history goes on"), now)
 
-    def startable(self, now: Micros) -> list[StepCall]:
-        return [] if self._history.to_replay else super().startable(now)
+    def _block(self, error: HoldfastError, now: Micros) -> TurnEnd:
+        """Have the next checkpoint block the run: it writes what was fed, and nothing that was asked for since."""
+        self.pending.drop_requests()
+        self.outcome = outcome.blocked(self.pending.run, self.definition, error, now)
+        return self.outcome
+
+    # Steps and checkpoints
+
+    def started(self, call: StepCall, now: Micros) -> None:
+        self._open.started(call)
+        call.started_at = call.started_at or now
 
     def attempt(self, call: TxCall) -> Attempt:
         """What the store is to carry out for a transaction, together with the checkpoint taken last."""
-        info = StepInfo(self.run.id, self.run.generation, call.location, call.attempts + 1, round=call.round)
-        return Attempt(call, info, self._history.upcoming, self.stamp)
+        run = self.pending.run
+        info = StepInfo(run.id, run.generation, call.location, call.attempts + 1, round=call.round)
+        return Attempt(call, info, self._history.upcoming, self._history.stamp)
 
-    @property
-    def unfinished(self) -> int:
-        return len(self.loop.unfinished)
+    def take_checkpoint(self, next: Next, now: Micros) -> Checkpoint:
+        pending = self.pending
+        limits: tuple[Wait, ...] = ()
+        # Continue-as-new drops what was written of this generation, so it writes all children at once.
+        if not pending.fits_one and not isinstance(next, ContinueAsNew):
+            next = _HOLD
+        if isinstance(next, StartRollback):
+            pending.add(rules.rollback_entry(next, self._history.next_position(), self._history.stamp))
+        elif isinstance(next, Suspend) and self._limits is not None:
+            limits = self._limits.waits(now, fed=pending.fed_count, stamp=self._history.stamp)
+        checkpoint = pending.take(next, self.inbox.seen, limits)
+        if checkpoint.waits is not None:
+            self.inbox.registered(checkpoint.waits)
+        return checkpoint
 
-    def _next_position(self) -> int:
-        return self._history.next_position()
+    def committed(self, now: Micros) -> Standstill:
+        self.pending.committed()
+        return self.standstill(now)
+
+    # What bodies report
+
+    def publish(self, name: str, value: str) -> None:
+        self._requests.publish(name, value)
+
+    def beat(self, number: int) -> None:
+        self.pending.beat = number
 
     # Leaving
 
     def remember(self, written: Checkpoint) -> None:
-        """Bring the history up to what was written, for a turn that will take over from this one."""
         self._history.remember(written.entries)
         self._history.forget(written.pruned)
 
+    def inherit(self, old: RunTurn) -> None:
+        self.pending.inherit(old.pending)
+        self.inbox.inherit(old.inbox)
+
     @property
-    def history(self) -> tuple[Entry, ...]:
-        """All entries this turn began with or was told to remember."""
+    def entries(self) -> tuple[Entry, ...]:
         return self._history.entries
 
     @property
+    def unfinished(self) -> int:
+        return len(self._loop.unfinished)
+
+    @property
     def survivors(self) -> Sequence[str]:
-        return self.loop.survivors
+        return self._loop.survivors
 
     def evict(self) -> None:
-        """Leave memory: close every coroutine; nothing they still do counts."""
-        if self.loop.is_evicting:
+        if self._loop.is_evicting:
             return  # it has left already
         if self._root is not None and self._root.done() and not self._root.cancelled():
             self._root.exception()  # it was looked at, or does not matter: a violation came before it
-        self.loop.evict(is_over=isinstance(self.outcome, Finish))
-        self._timers.clear()
-        super().evict()
-        # Cuts the circle between a turn and what its code sees of it: a run that is over is gone at once, where the
-        # collector would first have to find all that it was made of.
-        del self.context
+        self._requests.evict(is_over=isinstance(self.outcome, Finish))
+        self._open.clear()

@@ -6,6 +6,7 @@ Of an error only its class is told, as its text may be made of values: the run h
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.core.checkpoint import Block, Finish, Next, StartRollback
@@ -13,6 +14,7 @@ from holdfast.core.model import Run
 from holdfast.core.rules import is_cancellation
 
 if TYPE_CHECKING:
+    from holdfast.runner.registry import Definition
     from holdfast.worker.executor import Body
 
 _log = logging.getLogger("holdfast.worker")
@@ -38,6 +40,26 @@ class Journal:
         about = self._about(error=type(error).__name__)
         _log.error(f"{text}: %s", self._run.id, about["error"], extra=about)
         _log.debug(text, self._run.id, exc_info=error, extra=about)
+
+    def slow_code(self, seconds: float) -> None:
+        """The code of the run took long, and every other run of the worker waited for it."""
+        self.warning(
+            "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
+            self._run.id,
+            self._run.type,
+            seconds * 1000,
+        )
+
+    def survivors(self, definition: Definition, lines: Iterable[str]) -> None:
+        """Code cannot leave memory. Each line of a type is named once, because that happens at every suspension."""
+        for line in sorted(set(lines) - definition.surviving_lines):
+            definition.surviving_lines.add(line)
+            self.warning(
+                "workflow %s swallows every exception at %s, so it cannot be closed when a run suspends; catch "
+                "`Exception` there, not everything: a bare `except` and `except BaseException` also catch the closing",
+                definition.type,
+                line,
+            )
 
     def attempt_failed(self, body: Body) -> None:
         """An attempt at a step did not succeed."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from holdfast.core.clock import SECOND, Micros
+from holdfast.runner.standstill import Standstill
 
 LINGER: Micros = SECOND
 """A run whose next deadline is this near stays in memory; giving it back would cost more than it saves."""
@@ -15,19 +14,9 @@ GATHER_LINGER: Micros = SECOND // 4
 and to replay all that it has done for each of them would take quadratic time."""
 
 
-class Waiting(Protocol):
-    """What a run waits for."""
-
-    @property
-    def child_count(self) -> int: ...
-
-    def next_deadline(self) -> Micros | None: ...
-
-
-def is_due_soon(turn: Waiting, now: Micros) -> bool:
+def is_due_soon(standstill: Standstill) -> bool:
     """Whether a run that only waits stays in memory because of its next deadline, if there is room for it."""
-    deadline = turn.next_deadline()
-    return deadline is not None and deadline - now <= LINGER
+    return standstill.wake_at is not None and standstill.wake_at - standstill.at <= LINGER
 
 
 class Gathering:
@@ -40,10 +29,10 @@ class Gathering:
         """When something arrived last, or 0."""
         self._is_wide = False
 
-    def until(self, turn: Waiting) -> Micros:
+    def until(self, standstill: Standstill) -> Micros:
         """Until when the run stays; 0 if it does not. Once it has waited for many, it stays for the last few, too."""
         if not self.arrived_at:
             return 0
-        count = turn.child_count
+        count = standstill.child_count
         self._is_wide = self._is_wide or count >= GATHERING
         return self.arrived_at + GATHER_LINGER if self._is_wide and count else 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,12 +26,15 @@ from holdfast.core.checkpoint import (
 )
 from holdfast.core.clock import Micros, Timer
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Entry, Holding, Lease
+from holdfast.core.model import Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
+from holdfast.runner.attempt import AttemptEnd, Raised, Returned, TimedOut
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
+from holdfast.runner.run_turn import RunTurn
+from holdfast.runner.standstill import Standstill
 from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
@@ -48,7 +51,11 @@ _HOLD, _SUSPEND, _RELEASE = Hold(), Suspend(), Release()
 
 
 class RunDriver:
-    """Drives one run: feeds its turn, starts its steps, sends its checkpoints, and lets go of it at last."""
+    """Drives one run: feeds its turn, obeys its standstills, and lets go of it at last.
+
+    A standstill says what the run wants. The driver decides what the worker adds to that: whether the lease is still
+    good, whether the run is to be given back, and whether it stays in memory.
+    """
 
     def __init__(self, lease: Lease, definition: Definition, host: DriverHost) -> None:
         self.id = lease.run.id
@@ -66,7 +73,7 @@ class RunDriver:
         self._transaction: tuple[TxCall, Future[Any]] | None = None
         self._ended: tuple[Body, ...] = ()
         self._reports: Reports | None = None
-        self._sent: tuple[Checkpoint, int] | None = None
+        self._sent: Checkpoint | None = None
         self._wanted: Next | None = None
         self._refusal: Block | None = None
         self._timer: Timer | None = None
@@ -79,7 +86,7 @@ class RunDriver:
         self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
 
-    def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> Turn | TaskTurn:
+    def _make_turn(self, lease: Lease, *, has_database: bool, seen: int | None = None) -> RunTurn:
         definition = self._definition
         if isinstance(definition, Task) and TaskTurn.suits(definition, lease.entries):
             return TaskTurn(lease, definition, seen=seen, has_database=has_database)
@@ -96,10 +103,10 @@ class RunDriver:
 
     def begin(self) -> None:
         """Start or resume the workflow."""
-        self._drive(self._turn.begin)
+        standstill = self._drive(self._turn.begin)
         if self._signals.is_used:
             self._tell_claim()
-        self._go_on()
+        self._obey(standstill)
 
     def _tell_claim(self) -> None:
         run = self._lease.run
@@ -114,22 +121,16 @@ class RunDriver:
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
         if not self._is_gone and not self._is_leaving() and self._transaction is None:
-            self._drive(self._turn.settle)
-            self._go_on()
+            self._obey(self._drive(self._turn.settle))
 
-    def _go_on(self) -> None:
-        """At a standstill: start what may start, write what there is to write, and wait for what is due next."""
-        now = self._host.clock.now()
-        if self._turn.abandoned:
-            self._abandon(self._turn.abandoned)
-        if self._may_begin(now):
-            try:
-                self._begin_steps(now)
-            except Exception as error:  # noqa: BLE001 - as when it is driven
-                self._be_in_trouble(error)
+    def _obey(self, standstill: Standstill) -> None:
+        """Start what may start, write what there is to write, and wait for what is due next."""
+        if standstill.start and self._may_begin(standstill.at):
+            self._start_steps(standstill)
         if self._sent is None:
-            self._wanted = self._next(now)
-        self._arm(now)
+            self._wanted = self._next(standstill)
+        if standstill.wake_at is not None or self._timer is not None or self._gathering.arrived_at:
+            self._arm(standstill)
         # Nothing executes, nothing is being written and nothing is to be: it only waits for something near.
         is_lingering = not self._bodies and self._sent is None and self._wanted is None
         if is_lingering != self._is_lingering:
@@ -137,19 +138,24 @@ class RunDriver:
         if self._sent is None and self._wanted is not None:
             self._host.committer.add(self)  # which may go on with the run, or let it go: nothing comes after it
 
-    def _begin_steps(self, now: Micros) -> None:
-        for call in self._turn.startable(now):
-            if isinstance(call, TxCall):
-                self._transact(call, now)
-            else:
-                self._execute(call, now)
+    def _start_steps(self, standstill: Standstill) -> None:
+        try:
+            for call in standstill.start:
+                if isinstance(call, TxCall):
+                    self._transact(call, standstill.at)
+                else:
+                    self._execute(call, standstill.at)
+        except Exception as error:  # noqa: BLE001 - as when it is driven
+            self._be_in_trouble(error)
 
     def _may_begin(self, now: Micros) -> bool:
-        """Whether steps may be begun: the run is to go on, and to go on here."""
-        return not self._is_giving_back() and self._refusal is None and self._is_leased(now)
+        """Whether steps may be begun: the run is to go on, and to go on here.
 
-    def _is_leased(self, now: Micros) -> bool:
-        """Whether nobody else can have the run. A process that stood still does not know: its next heartbeat tells."""
+        That needs a lease that has not run out. A process that stood still does not know whether somebody else has the
+        run by now: its next heartbeat tells.
+        """
+        if self._refusal is not None or self._is_giving_back():
+            return False
         return now < self._leased_until or now < self._host.leased_until
 
     def _linger(self, *, is_lingering: bool) -> None:
@@ -211,27 +217,25 @@ class RunDriver:
             return
         if self._reports is not None:
             self._reports.forget(body.info)
-        Reports.take(body.info, self._turn)
+        if body.info.news is not body.info.heard:
+            Reports.take(body.info, self._turn)
         if self._signals.is_used:
             self._seconds[call.location] = time.perf_counter() - body.began
-        if body.is_timed_out or body.error is not None:
-            self._journal.attempt_failed(body)
-        if body.is_timed_out:
-            self._drive(self._turn.feed_timeout, call)
-        elif body.error is not None:
-            self._drive(self._turn.feed_error, call, body.error)
-        else:
-            self._drive(self._turn.feed_result, call, body.value)
-        self._go_on()
+        self._obey(self._drive(self._turn.feed, call, self._end_of(body)))
 
-    def _abandon(self, locations: list[str]) -> None:
+    def _end_of(self, body: Body) -> AttemptEnd:
+        if body.error is None and not body.is_timed_out:
+            return Returned(body.value)
+        self._journal.attempt_failed(body)
+        return TimedOut() if body.error is None or body.is_timed_out else Raised(body.error)
+
+    def _abandon(self, locations: Sequence[str]) -> None:
         for location in locations:
             body = self._bodies.pop(location, None)
             if body is not None:
                 body.abandon()
                 if self._reports is not None:
                     self._reports.forget(body.info)
-        self._turn.abandoned.clear()
 
     def _rung(self, info: StepInfo) -> None:
         """A body has something to say; called in whatever thread it runs."""
@@ -244,7 +248,7 @@ class RunDriver:
         if self._reports is None:
             self._reports = Reports(self._host.clock, self._lease.run.updated_at)
         self._reports.hear(info, self._turn, self._hear)
-        self._go_on()
+        self._obey(self._turn.standstill(self._host.clock.now()))
 
     # Transactions
 
@@ -260,8 +264,7 @@ class RunDriver:
         self._turn.started(call, now)
         if self._host.body_of is not None:
             call.function = self._host.body_of(call)
-        checkpoint = self._take_from_turn(_HOLD, now)
-        self._sent = (checkpoint, self._turn.fed)
+        checkpoint = self._sent = self._take_from_turn(_HOLD, now)
         attempt = self._turn.attempt(call)
         if self._signals.is_used:
             self._seconds[call.location] = -time.perf_counter()
@@ -281,10 +284,11 @@ class RunDriver:
         else:
             if answer.entry is not None:
                 assert isinstance(self._turn, Turn), "a task has no transactions"
-                self._sent = self._with_entry(answer.entry)
+                if self._sent is not None:  # it is the checkpoint with what the store has added to it
+                    self._sent = replace(self._sent, entries=(*self._sent.entries, answer.entry))
                 self._drive(self._turn.feed_committed, call, answer.entry)
             elif answer.error is not None:
-                self._drive(self._turn.feed_error, call, answer.error)
+                self._drive(self._turn.feed, call, Raised(answer.error))
             self.written(answer.verdict)
         ended, self._ended = self._ended, ()
         for body in ended:
@@ -292,34 +296,30 @@ class RunDriver:
         if ended:
             self.advance()  # a transaction that had to wait for them may begin, also if nobody else waits for them
 
-    def _with_entry(self, entry: Entry) -> tuple[Checkpoint, int] | None:
-        """What was sent, with what the store has added to it."""
-        if self._sent is None:
-            return None
-        checkpoint, fed = self._sent
-        return replace(checkpoint, entries=(*checkpoint.entries, entry)), fed
-
     # Checkpoints
 
     def _is_leaving(self) -> bool:
-        return self._sent is not None and not isinstance(self._sent[0].next, Hold)
+        return self._sent is not None and not isinstance(self._sent.next, Hold)
 
-    def _next(self, now: Micros) -> Next | None:
+    def _next(self, standstill: Standstill) -> Next | None:
         """What the next checkpoint would do with the run; None if none is needed."""
-        turn = self._turn
         if self._refusal is not None:
             return self._refusal
-        if turn.outcome is not None:
-            return turn.outcome
-        if not self._bodies and turn.is_waiting(now) and not self._lingers(now):
-            return _SUSPEND
-        if not self._bodies and self._is_giving_back():
-            return _RELEASE
-        return _HOLD if turn.needs_checkpoint() else None
+        if standstill.end is not None:
+            return standstill.end
+        if not self._bodies:
+            if standstill.may_suspend and not self._lingers(standstill):
+                return _SUSPEND
+            if self._is_giving_back():
+                return _RELEASE
+        return _HOLD if standstill.must_write else None
 
-    def _lingers(self, now: Micros) -> bool:
-        has_near = is_due_soon(self._turn, now) and not self._host.is_crowded()
-        return not self._is_giving_back() and (has_near or self._gathering.until(self._turn) > now)
+    def _lingers(self, standstill: Standstill) -> bool:
+        """Whether a run that only waits stays in memory."""
+        if self._is_giving_back():
+            return False
+        has_near = is_due_soon(standstill) and not self._host.is_crowded()
+        return has_near or self._gathering.until(standstill) > standstill.at
 
     def _is_giving_back(self) -> bool:
         """Whether nothing new is started and the run is let go once nothing of it executes: it pauses, or we stop."""
@@ -332,8 +332,7 @@ class RunDriver:
         next, self._wanted = self._wanted, None
         if next is None:
             return None
-        checkpoint = self._take_from_turn(next, self._host.clock.now())
-        self._sent = (checkpoint, self._turn.fed)
+        checkpoint = self._sent = self._take_from_turn(next, self._host.clock.now() if next is _SUSPEND else 0)
         if not isinstance(checkpoint.next, Hold):
             self._disarm()
         return checkpoint
@@ -346,7 +345,7 @@ class RunDriver:
         """For the committer: the store's answer."""
         if self._is_gone or self._sent is None:
             return
-        (checkpoint, fed), self._sent = self._sent, None
+        checkpoint, self._sent = self._sent, None
         if verdict.is_lost:
             self._journal.info("run %s was taken away; what was done here since is dropped", self.id)
             self.lose()
@@ -361,52 +360,53 @@ class RunDriver:
             if checkpoint.charged:
                 self.crashes = 0  # it has got on since, so it is no suspect any more
             self._is_pausing = verdict.is_pausing
-            self._turn.committed(fed)
-            self._receive(verdict)
+            standstill = self._turn.committed(self._host.clock.now())
+            if verdict.arrivals or verdict.seen:
+                self._receive(verdict)
             if self._host.always_replay:
-                self._forget(checkpoint)
+                standstill = self._replayed(checkpoint, standstill)
             if verdict.arrivals or isinstance(checkpoint.next, Suspend) or self._turn.is_overdue:
                 self.advance()
             else:
-                self._go_on()
+                self._obey(standstill)
 
     def refused(self, error: Exception) -> None:
         """For the committer: the store will never take this checkpoint. Block the run; others go on."""
         sent, self._sent = self._sent, None
         self._journal.trouble("the store refuses what run %s has to write", error)
-        if self._refusal is not None and (sent is None or not sent[0].entries):
+        if self._refusal is not None and (sent is None or not sent.entries):
             # Not even the block: its lease runs out, and whoever takes it then counts a crash.
             self._leave(ready_at=self._lease.run.ready_at)
         else:
-            self._turn.drop_gains()
+            self._turn.pending.drop()
             self._give_up(error)
-            self._go_on()
+            self._obey(self._turn.standstill(self._host.clock.now()))
 
     def _give_up(self, error: Exception) -> None:
         """Let the next checkpoint block the run, and write nothing besides but what was fed to its code."""
         self._abandon(list(self._bodies))
-        self._turn.drop_requests()
+        self._turn.pending.drop_requests()
         self._refusal = Block(error=ErrorRecord.of(error))
 
-    def _forget(self, written: Checkpoint) -> None:
+    def _replayed(self, written: Checkpoint, standstill: Standstill) -> Standstill:
         """For tests: go on from what is recorded, as another worker would."""
         old = self._turn
         old.remember(written)
-        if old.needs_checkpoint() or old.has_gains:
-            return  # something newer is not recorded yet; the next checkpoint gives the next chance
-        run = replace(old.run, token=max(2, old.run.token))
-        self._lease = Lease(run=run, entries=old.history, arrivals=tuple(old.inbox.arrivals))
+        if standstill.end is not None or standstill.must_write or old.pending.entries:
+            return standstill  # something newer is not recorded yet; the next checkpoint gives the next chance
+        run = replace(old.pending.run, token=max(2, old.pending.run.token))
+        self._lease = Lease(run=run, entries=old.entries, arrivals=tuple(old.inbox.arrivals))
         old.evict()
         self._turn = self._make_turn(self._lease, has_database=old.has_database, seen=old.inbox.seen)
         self._turn.inherit(old)
-        self._drive(self._turn.begin)
+        return self._drive(self._turn.begin)
 
     # Time
 
-    def _arm(self, now: Micros) -> None:
+    def _arm(self, standstill: Standstill) -> None:
         """Be called back when something of this run is due by itself."""
-        deadline = self._turn.next_deadline()
-        if self._gathering.arrived_at and (until := self._gathering.until(self._turn)) > now and not self._bodies:
+        now, deadline = standstill.at, standstill.wake_at
+        if self._gathering.arrived_at and (until := self._gathering.until(standstill)) > now and not self._bodies:
             deadline = until if deadline is None else min(deadline, until)
         if deadline is not None and (self._is_leaving() or self._is_gone or self._turn.is_overdue):
             deadline = None
@@ -431,20 +431,21 @@ class RunDriver:
 
     # Driving and leaving
 
-    def _drive(self, action: Callable[..., None], *facts: Any) -> None:
-        started = time.perf_counter()
+    def _drive(self, action: Callable[..., Standstill], *facts: Any) -> Standstill:
+        """Have the turn take in facts, and drop the bodies that its code no longer waits for."""
+        started, now = time.perf_counter(), self._host.clock.now()
         try:
-            action(*facts, self._host.clock.now())
+            standstill = action(*facts, now)
         except Exception as error:  # noqa: BLE001 - see there
             self._be_in_trouble(error)
+            standstill = self._turn.standstill(now)
+        if standstill.abandon:
+            self._abandon(standstill.abandon)
         took = time.perf_counter() - started
         if took > SLOW_SECONDS:
-            self._journal.warning(
-                "the code of run %s (%s) kept the worker's loop for %.0f ms; move what takes long into a step",
-                self.id,
-                self._lease.run.type,
-                took * 1000,
-            )
+            self._journal.slow_code(took)
+            standstill = self._turn.standstill(self._host.clock.now())  # time has passed: the lease may have run out
+        return standstill
 
     def _be_in_trouble(self, error: Exception) -> None:
         """Not the workflow's error, which is its outcome, but one of driving it: it must not take others along."""
@@ -484,17 +485,5 @@ class RunDriver:
             self._journal.warning("run %s ended while %d of its tasks had not; they are dropped", self.id, left)
         self._turn.evict()
         if self._turn.survivors:
-            self._report_survivors()
+            self._journal.survivors(self._definition, self._turn.survivors)
         self._host.let_go(self, end, ready_at)
-
-    def _report_survivors(self) -> None:
-        """Warn of code that cannot leave memory, once for each line of a type: it does so at every suspension."""
-        known = self._definition.surviving_lines
-        for line in sorted(set(self._turn.survivors) - known):
-            known.add(line)
-            self._journal.warning(
-                "workflow %s swallows every exception at %s, so it cannot be closed when a run suspends; catch "
-                "`Exception` there, not everything: a bare `except` and `except BaseException` also catch the closing",
-                self._definition.type,
-                line,
-            )

@@ -207,7 +207,7 @@ def test_a_run_that_leaves_memory_before_it_began_has_nothing_to_clean_up() -> N
         raise AssertionError("it never began")
 
     rig = Rig(workflow)
-    rig.turn.loop.spawn(rig.turn.definition.begin(rig.turn.context, "{}"))
+    rig.turn._loop.spawn(rig.turn.definition.begin(rig.turn._requests.context, "{}"))
     rig.turn.evict()
 
 

@@ -196,7 +196,7 @@ def test_the_turn_can_be_looked_at_before_it_leaves_memory() -> None:
     seen: list[int] = []
 
     def inspect(turn: Turn) -> None:
-        seen.append(len(turn.loop.unfinished))
+        seen.append(turn.unfinished)
 
     replayed(two_steps, step("charge", 1), inspect=inspect)
     assert seen == [1]

@@ -1,4 +1,4 @@
-"""What a run asks for: the waits of a parent with thousands of children are built once, not at each of its wake-ups."""
+"""Open operations: the waits of a parent with thousands of children are built once, not at each of its wake-ups."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def reception(serial: int) -> Reception:
     return operation
 
 
-def asked_for(count: int) -> OpenOperations:
-    asked = OpenOperations(Inbox((), 0))
+def waiting_for(count: int) -> OpenOperations:
+    waiting = OpenOperations(Inbox((), 0))
     for number in range(count):
-        asked.add(child(number), is_recorded=False)
-    return asked
+        waiting.add(child(number), is_recorded=False)
+    return waiting
 
 
 def calls_of(act: Callable[[], object]) -> int:
@@ -48,7 +48,7 @@ def calls_of(act: Callable[[], object]) -> int:
         count += event == "call"
 
     gc.collect()
-    gc.disable()  # what others have asked the collector to call does not count
+    gc.disable()  # what others have waiting the collector to call does not count
     sys.setprofile(note)
     try:
         act()
@@ -59,15 +59,15 @@ def calls_of(act: Callable[[], object]) -> int:
 
 
 def wake_up(count: int) -> int:
-    asked = asked_for(count)
-    registration = Registration(asked, is_first_lease=True)
+    waiting = waiting_for(count)
+    registration = Registration(waiting, is_first_lease=True)
     registration.write(Suspend())
     registration.committed()
     removed = child(3)
-    asked._open[removed.location] = removed
+    waiting.by_location[removed.location] = removed
 
     def go_on() -> None:
-        asked.remove(removed)
+        waiting.remove(removed)
         registration.has_new()
         registration.write(Suspend())
         registration.committed()
@@ -80,32 +80,32 @@ def test_a_wake_up_of_a_parent_costs_the_same_however_many_children_it_waits_for
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_asked_for(is_first: bool) -> None:
-    asked = OpenOperations(Inbox((), 0))
+def test_waits_of_all_kinds_stand_in_the_order_in_which_they_were_waiting_for(is_first: bool) -> None:
+    waiting = OpenOperations(Inbox((), 0))
     if is_first:
-        asked.add(reception(10), is_recorded=False)
-    asked.add(child(1), is_recorded=False)
+        waiting.add(reception(10), is_recorded=False)
+    waiting.add(child(1), is_recorded=False)
     gone = child(2)
-    asked.add(gone, is_recorded=False)
+    waiting.add(gone, is_recorded=False)
     sleep = Sleep("sleep", deadline=5)
     sleep.serial = 11
-    asked.add(sleep, is_recorded=False)
-    asked.add(child(3), is_recorded=False)
-    asked.remove(gone)
+    waiting.add(sleep, is_recorded=False)
+    waiting.add(child(3), is_recorded=False)
+    waiting.remove(gone)
     if not is_first:
-        asked.add(reception(12), is_recorded=False)
+        waiting.add(reception(12), is_recorded=False)
 
     places = ["child#1", "sleep", "child#3"]
     expected = ["news", *places] if is_first else [*places, "news"]
-    assert [wait.location for wait in asked.waits()] == expected
-    assert [wait.location for wait in asked.named_waits()] == [place for place in expected if place != "sleep"]
-    assert not asked.has_only_children
+    assert [wait.location for wait in waiting.waits()] == expected
+    assert [wait.location for wait in waiting.named_waits()] == [place for place in expected if place != "sleep"]
+    assert not waiting.has_only_children
 
 
 def test_the_waits_of_children_that_are_asked_for_anew_are_new() -> None:
-    asked = asked_for(1)
+    waiting = waiting_for(1)
     again = child(0)
     again.asked_at = 7
-    asked.add(again, is_recorded=False)
+    waiting.add(again, is_recorded=False)
 
-    assert [wait.since for wait in asked.waits()] == [7]
+    assert [wait.since for wait in waiting.waits()] == [7]

@@ -1,42 +1,50 @@
-"""What a turn gained: a block keeps the facts as they were before the code asked for more."""
+"""The pending checkpoint: a block keeps the facts as they were before the code asked for more."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.model import Entry, EntryKind, EntryState
+from holdfast.core.model import Entry, EntryKind, EntryState, Run
+from holdfast.core.states import RunState
+from holdfast.runner.inbox import Inbox
+from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
 
 CHILD = Entry(location="child", kind=EntryKind.CHILD, state=EntryState.STARTED, started_at=0)
 FACT = Entry(location="step", kind=EntryKind.STEP, state=EntryState.DONE, started_at=0)
 
 
-def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
-    gains = PendingCheckpoint()
-    gains.request(CHILD)
-    gains.add(FACT)
-    gains.amend(replace(CHILD, attempts=1))
-    gains.amend(replace(CHILD, attempts=2))
-    gains.drop_requests()
+def a_pending_checkpoint() -> PendingCheckpoint:
+    run = Run(id="r", type="t", state=RunState.RUNNING, payload="{}", created_at=0, start_at=0, updated_at=0, token=1)
+    return PendingCheckpoint(run, OpenOperations(Inbox((), 0)))
 
-    assert gains.entries == {"child": CHILD, "step": FACT}
+
+def test_an_entry_that_a_dropped_request_has_changed_is_as_before() -> None:
+    pending = a_pending_checkpoint()
+    pending.request(CHILD)
+    pending.add(FACT)
+    pending.amend(replace(CHILD, attempts=1))
+    pending.amend(replace(CHILD, attempts=2))
+    pending.drop_requests()
+
+    assert pending.entries == {"child": CHILD, "step": FACT}
 
 
 def test_an_entry_that_came_with_a_dropped_request_is_gone() -> None:
-    gains = PendingCheckpoint()
-    gains.add(FACT)
-    gains.request(CHILD)
-    gains.amend(replace(CHILD, attempts=1))
-    gains.drop_requests()
+    pending = a_pending_checkpoint()
+    pending.add(FACT)
+    pending.request(CHILD)
+    pending.amend(replace(CHILD, attempts=1))
+    pending.drop_requests()
 
-    assert gains.entries == {"step": FACT}
+    assert pending.entries == {"step": FACT}
 
 
 def test_a_fact_keeps_what_was_asked_for_before_it() -> None:
-    gains = PendingCheckpoint()
-    gains.request(CHILD)
-    gains.amend(replace(CHILD, attempts=1))
-    gains.add(FACT)
-    gains.drop_requests()
+    pending = a_pending_checkpoint()
+    pending.request(CHILD)
+    pending.amend(replace(CHILD, attempts=1))
+    pending.add(FACT)
+    pending.drop_requests()
 
-    assert gains.entries == {"child": replace(CHILD, attempts=1), "step": FACT}
+    assert pending.entries == {"child": replace(CHILD, attempts=1), "step": FACT}

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Child, Context, InvalidRequest, Registry, SyncChild, SyncContext, SyncWorkflow, Workflow
 
 # What `Context` has for other parts of holdfast.
-INTERNAL = {"of", "run_step", "turn"}
+INTERNAL = {"of", "requests", "run_step"}
 # What belongs to `await`, or to how a child is made.
 INTERNAL_OF_CHILD = {"create", "intent", "location", "codec"}
 

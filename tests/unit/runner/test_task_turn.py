@@ -16,8 +16,10 @@ from holdfast.core.checkpoint import Block, Checkpoint, Finish, Hold, Next, Rele
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Run, RunOptions
 from holdfast.core.states import RunState
+from holdfast.runner.attempt import Raised, Returned, TimedOut
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Task
+from holdfast.runner.standstill import Standstill
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.turn import Turn
 from tests.unit.runner.turn_rig import START, message
@@ -84,6 +86,12 @@ def _untraced(value: Any) -> Any:
     return value
 
 
+def _without_calls(standstill: Standstill) -> Any:
+    """The same with what is told of the steps to start, as no call equals another."""
+    start = [(call.location, call.args, call.attempts) for call in standstill.start]
+    return [_untraced(standstill.end), start, replace(standstill, start=(), end=None)]
+
+
 class Pair:
     """One lease in the hands of both turns."""
 
@@ -102,29 +110,26 @@ class Pair:
 
     def compare(self) -> None:
         self.both(lambda turn: turn.outcome)
-        self.both(lambda turn: turn.needs_checkpoint())
-        self.both(lambda turn: turn.has_gains)
-        self.both(lambda turn: turn.next_deadline())
-        self.both(lambda turn: turn.is_waiting(self.now))
+        self.both(lambda turn: turn.pending.entries)
+        self.both(lambda turn: turn.pending.fed_count)
         self.both(lambda turn: turn.is_overdue)
-        self.both(lambda turn: turn.stamp)
-        self.both(lambda turn: turn.fed)
-        self.both(lambda turn: [(c.location, c.args, c.attempts) for c in turn.startable(self.now)])
+        self.both(lambda turn: turn.stamp if isinstance(turn, TaskTurn) else turn._history.stamp)
+        self.both(lambda turn: _without_calls(turn.standstill(self.now)))
 
     def act(self, what: str, value: Any) -> Checkpoint | None:
         """What a worker may do with a run, or hear of it; a checkpoint if one was written."""
         match what:
             case "pass":
                 self.now += round(value * SECOND)
-                self.both(lambda turn: turn.settle(self.now))
+                self.both(lambda turn: _without_calls(turn.settle(self.now)))
             case "start":
                 self.start()
             case "return":
-                self.end(lambda turn, call: turn.feed_result(call, value, self.now))
+                self.end(lambda turn, call: turn.feed(call, Returned(value), self.now))
             case "raise":
-                self.end(lambda turn, call: turn.feed_error(call, value, self.now))
+                self.end(lambda turn, call: turn.feed(call, Raised(value), self.now))
             case "time out":
-                self.end(lambda turn, call: turn.feed_timeout(call, self.now))
+                self.end(lambda turn, call: turn.feed(call, TimedOut(), self.now))
             case "message":
                 self.arrived += 1
                 self.both(lambda turn: turn.inbox.add([message(self.arrived, "m")]))
@@ -133,17 +138,17 @@ class Pair:
         return None
 
     def begin(self) -> None:
-        self.both(lambda turn: turn.begin(self.now))
+        self.both(lambda turn: _without_calls(turn.begin(self.now)))
         self.compare()
 
     def start(self) -> None:
-        if not self.turns[1].startable(self.now):
+        if not self.turns[1].standstill(self.now).start:
             return
-        self.executing = [turn.startable(self.now)[0] for turn in self.turns]
+        self.executing = [turn.standstill(self.now).start[0] for turn in self.turns]
         for turn, call in zip(self.turns, self.executing, strict=True):
             turn.started(call, self.now)
 
-    def end(self, act: Callable[[Turn | TaskTurn, StepCall], None]) -> None:
+    def end(self, act: Callable[[Turn | TaskTurn, StepCall], object]) -> None:
         calls, self.executing = self.executing, []
         for turn, call in zip(self.turns, calls, strict=False):
             act(turn, call)
@@ -152,12 +157,12 @@ class Pair:
         """What a holder may write at this point, and does."""
         turn = self.turns[1]
         chosen: Next = turn.outcome or NEXTS[next]
-        if isinstance(chosen, Suspend) and not turn.is_waiting(self.now):
+        if isinstance(chosen, Suspend) and not turn.standstill(self.now).may_suspend:
             chosen = Hold()
         written: Checkpoint = self.both(lambda turn: turn.take_checkpoint(chosen, self.now))
-        self.both(lambda turn: turn.committed(turn.fed))
+        self.both(lambda turn: _without_calls(turn.committed(self.now)))
         self.both(lambda turn: turn.remember(written))
-        self.both(lambda turn: turn.history)
+        self.both(lambda turn: turn.entries)
         return written
 
     def evict(self) -> None:
@@ -219,7 +224,7 @@ def test_a_task_that_returns_ends_with_its_entry_in_one_checkpoint() -> None:
     pair.begin()
     pair.start()
     pair.now += SECOND
-    pair.end(lambda turn, call: turn.feed_result(call, 7, pair.now))
+    pair.end(lambda turn, call: turn.feed(call, Returned(7), pair.now))
     written = pair.write("hold")
     assert written.next == Finish(state=RunState.SUCCEEDED, result="7")
     assert [(entry.location, entry.position, entry.result) for entry in written.entries] == [(TYPE, 1, "7")]
@@ -254,9 +259,8 @@ def test_a_history_with_more_in_it_than_attempts_is_left_to_the_full_turn(
 def test_the_pause_before_the_next_attempt_is_the_policys() -> None:
     random.seed(1)
     turn = TaskTurn(leased(), declared())
-    turn.begin(START)
-    (call,) = turn.startable(START)
+    (call,) = turn.begin(START).start
     turn.started(call, START)
-    turn.feed_error(call, ValueError("no"), START)
-    assert turn.next_deadline() == START + 60 * SECOND
-    assert turn.is_waiting(START)
+    standstill = turn.feed(call, Raised(ValueError("no")), START)
+    assert standstill.wake_at == START + 60 * SECOND
+    assert standstill.may_suspend

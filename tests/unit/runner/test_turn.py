@@ -44,9 +44,9 @@ def test_t2_what_is_fed_while_a_checkpoint_is_in_flight_gathers_in_the_next() ->
 
     rig = Rig(two_steps).begin()
     assert rig.start() == ["a", "b"]
-    first, fed = rig.finish("b").take()
+    first = rig.finish("b").take()
     rig.finish("a")
-    rig.turn.committed(fed)
+    rig.turn.committed(rig.now)
     second = rig.commit()
     assert [entry.location for entry in first.entries] == ["b"]
     assert [(entry.location, entry.position) for entry in second.entries] == [("a", 2)]
@@ -175,9 +175,9 @@ def test_t3_a_step_starts_only_when_everything_fed_before_it_was_asked_for_is_wr
     assert rig.startable() == []
     rig.commit()
     assert rig.start() == ["b", "c"]
-    _, fed = rig.finish("b").take()
+    rig.finish("b").take()
     rig.finish("c")
-    rig.turn.committed(fed)
+    rig.turn.committed(rig.now)
     assert rig.startable() == []  # what led to it, `c`, is not in the checkpoint that was written
     rig.commit()
     assert rig.startable() == ["d"]
@@ -191,7 +191,7 @@ def test_t3_a_result_of_an_ephemeral_step_need_not_be_written_before_the_next_st
     rig = Rig(shop).begin()
     rig.start()
     rig.finish("cheap")
-    assert not rig.turn.needs_checkpoint()
+    assert not rig.standstill().must_write
     assert rig.start() == ["dear"]
     assert [entry.location for entry in rig.finish("dear").commit().entries] == ["cheap", "dear"]
 
@@ -312,7 +312,7 @@ def test_t3_a_failed_attempt_goes_on_where_it_stood() -> None:
     )
     rig = Rig(shop, entries=(waiting,), token=2).begin(seconds=10)
     assert rig.startable() == []
-    assert rig.turn.next_deadline() == START + 60_000_000
+    assert rig.standstill().wake_at == START + 60_000_000
     rig.pass_to(60)
     assert rig.start() == ["a"]
     entries = rig.finish("a").commit().entries

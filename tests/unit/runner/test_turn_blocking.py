@@ -170,7 +170,7 @@ def test_nothing_is_pruned_where_the_code_passed_something_by() -> None:
 
 
 def test_more_children_than_one_checkpoint_takes_are_written_before_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
+    monkeypatch.setattr("holdfast.runner.pending_checkpoint.CHILDREN_AT_ONCE", 3)
 
     async def shop(ctx: Context) -> None:
         async def many() -> None:

@@ -219,7 +219,7 @@ async def two_steps(ctx: Context) -> str:
 def test_a_crash_is_charged_to_the_steps_at_the_frontier_with_the_next_checkpoint() -> None:
     rig = Rig(two_steps, token=2, crashes=1).begin()
     rig.start()
-    assert not rig.turn.needs_checkpoint()  # it costs no write of its own
+    assert not rig.standstill().must_write  # it costs no write of its own
     checkpoint = rig.finish("frail").commit()
     assert checkpoint.charged
     attempts = {entry.location: (entry.state.value, entry.attempts) for entry in checkpoint.entries}
@@ -275,8 +275,8 @@ def test_three_crashes_without_progress_block_the_run_for_good() -> None:
 # Too many children for one checkpoint
 
 
-def test_a_run_turns_around_only_when_its_last_children_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runner.stepping.CHILDREN_AT_ONCE", 3)
+def test_a_run_rolls_back_only_when_its_last_children_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runner.pending_checkpoint.CHILDREN_AT_ONCE", 3)
 
     async def shop(ctx: Context) -> None:
         await ctx.step("charge", nothing, undo=lambda _: None)

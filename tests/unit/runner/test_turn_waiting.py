@@ -30,11 +30,11 @@ def test_t4_a_run_waits_only_when_nothing_of_it_executes_or_could() -> None:
         await asyncio.gather(ctx.step("a", nothing), ctx.receive("x"), ctx.sleep(60))
 
     rig = Rig(shop).begin()
-    assert not rig.turn.is_waiting(rig.now)  # it has a step to start
+    assert not rig.standstill().may_suspend  # it has a step to start
     rig.start()
-    assert not rig.turn.is_waiting(rig.now)  # which executes
+    assert not rig.standstill().may_suspend  # which executes
     rig.finish("a")
-    assert rig.turn.is_waiting(rig.now)
+    assert rig.standstill().may_suspend
 
 
 def test_t4_a_step_that_waits_for_its_next_attempt_does_not_keep_the_run_awake() -> None:
@@ -44,10 +44,10 @@ def test_t4_a_step_that_waits_for_its_next_attempt_does_not_keep_the_run_awake()
     rig = Rig(shop).begin()
     rig.start()
     rig.fail("a", OSError("busy"))
-    assert rig.turn.is_waiting(rig.now)
+    assert rig.standstill().may_suspend
     (wait,) = rig.suspend().waits or ()
     assert (wait.location, wait.kind, wait.deadline) == ("a", WaitKind.RETRY, START + 20 * SECOND)
-    assert not rig.pass_to(20).turn.is_waiting(rig.now)
+    assert not rig.pass_to(20).standstill().may_suspend
 
 
 def test_t4_an_abandoned_body_does_not_count() -> None:
@@ -60,8 +60,8 @@ def test_t4_an_abandoned_body_does_not_count() -> None:
     rig = Rig(shop).begin()
     assert sorted(rig.start()) == ["fast", "slow"]
     rig.finish("fast")
-    assert rig.turn.abandoned == ["slow"]
-    assert rig.turn.is_waiting(rig.now)
+    assert rig.abandoned == ["slow"]
+    assert rig.standstill().may_suspend
     rig.finish("slow", "too late")  # what it still returns is nobody's business
     assert [entry.location for entry in rig.suspend().entries] == ["fast"]
 
@@ -72,10 +72,10 @@ def test_t4_a_held_run_registers_its_named_waits_and_keeps_its_timers_to_itself(
 
     rig = Rig(shop).begin()
     rig.start()
-    assert rig.turn.needs_checkpoint()
+    assert rig.standstill().must_write
     held = rig.commit(Hold())
     assert [(wait.kind.value, wait.names) for wait in held.waits or ()] == [("message", ("x",)), ("event", ("news",))]
-    assert not rig.turn.needs_checkpoint()
+    assert not rig.standstill().must_write
     rig.finish("a")
     suspended = rig.commit(Suspend())
     assert [wait.kind.value for wait in suspended.waits or ()] == ["message", "event", "time"]
@@ -133,7 +133,7 @@ def test_t4_an_event_wait_times_out_only_after_the_store_was_told_of_it() -> Non
 
     rig = Rig(shop).begin()
     assert rig.is_open()
-    assert not rig.turn.is_waiting(rig.now)
+    assert not rig.standstill().may_suspend
     assert [wait.names for wait in rig.commit(Hold()).waits or ()] == [("news",)]
     silent = rig.pass_to(0)
     assert silent.result() == '"silence"'
@@ -223,9 +223,9 @@ def test_t6_a_deadline_follows_from_the_time_of_its_call_and_needs_no_record() -
         await ctx.sleep(60)
 
     recorded = (step("a", 1, finished_at=START + 10 * SECOND),)
-    assert Rig(shop, entries=recorded, token=2).begin(seconds=11).turn.next_deadline() == START + 70 * SECOND
+    assert Rig(shop, entries=recorded, token=2).begin(seconds=11).standstill().wake_at == START + 70 * SECOND
     rig = Rig(shop, entries=recorded, token=2).begin(seconds=40)
-    assert rig.turn.next_deadline() == START + 70 * SECOND
+    assert rig.standstill().wake_at == START + 70 * SECOND
     assert rig.is_open()
     rig.pass_to(69.999999)
     assert rig.is_open()
@@ -293,7 +293,7 @@ def test_t6_a_delay_between_attempts_is_drawn_once_and_kept() -> None:
     (entry,) = rig.suspend().entries
     assert entry.retry_at is not None
     again = Rig(shop, entries=(entry,), token=2).begin(seconds=1)
-    assert again.turn.next_deadline() == entry.retry_at
+    assert again.standstill().wake_at == entry.retry_at
 
 
 def test_t6_an_unsettled_attempt_is_no_fact_and_leaves_the_time_alone() -> None:

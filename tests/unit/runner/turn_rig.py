@@ -1,4 +1,4 @@
-"""A rig for turns: plays the holder of a run, step by step, without worker, store or event loop."""
+"""A rig for turns: plays the driver of a run, step by step, without worker, store or event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Lease, Run, WaitKind
 from holdfast.core.states import RunState
+from holdfast.runner.attempt import Raised, Returned
 from holdfast.runner.operation import StepCall
+from holdfast.runner.standstill import Standstill
 from holdfast.runner.turn import Turn
 
 START: Micros = 1_900_000_000 * SECOND
@@ -70,6 +72,7 @@ class Rig:
         )
         self.turn = Turn(Lease(run=run, entries=entries, arrivals=arrivals), definition)
         self.executing: dict[str, StepCall] = {}
+        self.abandoned: list[str] = []
         self.written: list[Checkpoint] = []
         _turns.append(self.turn)
 
@@ -93,23 +96,28 @@ class Rig:
         self.turn.settle(self.now)
         return self
 
+    def standstill(self) -> Standstill:
+        """What the turn wants now."""
+        return self.turn.standstill(self.now)
+
     def startable(self) -> list[str]:
-        return [call.location for call in self.turn.startable(self.now)]
+        return [call.location for call in self.standstill().start]
 
     def start(self) -> list[str]:
         """Begin to execute everything that may be."""
-        calls = list(self.turn.startable(self.now))
+        calls = self.standstill().start
         for call in calls:
             self.turn.started(call, self.now)
             self.executing[call.location] = call
         return [call.location for call in calls]
 
     def finish(self, location: str, value: Any = None) -> Rig:
-        self.turn.feed_result(self.executing.pop(location), value, self.now)
+        standstill = self.turn.feed(self.executing.pop(location), Returned(value), self.now)
+        self.abandoned += standstill.abandon
         return self
 
     def fail(self, location: str, error: BaseException) -> Rig:
-        self.turn.feed_error(self.executing.pop(location), error, self.now)
+        self.turn.feed(self.executing.pop(location), Raised(error), self.now)
         return self
 
     def result(self) -> str | None:
@@ -122,25 +130,24 @@ class Rig:
         """Whether the run goes on."""
         return self.turn.outcome is None
 
-    def take(self, next: Next | None = None) -> tuple[Checkpoint, int]:
-        """A checkpoint on its way to the store, and what to say when it has arrived."""
-        checkpoint = self.turn.take_checkpoint(next or self.turn.outcome or Hold(), self.now)
-        return checkpoint, self.turn.fed
+    def take(self, next: Next | None = None) -> Checkpoint:
+        """A checkpoint on its way to the store."""
+        return self.turn.take_checkpoint(next or self.turn.outcome or Hold(), self.now)
 
     def commit(self, next: Next | None = None) -> Checkpoint:
         """Write what there is to write."""
-        checkpoint, fed = self.take(next)
-        self.turn.committed(fed)
+        checkpoint = self.take(next)
+        self.turn.committed(self.now)
         self.written.append(checkpoint)
         return checkpoint
 
     def suspend(self) -> Checkpoint:
-        assert self.turn.is_waiting(self.now)
+        assert self.standstill().may_suspend
         return self.commit(Suspend())
 
     def play(self, value: Callable[[str], Any] = lambda location: location) -> Rig:
         """Execute and commit until there is nothing left but to wait."""
-        while self.turn.outcome is None and (started := self.start() or self.turn.needs_checkpoint()):
+        while self.turn.outcome is None and (started := self.start() or self.standstill().must_write):
             for location in started if isinstance(started, list) else ():
                 if location in self.executing:
                     self.finish(location, value(location))

@@ -84,7 +84,7 @@ class ChangedPerformer(Performer):
 
     def _concerns(self, at: At, number: int) -> bool:
         """Whether a step is changed, and recorded. That it does I/O shows also when it is new."""
-        is_recorded = self.ctx.turn.recorded(f"{at.scope}step{number}") is not None
+        is_recorded = self.ctx.requests.recorded(f"{at.scope}step{number}") is not None
         return self._change.concerns(number) and (is_recorded or self._change.what == "violate")
 
     async def _new(self, name: str) -> Any:

@@ -242,10 +242,10 @@ class World:
         change = self._change_here()
         if change is None:
             return performer.Performer(ctx, ledger, peer)
-        turn = ctx.turn
+        requests = ctx.requests
 
         def told(location: str) -> None:
-            self.watch.told[turn.run.id, turn.token] = location
+            self.watch.told[requests.run.id, requests.token] = location
 
         def forbid(what: str) -> None:
             self._end(Violation("I13", what))

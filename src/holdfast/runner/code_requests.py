@@ -1,6 +1,7 @@
-"""Asking: the side of a turn that workflow code sees. What it calls here, from inside the loop, becomes a request.
+"""Code requests: what the code of a run asks for, from inside its loop, through its context.
 
-It decides nothing about when a request is answered; that is the driver's side, `turn`.
+This is the one way from workflow code into its turn. It decides nothing about when a request is answered: that is
+the matter of `turn`.
 """
 
 from __future__ import annotations
@@ -11,41 +12,65 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.clock import NEVER_SECONDS, SECOND
+from holdfast.core.clock import NEVER_SECONDS, SECOND, Micros
 from holdfast.core.codec import Codec
-from holdfast.core.entries import EVENTS_LOCATION, UNDO_PREFIX
+from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
-from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Lease, MessageToRun, Reply
+from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, MessageToRun, Reply, Run
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context
 from holdfast.runner.history import History
-from holdfast.runner.inbox import Inbox
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Sleep, StepCall, asked_since
+from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.registry import Definition
-from holdfast.runner.stepping import Stepping
 from holdfast.runner.version import version_in
 
 
-class Asking(Stepping):
-    """What a run has asked for, and how its code asks."""
+class CodeRequests:
+    """Takes the requests of a run's code, and hosts the loop that the code lives on."""
 
-    def __init__(self, lease: Lease, definition: Definition, inbox: Inbox, *, has_database: bool) -> None:
-        super().__init__(lease, definition, inbox, OpenOperations(inbox), has_database=has_database)
-        self.loop = RunLoop(self.run.id, self, now=self.stamp / SECOND)
-        self.context = Context(self)
-
-        self._history = History(lease.run, lease.entries, self._asked, is_strict=definition.is_strict)
-        self._has_undo = self._history.has_undo
+    def __init__(
+        self,
+        run: Run,
+        definition: Definition,
+        history: History,
+        open_operations: OpenOperations,
+        pending: PendingCheckpoint,
+        *,
+        has_database: bool,
+    ) -> None:
+        self.run = run
+        self.definition = definition
+        self.has_database = has_database
+        self.abandoned: list[str] = []
+        """The locations of steps that the code no longer waits for."""
+        self.continued: str | None = None
+        """The payload of the next generation, if the code continues as new."""
+        self._history = history
+        self._open = open_operations
+        self._pending = pending
+        self._inbox = open_operations.inbox
         self._timers: dict[LoopTimer, Sleep] = {}
         self._serial = 0
-        self._renewal: str | None = None
-        self._cursor_count = 0
-        self._take_over_cursors()
-        self._rounds = rounds_in(self._history.get(ROUNDS_LOCATION))
+        self._rounds = rounds_in(history.get(ROUNDS_LOCATION))
+        self.loop = RunLoop(run.id, self, now=history.stamp / SECOND)
+        self.context = Context(self)
+
+    @property
+    def stamp(self) -> Micros:
+        """The instant of the last fact that the code was told."""
+        return self._history.stamp
+
+    @property
+    def token(self) -> int:
+        """The token of the lease under which the code runs."""
+        return self._pending.token
+
+    # Operations
 
     async def perform(self, operation: Operation) -> Any:
         """Ask for an operation and wait for its outcome."""
@@ -95,9 +120,9 @@ class Asking(Stepping):
             return
         self._serial += 1
         operation.serial = self._serial
-        operation.asked_at = self.stamp
+        operation.asked_at = self._history.stamp
         operation.since = self._history.position
-        operation.after = self._fed
+        operation.after = self._pending.fed_count
         if self._rounds and isinstance(operation, StepCall):
             operation.round = self._rounds.get(operation.location.removeprefix(UNDO_PREFIX), 0)
         if isinstance(operation, ChildGroup):
@@ -113,13 +138,13 @@ class Asking(Stepping):
             operation.resume(recorded)
             if not recorded.attempts and isinstance(operation, ChildEnd):
                 self._note_awaited(recorded)
-        self._asked.add(operation, is_recorded=is_recorded)
+        self._open.add(operation, is_recorded=is_recorded)
 
     def _note_awaited(self, child: Entry) -> None:
         """The code waits for a child that it has only started: it is recovered with this run, and kept as long."""
         awaited = msgspec.structs.replace(child, attempts=1)
         self._history.remember([awaited])
-        self._gains.amend(awaited)
+        self._pending.amend(awaited)
 
     def _enter_group(self, group: ChildGroup) -> None:
         """Ask for the ends of many children: those recorded are told in their turn, the others are waited for."""
@@ -131,13 +156,13 @@ class Asking(Stepping):
             else:
                 since = asked_since(recorded, group.since)
                 group.started[child_id] = msgspec.structs.replace(recorded, since=since)
-        self._asked.add(group, is_recorded=not group.started)
+        self._open.add(group, is_recorded=not group.started)
 
     def withdraw(self, operation: Operation) -> None:
         """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
-        if self.loop.is_evicting or not self._asked.holds(operation):
+        if self.loop.is_evicting or not self._open.holds(operation):
             return
-        self._asked.remove(operation)
+        self._open.remove(operation)
         if isinstance(operation, StepCall):
             self.abandoned.append(operation.location)
 
@@ -165,7 +190,6 @@ class Asking(Stepping):
             if kind is not EntryKind.CHILD:  # whose position is that of its end
                 self._history.passed(recorded)
             return recorded
-        self._fed += 1
         is_open = child is not None
         since = self._history.position
         entry = Entry(
@@ -174,19 +198,19 @@ class Asking(Stepping):
             state=EntryState.STARTED if is_open else EntryState.DONE,
             position=0 if is_open else self._history.next_position(),
             attempts=int(is_awaited),
-            started_at=self.stamp,
-            finished_at=None if is_open else self.stamp,
+            started_at=self._history.stamp,
+            finished_at=None if is_open else self._history.stamp,
             ref=ref,
             since=since,
         )
         self._history.remember([entry])
-        self._gains.request(entry)
-        self._gains.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
+        self._pending.request(entry)
+        self._pending.command(child=child, message=message, event=event, cancels=cancels, reply=reply)
         return None
 
-    def renew(self, payload: str) -> None:
-        """The workflow wants to begin anew, with this payload."""
-        self._renewal = payload
+    def continue_as_new(self, payload: str) -> None:
+        """Have the run begin anew, with this payload, as its next generation."""
+        self.continued = payload
 
     # Loops
 
@@ -218,36 +242,11 @@ class Asking(Stepping):
         self._history.forget(iterations)
         if self._history.diverged is not None:
             return  # the run is blocked, and the code that fits needs them
-        self._gains.prune(iterations)
-        for end in self.inbox.unasked_ends():
+        self._pending.prune(iterations)
+        for end in self._inbox.unasked_ends():
             if not self._history.has_child(end.name):  # it was started in an iteration that is gone
-                self.inbox.consume(end)
-                self._gains.consume((end.number,))
-
-    def keep_cursors(self) -> None:
-        """Record which events the run has had, for when the entries that tell it are gone or not replayed."""
-        text = msgspec.json.encode(self.inbox.cursors, order="sorted").decode()
-        known = self._history.get(EVENTS_LOCATION)
-        if not self.inbox.cursors or (known is not None and known.result == text):
-            return
-        self._cursor_count += 1
-        entry = Entry(
-            location=EVENTS_LOCATION,
-            kind=EntryKind.EVENT,
-            state=EntryState.STARTED,
-            attempts=self._cursor_count,
-            result=text,
-            started_at=self.stamp,
-        )
-        self._history.remember([entry])
-        self._gains.add(entry, is_lazy=True)
-
-    def _take_over_cursors(self) -> None:
-        known = self._history.get(EVENTS_LOCATION)
-        if known is not None:
-            self._cursor_count = known.attempts
-            for topic, number in msgspec.json.decode(known.result or "{}", type=dict[str, int]).items():
-                self.inbox.note_event(topic, number)
+                self._inbox.consume(end)
+                self._pending.consume((end.number,))
 
     # Changing code
 
@@ -277,11 +276,11 @@ class Asking(Stepping):
         for entry in accepted:
             if entry.kind is EntryKind.EVENT and entry.state is EntryState.DONE:
                 for received in received_in(entry):
-                    self.inbox.note_event(received.name, int(received.ref or 0))
+                    self._inbox.note_event(received.name, int(received.ref or 0))
             if self._history.let_go(entry):
                 # So that the time of what follows is as it was: a deadline after a sleep that was removed, say.
-                self.stamp = max(self.stamp, entry.finished_at or 0)
-                self.loop.now = self.stamp / SECOND
+                self._history.stamp = max(self._history.stamp, entry.finished_at or 0)
+                self.loop.now = self._history.stamp / SECOND
 
     def _note(self, kind: EntryKind, location: str, result: str | None = None) -> None:
         """Record something about the code, with the next checkpoint. It is no fact that anything has to wait for."""
@@ -292,19 +291,19 @@ class Asking(Stepping):
             state=EntryState.DONE,
             position=self._history.next_position(),
             result=result,
-            started_at=self.stamp,
-            finished_at=self.stamp,
+            started_at=self._history.stamp,
+            finished_at=self._history.stamp,
             since=since,
         )
         self._history.remember([entry])
-        self._gains.request(entry, is_lazy=True)
+        self._pending.request(entry, is_lazy=True)
 
     # Values and timers
 
     def publish(self, name: str, value: str) -> None:
         """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
         if not self._history.is_behind and not self.loop.is_evicting:
-            super().publish(name, value)
+            self._pending.publish(name, value)
 
     def timer_started(self, timer: LoopTimer) -> None:
         """Plain asyncio asked for a timer: it is durable like any other."""
@@ -321,8 +320,16 @@ class Asking(Stepping):
 
     @property
     def is_replaying(self) -> bool:
-        """Whether what the code does now is old news: it has not been told anything new yet, or leaves memory.
+        """Whether the code only repeats what it did before: it was not told anything new yet, or leaves memory.
 
         That includes what follows the last recorded fact: code runs to its next standstill before a fact is written.
         """
-        return not self._is_new or self.loop.is_evicting
+        return not self._history.has_news or self.loop.is_evicting
+
+    def evict(self, *, is_over: bool) -> None:
+        """Close every coroutine of the code. `is_over`: the run will not come back."""
+        self.loop.evict(is_over=is_over)
+        self._timers.clear()
+        # Cuts the circle between the code and what it sees: a run that is over is gone at once, where the collector
+        # would first have to find all that it was made of.
+        del self.context
