@@ -205,7 +205,7 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
     return reached
 
 
-class Settled(Exception):
+class AlreadySettled(Exception):
     """The entry that was to be written stands there already, from another attempt."""
 
     error = None
@@ -239,7 +239,7 @@ class Writing:
     def decide(
         self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
     ) -> Script[Verdicts]:
-        """Write a batch by the operations of the model. `Settled` if at the location `settling` somebody else was."""
+        """Write a batch by the operations of the model. `AlreadySettled` if at the location `settling` somebody else was."""
         to_load = LoadRequest()
         for checkpoint in batch:
             to_load.checkpoint(checkpoint)
@@ -254,7 +254,7 @@ class Writing:
             if settling is not None and (record := working.records.get(batch[0].run_id)) is not None:
                 known = record.recorded(settling)
                 if known is not None and known.is_settled:
-                    raise Settled(known)
+                    raise AlreadySettled(known)
             told = model.write(working.unit, batch, now)
             records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]

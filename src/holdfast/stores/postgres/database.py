@@ -19,7 +19,7 @@ from holdfast.core.model import Entry, Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.postgres import claims, commands, reads
 from holdfast.stores.postgres.address import PostgresAddress
-from holdfast.stores.postgres.checkpoints import Held, Settled, Writing
+from holdfast.stores.postgres.checkpoints import Held, AlreadySettled, Writing
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.errors import is_conflict, is_overdue, unavailable
 from holdfast.stores.postgres.hints import Hints
@@ -86,7 +86,7 @@ class PostgresDatabase:
                     is_complete = True
             except _Refused as refused:
                 answer = refused.answer
-            except (_Ended, Settled) as end:
+            except (_Ended, AlreadySettled) as end:
                 _reset(connection)  # not all of it was undone, if the function has ended the transaction
                 answer = _without(connection, writing, checkpoint, entry=end.entry, error=end.error)
             except psycopg.Error as error:
