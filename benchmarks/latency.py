@@ -13,13 +13,13 @@ import time
 from benchmarks.processes import workers
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Context, Holdfast, Registry
-from holdfast.cli import yardstick
-from holdfast.cli.yardstick import Work, all_suspended, messages, seconds, starts, steps_in_a_row
+from holdfast.cli.bench import measures
+from holdfast.cli.bench.measures import Work, all_suspended, messages, seconds, starts, steps_in_a_row
 
 ROUNDS = 15
 
 registry = Registry()
-registry.include(yardstick.registry)
+registry.include(measures.registry)
 
 
 @registry.workflow

@@ -20,13 +20,13 @@ import psycopg
 
 from benchmarks.stores import the_postgres
 from holdfast import Holdfast
-from holdfast.cli import yardstick
+from holdfast.cli.bench import measures
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.stores.postgres.connections import OWN
 from holdfast.stores.postgres.loop_session import LoopSession
+from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.talks import Talk
 
 STEPS = 200
 STARTS = 60
@@ -83,20 +83,20 @@ async def opened(store: PostgresStore, way: type[LoopSession]) -> LoopSession:
     """A session that is connected, if it ever is."""
     session = way(store._connector, store._writers, limits=OWN)
     while session._connection is None and way is not Threads:
-        await session.hold(_look)
+        await session.run(_look)
         await asyncio.sleep(0.01)
     return session
 
 
-def _look() -> Talk[str]:
+def _look() -> Script[str]:
     answer: str = yield b"select '1'", ()
     return answer
 
 
 async def leased(hf: Holdfast, store: PostgresStore) -> Lease:
     """A run that is ours to write: no worker is there yet."""
-    await hf.start(yardstick.wait_for_message)
-    types = (yardstick.wait_for_message.type,)
+    await hf.start(measures.wait_for_message)
+    types = (measures.wait_for_message.type,)
     python = platform.python_version()
     claimed = await store.claim(
         ClaimRequest(id="bench", worker="bench", types=types, limit=1, lease=10**10, python=python)
@@ -115,7 +115,7 @@ async def write_step(store: PostgresStore, lease: Lease, position: int) -> None:
 
 async def measure(url: str, pairs: int) -> None:
     async with Holdfast(url) as hf:
-        hf.include(yardstick.registry)
+        hf.include(measures.registry)
         await hf.opened()
         store = hf.store
         assert isinstance(store, PostgresStore)
@@ -132,15 +132,15 @@ async def measure(url: str, pairs: int) -> None:
 
         async def starts() -> int:
             for _ in range(STARTS):
-                await hf.execute(yardstick.one_step)
+                await hf.execute(measures.one_step)
             return STARTS
 
         async def at_once() -> int:
-            await asyncio.gather(*(hf.execute(yardstick.one_step) for _ in range(RUNS)))
+            await asyncio.gather(*(hf.execute(measures.one_step) for _ in range(RUNS)))
             return RUNS
 
         await compare("lone step", steps, store, ways, pairs)
-        async with hf.worker(types=[yardstick.one_step.type], concurrency=RUNS):
+        async with hf.worker(types=[measures.one_step.type], concurrency=RUNS):
             await compare("start to result", starts, store, ways, pairs)
             await compare(f"{RUNS} runs at once", at_once, store, ways, pairs)
             store._loop_session = usual

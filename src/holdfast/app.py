@@ -20,10 +20,10 @@ from holdfast.core.clock import in_seconds
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
-from holdfast.engine.door import opened_elsewhere, refuse_workflow_code
-from holdfast.engine.ends import Ends
+from holdfast.engine.base import opened_elsewhere, refuse_workflow_code
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Replies
+from holdfast.engine.results import Results
 from holdfast.engine.sync import Sync
 from holdfast.runner.registry import Registry
 from holdfast.telemetry.hooks import Hooks
@@ -49,7 +49,7 @@ class Holdfast(Engine):
         self.configuration = Configuration()
         self.url = url or (self.configuration[settings.URL] if store is None else type(store).__name__)
         self._store = store_for(self.url) if store is None else store
-        self._ends: Ends | None = None
+        self._results: Results | None = None
         self._replies: Replies | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
@@ -79,7 +79,7 @@ class Holdfast(Engine):
     async def opened(self) -> None:
         """Open the store, if that has not been done on this event loop."""
         loop = asyncio.get_running_loop()
-        if self._ends is not None and self._loop is loop:
+        if self._results is not None and self._loop is loop:
             return
         self._check_process()
         refuse_workflow_code()
@@ -90,14 +90,14 @@ class Holdfast(Engine):
                     "or use hf.sync in threads"
                 )
             # The loop it was used on is gone, as after asyncio.run(): begin anew on this one.
-            self._loop, self._ends, self._replies, self._opening = loop, None, None, asyncio.Lock()
+            self._loop, self._results, self._replies, self._opening = loop, None, None, asyncio.Lock()
             self.neighbours.clear()
         assert self._opening is not None
         async with self._opening:
-            if self._ends is None:
+            if self._results is None:
                 await self._store.open()
                 self._replies = self._make_replies()
-                self._ends = self._make_ends()
+                self._results = self._make_ends()
                 self._pid = os.getpid()
 
     @property
@@ -109,8 +109,8 @@ class Holdfast(Engine):
         if self._pid is not None and self._is_forked:
             raise opened_elsewhere("this Holdfast", self._pid)
 
-    def _make_ends(self) -> Ends:
-        return Ends(self._store)
+    def _make_ends(self) -> Results:
+        return Results(self._store)
 
     def _make_replies(self) -> Replies:
         return Replies(self._store)
@@ -125,10 +125,10 @@ class Holdfast(Engine):
         if self._sync is not None:
             await asyncio.to_thread(self._sync.close)
         await self._hooks.drain(_HOOK_SECONDS)
-        if self._ends is not None and self._loop is asyncio.get_running_loop():
-            await self._ends.close()
+        if self._results is not None and self._loop is asyncio.get_running_loop():
+            await self._results.close()
             await self.replies.close()
-        self._ends = self._replies = self._loop = None
+        self._results = self._replies = self._loop = None
         await self._store.close()
         self._pid = None
 
@@ -137,9 +137,9 @@ class Holdfast(Engine):
         return self._store
 
     @property
-    def ends(self) -> Ends:
-        assert self._ends is not None, "used before opened()"
-        return self._ends
+    def results(self) -> Results:
+        assert self._results is not None, "used before opened()"
+        return self._results
 
     @property
     def replies(self) -> Replies:
@@ -216,7 +216,7 @@ class Holdfast(Engine):
         return worker
 
     def _note_end(self, run_id: str, end: Finish) -> None:
-        self.ends.note(run_id, end)
+        self.results.note(run_id, end)
 
     def _fire(self, worker: Worker) -> None:
         if worker in self.neighbours:
@@ -249,7 +249,7 @@ class Holdfast(Engine):
         """Metrics of this process and of the store; what happens is counted from the first use of this on."""
         if self._metrics is None:
             self._metrics = Metrics(
-                self.signals, self._hooks, lambda: self._workers, self._opened_store, lambda: self._ends is not None
+                self.signals, self._hooks, lambda: self._workers, self._opened_store, lambda: self._results is not None
             )
         return self._metrics
 

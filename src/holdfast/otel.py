@@ -19,10 +19,10 @@ from holdfast.app import Holdfast
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import without_iterations
 from holdfast.core.signals import Signal
-from holdfast.telemetry.catalogue import METRICS, Metric
-from holdfast.telemetry.exposition import Sample
+from holdfast.telemetry.counters import PATTERNS, Counters
+from holdfast.telemetry.definitions import METRICS, Metric
 from holdfast.telemetry.metrics import Metrics
-from holdfast.telemetry.tally import PATTERNS, Tally
+from holdfast.telemetry.prometheus import Sample
 
 try:
     from opentelemetry import context as contexts
@@ -68,7 +68,7 @@ def instrument(
     hf.signals.tracing = spans
     untaps = (
         hf.signals.tap(spans, "run.*", "step.*", "worker.stopped"),
-        hf.signals.tap(Tally(numbers), *PATTERNS),
+        hf.signals.tap(Counters(numbers), *PATTERNS),
         hf.signals.tap(numbers.look_soon, "run.started", "worker.started"),
     )
 

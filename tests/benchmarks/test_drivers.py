@@ -69,7 +69,9 @@ def test_our_driver_tells_about_itself_and_of_errors_in_a_line() -> None:
     driver = Driver(("holdfast",), SETUP, WORKLOADS)
 
     about = json.loads(driver.answer('{"workload": "about", "url": "", "sizes": {}}').removeprefix(MARK))["about"]
-    error = json.loads(driver.answer('{"workload": "step", "url": "", "sizes": {}}').removeprefix(MARK))["error"]
+    error = json.loads(driver.answer('{"workload": "step", "url": "memory://", "sizes": {}}').removeprefix(MARK))[
+        "error"
+    ]
 
     assert set(about["workloads"]) == set(WORKLOADS)
     assert "\n" not in about["setup"]

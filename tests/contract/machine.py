@@ -57,7 +57,7 @@ from holdfast.core.model import (
     Holding,
     Intent,
     Lease,
-    Message,
+    MessageToRun,
     Rate,
     Reply,
     RunOptions,
@@ -277,7 +277,7 @@ class StoreMachine(SideBySide):
         self.known: dict[str, dict[int, Arrival]] = defaultdict(dict)
         self.had: dict[tuple[str, str], int] = defaultdict(int)
         self.batches: list[list[Checkpoint]] = []
-        self.messages: list[Message] = []
+        self.messages: list[MessageToRun] = []
         self.events: list[Event] = []
         self.position = 0
         self.asked = self.looked = 0
@@ -662,10 +662,10 @@ class StoreMachine(SideBySide):
             fields = {name: value for name, value in fields.items() if name not in alone}
         return Intent(**fields)
 
-    def _message(self, number: int, key: str | None, name: str) -> Message:
+    def _message(self, number: int, key: str | None, name: str) -> MessageToRun:
         # Plain numbers as ids: they must not be taken for the numbers of events.
         id = f"{len(self.messages) + 1}"
-        self.messages.append(Message(id=id, name=name, payload=id, run_id=None if key else an_id(number), key=key))
+        self.messages.append(MessageToRun(id=id, name=name, payload=id, run_id=None if key else an_id(number), key=key))
         return self.messages[-1]
 
     def _event(self, topic: str) -> Event:

@@ -18,7 +18,7 @@ from holdfast.core.checkpoint import Checkpoint, Next, Release, Suspend
 from holdfast.core.commands import Cancel, ChangeTypes, Pause, Resume, RunControl, SendMessages
 from holdfast.core.ids import new_id
 from holdfast.core.limits import parked_at, type_slot
-from holdfast.core.model import Intent, Lease, Message, TypeChange
+from holdfast.core.model import Intent, Lease, MessageToRun, TypeChange
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountSlots, ListTypes, Query
 from holdfast.core.states import RunState
@@ -93,7 +93,7 @@ class Crew:
         asleep = [one.run.id for one in alive if one.run.state in (RunState.SUSPENDED, RunState.PAUSED)]
         for run_id in self.chance.sample(asleep, min(3, len(asleep))):
             await store.apply(Resume(run_id=run_id, id=new_id()))
-            await store.apply(SendMessages(messages=[Message(id=new_id(), name="go", payload="1", run_id=run_id)]))
+            await store.apply(SendMessages(messages=[MessageToRun(id=new_id(), name="go", payload="1", run_id=run_id)]))
         return bool(alive)
 
     async def meddle(self, store: Store) -> None:

@@ -28,7 +28,7 @@ from holdfast.core.commands import (
     Wake,
 )
 from holdfast.core.errors import InvalidRequest, RunBusy
-from holdfast.core.model import Holding, Intent, Lease, Message, Rate, Run, TypeChange, TypeRule, Wait
+from holdfast.core.model import Holding, Intent, Lease, MessageToRun, Rate, Run, TypeChange, TypeRule, Wait
 from holdfast.core.questions import FindOrphans
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.state import State
@@ -165,7 +165,7 @@ class Walker:
         if self.state.records:
             run_id = self.random.choice(list(self.state.records))
             await self.store.apply(
-                SendMessages(messages=[Message(id=self.new_id("m"), name="go", payload="1", run_id=run_id)])
+                SendMessages(messages=[MessageToRun(id=self.new_id("m"), name="go", payload="1", run_id=run_id)])
             )
 
     async def control(self) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, LeaseRequest, Ver
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.commands import RunControl, Sent
-from holdfast.core.model import Arrival, Entry, Lease, Message, Run, TypeRule, Wait
+from holdfast.core.model import Arrival, Entry, Lease, MessageToRun, Run, TypeRule, Wait
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory import claims as model_claims
 from holdfast.stores.memory.unit_of_work import StateUnit
@@ -34,10 +34,10 @@ from holdfast.stores.operations import (
     revisions,
     transitions,
 )
-from holdfast.stores.postgres import deciding, transfers
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import Bounds
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres import transfers, unit_of_work
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import Bounds
 from holdfast.stores.working.decision import Operation
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
@@ -49,7 +49,7 @@ from tests.plugin.tiers import amount
 
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")
-"""Fewer, as each of them is a few hundred trips to a server."""
+"""Fewer, as each of them is a few hundred statements to a server."""
 STEPS = 50
 
 
@@ -69,7 +69,9 @@ def test_the_postgres_store_answers_like_the_model(
         drive(StoreMachine, stores, settings(max_examples=POSTGRES_EXAMPLES), STEPS)
 
 
-def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., Talk[Any]] = deciding._attempt) -> None:
+def number_without_gaps(
+    monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., Script[Any]] = unit_of_work._attempt
+) -> None:
     """Number events as the model does; a sequence leaves out numbers that were drawn in vain."""
     last = 0
 
@@ -81,7 +83,7 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
         bounds: Bounds,
         *,
         is_committing: bool = False,
-    ) -> Talk[Any]:
+    ) -> Script[Any]:
         seen: list[WorkingSet] = []
 
         def watched(working: WorkingSet, now: Micros) -> Any:
@@ -98,12 +100,12 @@ def number_without_gaps(monkeypatch: pytest.MonkeyPatch, attempt: Callable[..., 
             yield bounds.commit
         return told
 
-    def raised(_schema: str, number: int) -> Talk[None]:
+    def raised(_schema: str, number: int) -> Script[None]:
         nonlocal last
         last = max(last, number)
         yield from ()
 
-    monkeypatch.setattr(deciding, "_attempt", without_gaps)
+    monkeypatch.setattr(unit_of_work, "_attempt", without_gaps)
     monkeypatch.setattr(transfers, "_raise_numbers", raised)
 
 
@@ -158,7 +160,7 @@ def forgets_receipts(right: Callable[..., None], unit: StateUnit, checkpoint: Ch
     right(unit, checkpoint, now)
 
 
-def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: Message, now: Micros) -> Sent:
+def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: MessageToRun, now: Micros) -> Sent:
     return replace(right(unit, message, now), refused=None)
 
 

@@ -21,7 +21,7 @@ import pytest_asyncio
 from holdfast.core.checkpoint import Checkpoint, Hold, LeaseRequest, Suspend, Verdicts
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.ids import new_id
-from holdfast.core.model import Event, Intent, Lease, Message
+from holdfast.core.model import Event, Intent, Lease, MessageToRun
 from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans, Query
 from holdfast.core.states import RunState
@@ -126,7 +126,7 @@ async def check_all_go_on(store: Store, numbers: Sequence[int], verdicts: Verdic
 async def test_a_message_that_races_a_suspension_is_never_missed(stores: Stores) -> None:
     for numbers in rounds():
         leases = await held(stores[0], [an_intent(number) for number in numbers])
-        messages = [Message(id=new_id(), name="go", payload="1", run_id=lease.run.id) for lease in leases]
+        messages = [MessageToRun(id=new_id(), name="go", payload="1", run_id=lease.run.id) for lease in leases]
         halves = random.sample(messages[::2], WIDTH // 2), random.sample(messages[1::2], WIDTH // 2)
 
         verdicts, *_ = await race(
@@ -260,9 +260,9 @@ async def _meddle(store: Store, seed: float) -> None:
                 )
 
 
-def _a_message(chance: random.Random, number: int) -> Message:
+def _a_message(chance: random.Random, number: int) -> MessageToRun:
     key = f"k{number}" if chance.random() < 0.5 else None
-    return Message(id=new_id(), name="go", payload="1", run_id=None if key else an_id(number), key=key)
+    return MessageToRun(id=new_id(), name="go", payload="1", run_id=None if key else an_id(number), key=key)
 
 
 def _a_checkpoint(chance: random.Random, lease: Lease, some: Sequence[int]) -> Checkpoint:

@@ -21,11 +21,11 @@ from holdfast import (
     step_info,
 )
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
 
 
-def undoing(ledger: Ledger, *, fails: int = 0) -> Callable[[Any], None]:
+def undoing(ledger: EffectLedger, *, fails: int = 0) -> Callable[[Any], None]:
     """An undo function whose first attempts fail."""
 
     def undo(value: Any) -> None:
@@ -64,7 +64,7 @@ async def all_suspended(h: Harness, count: int) -> None:
         await h.advance(1)
 
 
-def joins(app: Registry, ledger: Ledger) -> None:
+def joins(app: Registry, ledger: EffectLedger) -> None:
     async def good(ctx: Context) -> int:
         await ctx.step("s", ledger.note)
         await ctx.sleep(20)
@@ -93,7 +93,7 @@ def joins(app: Registry, ledger: Ledger) -> None:
         return [*found, await ctx.step("after", ledger.note, 1)]
 
 
-def races(app: Registry, ledger: Ledger) -> None:
+def races(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("loser")
     async def loser(ctx: Context) -> None:
         await ctx.step("s", ledger.note)
@@ -115,7 +115,7 @@ def races(app: Registry, ledger: Ledger) -> None:
         return [*found, await ctx.first_settled("what", {"timer": timer, "child": child})]
 
 
-def nested_loops(app: Registry, ledger: Ledger) -> None:
+def nested_loops(app: Registry, ledger: EffectLedger) -> None:
     async def inner(ctx: Context, state: list[int]) -> Continue[list[int]] | Break[list[int]]:
         got = await ctx.receive("x")
         state = [*state, await ctx.step("s", ledger.note, got)]
@@ -139,7 +139,7 @@ async def send_many(h: Harness) -> None:
     assert await run.result() == [10, 26, 42, 58, 17]
 
 
-def maps(app: Registry, ledger: Ledger) -> None:
+def maps(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("leaf")
     async def leaf(ctx: Context, number: int) -> int:
         await ctx.step("s", ledger.note, number)
@@ -158,7 +158,7 @@ def maps(app: Registry, ledger: Ledger) -> None:
         raise AssertionError("two of them fail")
 
 
-def saga(app: Registry, ledger: Ledger) -> None:
+def saga(app: Registry, ledger: EffectLedger) -> None:
     undo, stubborn = undoing(ledger), undoing(ledger, fails=1)
     patient = Retry(max_attempts=9, initial=20, jitter=0)
 
@@ -180,7 +180,7 @@ def saga(app: Registry, ledger: Ledger) -> None:
         raise Rollback("enough of it")
 
 
-def cancelled_saga(app: Registry, ledger: Ledger) -> None:
+def cancelled_saga(app: Registry, ledger: EffectLedger) -> None:
     undo = undoing(ledger)
 
     @app.workflow("child")
@@ -210,7 +210,7 @@ async def cancel_saga(h: Harness) -> None:
     raise AssertionError("it should have been cancelled")
 
 
-def generations(app: Registry, ledger: Ledger) -> None:
+def generations(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("child")
     async def child(ctx: Context, number: int) -> int:
         await ctx.step("s", ledger.note, number)
@@ -240,7 +240,7 @@ async def send_over_generations(h: Harness) -> None:
     await all_ended(h)
 
 
-def limits(app: Registry, ledger: Ledger) -> None:
+def limits(app: Registry, ledger: EffectLedger) -> None:
     undo = undoing(ledger)
 
     @app.workflow("child")
@@ -269,7 +269,7 @@ async def expire(h: Harness) -> None:
     raise AssertionError("it should have come to its limit")
 
 
-def loop_of_events(app: Registry, ledger: Ledger) -> None:
+def loop_of_events(app: Registry, ledger: EffectLedger) -> None:
     async def body(ctx: Context, got: list[int]) -> Continue[list[int]] | Break[list[int]]:
         both = await asyncio.gather(ctx.wait_event("news"), ctx.step("s", ledger.note, len(got)))
         got = [*got, both[0]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import Context, Registry
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
 
 
@@ -17,7 +17,7 @@ class Violating:
     def __init__(self) -> None:
         self._is_broken = True
 
-    def build(self, app: Registry, ledger: Ledger) -> None:
+    def build(self, app: Registry, ledger: EffectLedger) -> None:
         self._is_broken = True
 
         @app.workflow("main")
@@ -59,7 +59,7 @@ class Changed:
         self._changed = names
         self._names = "ab"
 
-    def build(self, app: Registry, ledger: Ledger) -> None:
+    def build(self, app: Registry, ledger: EffectLedger) -> None:
         self._names = "ab"
 
         @app.workflow("main")

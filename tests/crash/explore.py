@@ -31,7 +31,7 @@ from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import Databases, PostgresServer
 from holdfast.testing.programs.comparison import Played, problems
-from holdfast.testing.programs.expectation import Outcome
+from holdfast.testing.programs.expectation import ExpectedOutcome
 from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
 from holdfast.testing.programs.performer import build
 from holdfast.testing.programs.vocabulary import Gardener
@@ -120,7 +120,7 @@ async def read(h: Harness, rehearsal: Rehearsal) -> Play:
     return Play(played, calls=len(rehearsal.store.calls), crashes=rehearsal.crashes)
 
 
-def problems_of(expected: Outcome, play: Play, *, is_timed: bool) -> list[str]:
+def problems_of(expected: ExpectedOutcome, play: Play, *, is_timed: bool) -> list[str]:
     """In what a play differs from what is expected; how long it took counts only if nothing disturbed it."""
     found = problems(expected, play.played, crashes=play.crashes)
     root = play.played.runs["root"]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import ChildFailed, Context, Registry, Retry, StepFailed, WaitTimeout, step_info
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 
 Node = list[Any]
 """The name of an operation and what it is done to."""
@@ -71,7 +71,7 @@ def messages_of(node: Any) -> list[str]:
 class Player:
     """Carries out one program inside one run."""
 
-    def __init__(self, ctx: Context, ledger: Ledger) -> None:
+    def __init__(self, ctx: Context, ledger: EffectLedger) -> None:
         self.ctx = ctx
         self.ledger = ledger
         self.trace: list[str] = []
@@ -253,7 +253,7 @@ class Player:
         return [one async for one in stream()]
 
 
-def build(app: Registry, ledger: Ledger, *, strict: bool = True) -> None:
+def build(app: Registry, ledger: EffectLedger, *, strict: bool = True) -> None:
     """Register the one workflow that carries programs out."""
 
     @app.workflow("program", strict=strict)

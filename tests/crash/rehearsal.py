@@ -18,7 +18,7 @@ from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.stage import Stage
 
 
@@ -27,7 +27,7 @@ class Script:
     """Workflows, and what the world does to them. The world must not depend on when things happen."""
 
     name: str
-    build: Callable[[Registry, Ledger], None]
+    build: Callable[[Registry, EffectLedger], None]
     act: Callable[[Harness], Coroutine[Any, Any, None]]
 
 
@@ -62,7 +62,7 @@ class Rehearsal:
 
     def __init__(self, script: Script, stage: Stage, faults: Faults) -> None:
         self.script = script
-        self.ledger = Ledger()
+        self.ledger = EffectLedger()
         self.crashes = 0
         self.store = _Theatre(stage.store(), faults)
         app = Registry()
@@ -149,7 +149,7 @@ async def play(
     return outcome
 
 
-async def write_down(h: Harness, ledger: Ledger, outcome: Outcome) -> None:
+async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None:
     details = {one.run.id: one for one in await h.store.list(Query(limit=1_000))}
 
     def path(run_id: str) -> str:

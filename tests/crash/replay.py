@@ -11,14 +11,14 @@ from holdfast import Registry
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash import programs
 
 
 async def finish(file: str, now: str, run_ids: list[str]) -> None:
     """Tell each run to end, and print what each returns and which step bodies were executed."""
     app = Registry()
-    programs.build(app, Ledger())
+    programs.build(app, EffectLedger())
     clock = VirtualClock(datetime.fromisoformat(now))
     async with Harness(app, clock=clock, store=SqliteStore(file, clock=clock)) as h:
         for run_id in run_ids:

@@ -21,11 +21,11 @@ from holdfast import (
     step_info,
 )
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
 
 
-def steps(app: Registry, ledger: Ledger) -> None:
+def steps(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [await ctx.step("a", ledger.note, 1)]
@@ -46,7 +46,7 @@ async def run_main(h: Harness) -> None:
     await (await h.start("main", id="main")).result()
 
 
-def versions(app: Registry, ledger: Ledger) -> None:
+def versions(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [ctx.version("first", 2)]
@@ -59,7 +59,7 @@ def versions(app: Registry, ledger: Ledger) -> None:
         return found
 
 
-def waits(app: Registry, ledger: Ledger) -> None:
+def waits(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         await ctx.sleep(0.3)
@@ -78,7 +78,7 @@ def waits(app: Registry, ledger: Ledger) -> None:
         return found
 
 
-def queues(app: Registry, ledger: Ledger) -> None:
+def queues(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("consumer")
     async def consumer(ctx: Context) -> int:
         found: int = await ctx.wait_event("jobs")
@@ -112,7 +112,7 @@ async def work_off(h: Harness) -> None:
     assert await run.result() == ["stopped", "jobless", 2]
 
 
-def conversation(app: Registry, ledger: Ledger) -> None:
+def conversation(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [await ctx.receive_message("first")]
@@ -147,7 +147,7 @@ async def send_everything(h: Harness) -> None:
     await run.result()
 
 
-def branches(app: Registry, ledger: Ledger) -> None:
+def branches(app: Registry, ledger: EffectLedger) -> None:
     async def branch(ctx: Context, number: int) -> int:
         await ctx.step("s", ledger.note)
         await asyncio.sleep(number)
@@ -173,7 +173,7 @@ def branches(app: Registry, ledger: Ledger) -> None:
         return [*found, *(task.result() for task in tasks)]
 
 
-def children(app: Registry, ledger: Ledger) -> None:
+def children(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("leaf")
     async def leaf(ctx: Context, number: int) -> int:
         await ctx.step("leaf", ledger.note)
@@ -222,7 +222,7 @@ def children(app: Registry, ledger: Ledger) -> None:
         return found
 
 
-def failing(app: Registry, ledger: Ledger) -> None:
+def failing(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> None:
         ctx.set_value("progress", 1)
@@ -242,7 +242,7 @@ async def fail_main(h: Harness) -> None:
     raise AssertionError("it should have failed")
 
 
-def talkers(app: Registry, ledger: Ledger) -> None:
+def talkers(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("ping")
     async def ping(ctx: Context, rounds: int) -> list[int]:
         got = []
@@ -268,7 +268,7 @@ async def play_ball(h: Harness) -> None:
     await asyncio.gather(one.result(), other.result())
 
 
-def cancels(app: Registry, ledger: Ledger) -> None:
+def cancels(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("child")
     async def child(ctx: Context) -> None:
         await ctx.step("s", ledger.note)
@@ -291,7 +291,7 @@ async def cancel_in_the_end(h: Harness) -> None:
     await run.cancel("enough")
 
 
-def taken_back(app: Registry, ledger: Ledger) -> None:
+def taken_back(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = [await ctx.step("a", ledger.note, 1), await ctx.receive("x")]
@@ -311,7 +311,7 @@ async def take_back(h: Harness) -> None:
     await fork.result()
 
 
-def recovered(app: Registry, ledger: Ledger) -> None:
+def recovered(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("child")
     async def child(ctx: Context) -> int:
         await ctx.step("c", ledger.note)
@@ -341,7 +341,7 @@ async def cancel_and_recover(h: Harness) -> None:
     await run.result()
 
 
-def paused(app: Registry, ledger: Ledger) -> None:
+def paused(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("main")
     async def main(ctx: Context) -> list[Any]:
         found: list[Any] = []
@@ -363,7 +363,7 @@ async def pause_and_resume(h: Harness) -> None:
     await run.result()
 
 
-def crowd(app: Registry, ledger: Ledger) -> None:
+def crowd(app: Registry, ledger: EffectLedger) -> None:
     @app.workflow("member")
     async def member(ctx: Context, number: int) -> int:
         first = await ctx.step("first", ledger.note, number)
@@ -377,7 +377,7 @@ def crowd(app: Registry, ledger: Ledger) -> None:
         return number
 
 
-def reporting(app: Registry, ledger: Ledger) -> None:
+def reporting(app: Registry, ledger: EffectLedger) -> None:
     patient = Retry(max_attempts=9, delay=lambda attempt: 60.0 * attempt, jitter=0)
 
     @app.task("export", retry=patient)
@@ -414,7 +414,7 @@ async def come_together(h: Harness) -> None:
         await run.result()
 
 
-def blocking(app: Registry, ledger: Ledger) -> None:
+def blocking(app: Registry, ledger: EffectLedger) -> None:
     def flaky() -> int:
         ledger.note()
         if step_info().attempt < 2:
@@ -442,7 +442,7 @@ def blocking(app: Registry, ledger: Ledger) -> None:
         return [*found, sorted([1, 2, 3], key=lambda number: ctx.step("weigh", ledger.note, -number)), ctx.receive("x")]
 
 
-def blocking_branches(app: Registry, ledger: Ledger) -> None:
+def blocking_branches(app: Registry, ledger: EffectLedger) -> None:
     def branch(number: int, ctx: SyncContext) -> int:
         ctx.step("s", ledger.note)
         ctx.sleep(number * 20)

@@ -13,7 +13,7 @@ from holdfast import Context, Registry, Retry, step_info
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.postgres import Databases
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.stage import DATABASE_KINDS, lent
 
@@ -32,7 +32,7 @@ def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.core.outage.pauses", lambda: repeat(0.0))
 
 
-def transfers(app: Registry, ledger: Ledger) -> None:
+def transfers(app: Registry, ledger: EffectLedger) -> None:
     """Two counters: each transaction moves one from the one to the other, and tells how much has been moved."""
 
     def move(connection: Any) -> int:

@@ -21,7 +21,7 @@ from holdfast import Registry
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash import programs
 from tests.crash.rehearsal import Fault, Outcome, Script, play
 from tests.plugin.tiers import amount
@@ -100,7 +100,7 @@ async def test_random_programs_replay_alike_in_another_process_with_another_hash
     """What iterates over sets of text differs there; what iterates over sets of tasks must not."""
     stage = Stage("sqlite", tmp_path)
     app = Registry()
-    programs.build(app, Ledger())
+    programs.build(app, EffectLedger())
     traces: dict[str, Any] = {}
     async with stage.harness(app) as h:
         runs = []

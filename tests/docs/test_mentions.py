@@ -15,7 +15,7 @@ from holdfast.cli.main import SUMMARIES, cli
 from holdfast.config.settings import SETTINGS, Setting
 from holdfast.core import errors, states
 from holdfast.core.signals import SIGNALS
-from holdfast.telemetry.catalogue import METRICS, Metric
+from holdfast.telemetry.definitions import METRICS, Metric
 from tests.docs.page import DOCS, PROJECT, Page, pages
 
 SOURCE = PROJECT / "src" / "holdfast"
@@ -100,7 +100,7 @@ def test_every_setting_that_is_listed_exists() -> None:
 
 
 def test_the_state_diagram_is_that_of_the_code() -> None:
-    (shown,) = Page(PROJECT / "ARCHITECTURE.md").blocks("mermaid")
+    (shown,) = Page(DOCS / "protocol.md").blocks("mermaid")
 
     assert shown.text.rstrip() == states.diagram()
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.stores.postgres.connections import Limits
+from holdfast.stores.postgres.connections import SessionLimits
 from holdfast.testing.patience import until
 from holdfast.testing.postgres import PostgresProxy
 from tests.duration import lasting
@@ -39,7 +39,9 @@ pytestmark = lasting(SECONDS)
 @pytest.fixture
 def is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have connections wait less long for an answer than they do in earnest."""
-    monkeypatch.setattr(Limits, "answer_seconds", property(lambda limits: 1.0 if limits.statement_seconds else 0.0))
+    monkeypatch.setattr(
+        SessionLimits, "answer_seconds", property(lambda limits: 1.0 if limits.statement_seconds else 0.0)
+    )
 
 
 async def test_sessions_may_be_terminated_all_the_time(hf: Holdfast, postgres_url: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS, until
 from holdfast.testing.postgres import PostgresProxy
-from holdfast.worker import heart
+from holdfast.worker import heartbeat
 from tests.duration import lasting
 from tests.faults.app import Post, letters, watch
 from tests.faults.statements import COMMIT, STATEMENTS
@@ -146,7 +146,7 @@ def some_of(statement: str) -> Callable[[str], bool]:
 async def test_nothing_is_lost_or_doubled_under_load(
     proxy: PostgresProxy, hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heart, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are beats to be cut off
+    monkeypatch.setattr(heartbeat, "LONGEST_PAUSE_SECONDS", 1.0)  # so that there are beats to be cut off
     post = Post(hf)
     async with hf.worker(concurrency=50), post.sending():
         rules = [

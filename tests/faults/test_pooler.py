@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import PostgresProxy
-from holdfast.testing.proxy import FaultProxy, Tap, Verdict
+from holdfast.testing.proxy import FaultProxy, Tap, TapVerdict
 from tests.faults.app import Post, letters, workflows
 
 
@@ -35,7 +35,7 @@ class Witness(Tap):
         self._bytes = b""
         self._has_begun = False
 
-    def from_client(self, data: bytes) -> Verdict:
+    def from_client(self, data: bytes) -> TapVerdict:
         self._bytes += data
         while len(self._bytes) >= (start := 1 if self._has_begun else 0) + 4:
             length = start + int.from_bytes(self._bytes[start : start + 4])
@@ -45,7 +45,7 @@ class Witness(Tap):
             if self._has_begun and message[:1] == b"P":
                 self._names.append(message[5 : message.index(b"\0", 5)])
             self._has_begun = True
-        return Verdict(data)
+        return TapVerdict(data)
 
 
 @pytest.mark.parametrize(("options", "is_prepared"), [("", True), ("&prepare=off&hints=off", False)])

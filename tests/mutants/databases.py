@@ -69,7 +69,7 @@ SQLITE = (
         edits=(
             Edit(
                 "stores/sqlite/schema.sql",
-                "case when token > 0 then 0 when parent_id",
+                "case when token > 0 then {{begun}} when parent_id",
                 "case when parent_id",
             ),
         ),

@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant(
         name="reopened-child-tells-again",
         breaks="a parent is told of one end of a child",
-        edits=(Edit("stores/operations/transitions.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
+        edits=(Edit("stores/operations/run_end.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
         caught_by=(Catch("contract", "test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice"),),
     ),
     Mutant(

@@ -175,6 +175,18 @@ MUTANTS = (
         caught_by=(Catch("unit tests of names", "test_the_list_has_all_control_and_bidirectional_characters"),),
     ),
     Mutant(
+        name="request-forgets-who-asked",
+        breaks="a request of a SQL producer names the role that wrote it",
+        edits=(
+            Edit(
+                "stores/postgres/sql_requests.py",
+                "return EmitEvents(events=(request.event,), by=by)",
+                "return EmitEvents(events=(request.event,))",
+            ),
+        ),
+        caught_by=(Catch("producers in SQL", "test_an_event_is_left_for_a_worker_to_publish"),),
+    ),
+    Mutant(
         name="requests-only-with-a-free-slot",
         breaks="requests of SQL producers are carried out whether or not a worker has a free slot",
         edits=(

@@ -11,6 +11,7 @@ _CHECKPOINTS = "stores/operations/checkpoints.py"
 _CLAIMS = "stores/operations/claims.py"
 _CLAIM_ORDER = "core/claim_order.py"
 _TRANSITIONS = "stores/operations/transitions.py"
+_RUN_END = "stores/operations/run_end.py"
 _ARRIVALS = "stores/operations/arrivals.py"
 _STARTS = "stores/operations/starts.py"
 _SCHEDULES = "stores/operations/schedules.py"
@@ -154,8 +155,8 @@ ENDS = (
             ),
             Edit(
                 _TRANSITIONS,
-                "from holdfast.stores.operations import dead_letters",
-                "from holdfast.core.states import RunState\nfrom holdfast.stores.operations import dead_letters",
+                "from holdfast.stores.operations import limits",
+                "from holdfast.core.states import RunState\nfrom holdfast.stores.operations import limits",
             ),
             Edit(
                 _RULES,
@@ -215,6 +216,30 @@ ENDS = (
         caught_by=(_SIMULATION, _CONTRACT),
     ),
     Mutant(
+        name="audit-forgets-who-asked",
+        breaks="the audit names who asked for a control",
+        edits=(
+            Edit(
+                "core/audit.py",
+                "    return {**data, **({BY: by} if by else {}), REQUEST: request_id}\n",
+                "    return {**data, REQUEST: request_id}\n",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_a_control_is_audited_with_its_actor"),),
+    ),
+    Mutant(
+        name="wake-forgets-who-sent",
+        breaks="the audit names who sent what woke a run",
+        edits=(
+            Edit(
+                "stores/operations/arrivals.py",
+                "rules.message_arrival(message, run, now), now, by=by)\n",
+                "rules.message_arrival(message, run, now), now)\n",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_a_run_that_a_message_wakes_names_the_sender"),),
+    ),
+    Mutant(
         name="audit-fact-missing",
         breaks="the audit agrees with what happened",
         edits=(
@@ -240,7 +265,7 @@ ARRIVALS = (
         breaks="the end of a child reaches its parent, whenever that begins to wait",
         edits=(
             Edit(
-                _TRANSITIONS,
+                _RUN_END,
                 "    if parent is None or parent.state.is_end:\n",
                 "    if parent is None or parent.state.is_end or not unit.waits.of(parent.id):  # looked at first, and written to later\n",
             ),

@@ -18,12 +18,13 @@ from types import FrameType
 
 import pytest
 
-from holdfast.cli import lifeline, scenario
+from holdfast.cli import lifeline
+from holdfast.cli.demo import application
 from holdfast.config.settings import SETTINGS
 from holdfast.testing.postgres.server import _is_open
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}
-_INTERNAL = {lifeline.VARIABLE, scenario.LEDGER_VARIABLE, scenario.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
+_INTERNAL = {lifeline.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}
 _DISPLAY = {
     *("CLICOLOR", "CLICOLOR_FORCE", "COLORTERM", "FORCE_COLOR", "NO_COLOR", "PY_COLORS"),
     *("COLUMNS", "LINES", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),

@@ -21,7 +21,7 @@ import apsw
 import msgspec
 
 from holdfast import Context, Holdfast, Registry, Retry, step_info
-from holdfast.stores.sqlite import watch
+from holdfast.stores.sqlite import hint_watcher
 from holdfast.testing.patience import GUARD_SECONDS, wait_until
 from tests.process.ledger import Ledger
 
@@ -268,7 +268,7 @@ async def serve(url: str, registries: Sequence[Registry], *, hints_only: bool, *
     for registry in registries:
         hf.include(registry)
     if hints_only:
-        watch._SLOW_LOOK_SECONDS = LONG_SECONDS
+        hint_watcher._SLOW_LOOK_SECONDS = LONG_SECONDS
         options["poll"] = None
     try:
         await hf._hire(**options).run()

@@ -21,7 +21,7 @@ TESTS = (
     "tests/unit/cli/test_times.py::test_a_moment_without_a_zone_is_local_time",  # TZ
     "tests/unit/core/test_retry.py",  # HOME, for Hypothesis
     "tests/unit/stores/postgres/test_views.py::test_the_other_views_show_what_is_kept",  # PG…, TMPDIR
-    "tests/unit/stores/test_sqlite_trouble.py",  # umask
+    "tests/unit/stores/test_sqlite_errors.py",  # umask
 )
 
 ODD = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.cli.yardstick import MEASURES, Figure, Measure
+from holdfast.cli.bench.measures import MEASURES, Figure, Measure
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Registry, Retry, RunState
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Backlog
-from holdfast.engine.routing import unhandled
+from holdfast.engine.liveness import unhandled
 from tests.stage import Stage
 
 app = Registry()

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed
 from holdfast.otel import instrument
 from holdfast.stores.memory import MemoryStore
-from holdfast.telemetry.catalogue import METRICS
+from holdfast.telemetry.definitions import METRICS
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
 

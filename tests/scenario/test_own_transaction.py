@@ -24,7 +24,7 @@ from holdfast import (
     RunState,
     StoreUnavailable,
 )
-from holdfast.stores.sqlite import watch
+from holdfast.stores.sqlite import hint_watcher
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
 
@@ -44,7 +44,7 @@ async def sqlite_hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody look for what he was not told of; workers of these tests do not poll either."""
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
 
 
 @asynccontextmanager
@@ -211,9 +211,9 @@ async def test_names_and_payloads_are_checked_before_anything_is_written(hf: Hol
 
 async def test_a_store_without_tables_says_so() -> None:
     async with Holdfast("memory://") as hf:
-        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store is no database"):
+        with pytest.raises(InvalidRequest, match=r"hf\.send_in: this store cannot hold your tables"):
             await hf.send_in(object(), "a-run", "word")
-        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store is no database"):
+        with pytest.raises(InvalidRequest, match=r"hf\.emit_in: this store cannot hold your tables"):
             await hf.emit_in(object(), "rates")
 
 

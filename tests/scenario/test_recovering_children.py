@@ -446,3 +446,36 @@ async def test_a_time_limit_of_a_child_is_no_will_of_a_person(stage: Stage) -> N
         await h.settle()
         await (await the_child(h)).send("go", 7)
         assert await run.result() == 7
+
+
+@pytest.mark.every_store
+async def test_a_child_that_nobody_awaits_does_not_move_the_time_of_its_parent(stage: Stage, printer: Printer) -> None:
+    """Somebody has recovered the child by itself before. A sleep that is over is never shorter than it was."""
+    app = Registry()
+
+    @app.workflow
+    async def label(ctx: Context) -> str:
+        return await ctx.step("print", printer.print, "label")
+
+    @app.workflow
+    async def order(ctx: Context) -> float:
+        ctx.start(label, on_close="abandon")
+        began = ctx.now()
+        await ctx.sleep(60)
+        slept = (ctx.now() - began).total_seconds()
+        await ctx.step("pack", printer.print, "parcel")
+        return slept
+
+    async with stage.harness(app) as h:
+        run = await h.start(order)
+        await h.advance(60)
+        assert await states(h) == {RunState.FAILED: 2}
+        await h.advance(3600)
+        printer.is_broken = False
+        (child,) = [info async for info in h.list(type="label")]
+        await h.run(child.id).recover()
+        await h.settle()
+
+        await run.recover()
+
+        assert await run.result() >= 60

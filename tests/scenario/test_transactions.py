@@ -28,7 +28,7 @@ from holdfast import (
     step_info,
 )
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import transactions
+from holdfast.stores.sqlite import user_transactions
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
@@ -417,7 +417,7 @@ async def test_a_transaction_that_takes_too_long_is_a_failed_attempt(
     async with sqlite_bank.open() as h:
         prepare(h)
         with monkeypatch.context() as hasty:
-            hasty.setattr(transactions, "LIMIT_SECONDS", 0.15)
+            hasty.setattr(user_transactions, "LIMIT_SECONDS", 0.15)
             told = await h.execute(save)
         assert told == [
             "TimeoutError 3: a transaction has 0.15 s",
@@ -548,12 +548,14 @@ async def test_a_store_that_is_no_database_refuses_before_anything_is_written() 
     clock = VirtualClock()
     async with Harness(app, clock=clock, store=MemoryStore(clock=clock)) as h:
         run = await h.start(save)
-        with pytest.raises(RunFailed, match=r"ctx.tx\('deposit'\): this store is no database .* sqlite:///file.db"):
+        with pytest.raises(
+            RunFailed, match=r"ctx.tx\('deposit'\): this store cannot hold your tables; use sqlite:///file.db"
+        ):
             await run.result()
         assert await run.history() == []
-        with pytest.raises(InvalidRequest, match="no database"):
+        with pytest.raises(InvalidRequest, match="cannot hold your tables"):
             h.connection()
-        with pytest.raises(InvalidRequest, match="no database"):
+        with pytest.raises(InvalidRequest, match="cannot hold your tables"):
             await h.start_in(object(), save)
 
 

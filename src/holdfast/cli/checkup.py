@@ -15,9 +15,9 @@ from holdfast.core.ports import Finding
 from holdfast.core.questions import CountRuns, FindOrphans, ListDueSchedules, ListTypes, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
+from holdfast.engine.liveness import alive as alive_among
+from holdfast.engine.liveness import is_handled, unhandled
 from holdfast.engine.paging import run_pages
-from holdfast.engine.routing import alive as alive_among
-from holdfast.engine.routing import is_handled, unhandled
 
 _NAMED = 5
 """So many culprits are named; the rest is counted."""

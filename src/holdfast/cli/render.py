@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.cli.view import Snapshot
-from holdfast.config.configuration import Origin
+from holdfast.config.configuration import SettingOrigin
 from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import json_flaw
@@ -156,7 +156,7 @@ def schedule_json(schedule: ScheduleInfo) -> Json:
     }
 
 
-def setting_json(setting: Setting[Any], origin: Origin) -> Json:
+def setting_json(setting: Setting[Any], origin: SettingOrigin) -> Json:
     value = None if origin.value is None else setting.kind.shown(origin.value)
     return {"setting": setting.key, "value": value, "origin": origin.place}
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.lifeline import AFTER_GRACE_SECONDS, VARIABLE
-from holdfast.worker.orders import Orders
+from holdfast.worker.shutdown import Shutdown
 
 _TELLING = frozenset(ExitCode) - {ExitCode.OK}
 _AS_TOLD = frozenset({ExitCode.OK, ExitCode.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT})
@@ -86,7 +86,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._ends_when_idle = ends_when_idle
         self._patience = patience or Patience()
-        self._orders = Orders()
+        self._shutdown = Shutdown()
         self._is_proven = asyncio.Event()
         self._is_over = asyncio.Event()
         self._code = ExitCode.OK
@@ -96,7 +96,7 @@ class Supervisor:
 
         Each process gets its grace. A second signal ends that, and a third kills what is left.
         """
-        with self._orders.from_person():
+        with self._shutdown.from_person():
             stopping = asyncio.create_task(self._stop_when_told())
             try:
                 async with asyncio.TaskGroup() as keepers:
@@ -114,10 +114,10 @@ class Supervisor:
     async def _keep(self, place: Place) -> None:
         if place is not self._places[0]:
             await self._unless_told(self._is_proven.wait())
-        while not self._orders.stop.is_set():
+        while not self._shutdown.stop.is_set():
             began = asyncio.get_running_loop().time()
             code = await self._lived(place)
-            if self._orders.stop.is_set():
+            if self._shutdown.stop.is_set():
                 self._judge_end(place, code)
             elif code == ExitCode.OK and self._ends_when_idle:
                 return
@@ -137,7 +137,7 @@ class Supervisor:
                 except OSError as error:
                     _log.error("cannot start %s: %s", place.name, error)
                     return ExitCode.FAILED
-            if self._orders.stop.is_set():  # the order came too early for this one
+            if self._shutdown.stop.is_set():  # the order came too early for this one
                 place.signal(signal.SIGTERM)
             loop.add_reader(ours, self._hear, place, ours)
             try:
@@ -184,23 +184,23 @@ class Supervisor:
     def _give_up(self, code: int) -> None:
         _log.error("giving up: worker processes fail before they can work, the last one %s", _fate(code))
         self._code = ExitCode(code) if code in _TELLING else ExitCode.FAILED
-        self._orders.stop.set()
+        self._shutdown.stop.set()
 
     async def _unless_told(self, something: Coroutine[Any, Any, object]) -> None:
         """Wait for something, or until all are to stop."""
-        await _first_of(something, self._orders.stop.wait())
+        await _first_of(something, self._shutdown.stop.wait())
 
     # Ending them
 
     async def _stop_when_told(self) -> None:
         """Stop all as ordered, ever more firmly, until none is left."""
-        await self._until_over(self._orders.stop)
+        await self._until_over(self._shutdown.stop)
         self._signal(signal.SIGTERM)
-        await self._until_over(self._orders.hurry, self._grace_seconds + AFTER_GRACE_SECONDS)
-        if self._orders.hurry.is_set():
-            self._orders.hurry.clear()
+        await self._until_over(self._shutdown.hurry, self._grace_seconds + AFTER_GRACE_SECONDS)
+        if self._shutdown.hurry.is_set():
+            self._shutdown.hurry.clear()
             self._signal(signal.SIGINT)
-            await self._until_over(self._orders.hurry, AFTER_GRACE_SECONDS)
+            await self._until_over(self._shutdown.hurry, AFTER_GRACE_SECONDS)
         if not self._is_over.is_set():
             _log.warning("worker processes did not end in time and are killed; others take their runs over")
             self._signal(signal.SIGKILL)

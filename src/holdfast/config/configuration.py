@@ -24,7 +24,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True)
-class Origin:
+class SettingOrigin:
     """A value and where it came from: `flag`, `HOLDFAST_URL`, `/shop/pyproject.toml:tool.holdfast.url` or `default`.
 
     `folder` is that of the file, if it came from one.
@@ -60,16 +60,16 @@ class Configuration:
         """What was passed as an argument, or the value that counts if that is None."""
         return self[setting] if given is None else given
 
-    def origin(self, setting: Setting[Any]) -> Origin:
+    def origin(self, setting: Setting[Any]) -> SettingOrigin:
         """The value that counts, and where it came from."""
         if setting.key in self._flags:
-            return Origin(self._flags[setting.key], FLAG)
+            return SettingOrigin(self._flags[setting.key], FLAG)
         # As everywhere, an empty variable is one that is not set.
         if text := self._environment.get(setting.variable):
-            return Origin(self._parsed(setting, text), setting.variable)
+            return SettingOrigin(self._parsed(setting, text), setting.variable)
         if self._file is not None and setting.key in self._file.values:
-            return Origin(self._file.values[setting.key], self._file.place(setting.key), self._file.path.parent)
-        return Origin(setting.default, DEFAULT)
+            return SettingOrigin(self._file.values[setting.key], self._file.place(setting.key), self._file.path.parent)
+        return SettingOrigin(setting.default, DEFAULT)
 
     def _parsed(self, setting: Setting[Any], text: str) -> object:
         try:

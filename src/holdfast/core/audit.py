@@ -11,7 +11,7 @@ from typing import assert_never
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Cancellation, Fork, Pause, Resume, RunControl, Wake
-from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, Message, Run
+from holdfast.core.model import Arrival, AuditFact, Entry, EntryState, MessageToRun, Run
 from holdfast.core.states import RunState
 
 KEPT = 100
@@ -146,7 +146,7 @@ def of_parking(run: Run, limit: str, now: Micros) -> AuditFact:
     return AuditFact(run_id=run.id, event="parked", at=now, data={"limit": limit})
 
 
-def of_drop(run_id: str, message: Message, why: str, now: Micros) -> AuditFact:
+def of_drop(run_id: str, message: MessageToRun, why: str, now: Micros) -> AuditFact:
     """A message that a run sent and nobody took. Its id tells two of them from one that was written twice."""
     data: dict[str, str | int] = {"id": message.id, "name": message.name, "to": message.run_id or "", "why": why}
     return AuditFact(run_id=run_id, event="dropped", at=now, data=data)

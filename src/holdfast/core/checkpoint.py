@@ -11,7 +11,7 @@ from typing import Literal
 from holdfast.core.claim_order import Shares
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, Message, Reply, Value, Wait
+from holdfast.core.model import Arrival, Entry, Event, Intent, Lease, MessageToRun, Reply, Value, Wait
 from holdfast.core.states import RunState
 
 
@@ -75,7 +75,7 @@ class Checkpoint(Value, frozen=True, kw_only=True):
     consumed: tuple[int, ...] = ()
     waits: tuple[Wait, ...] | None = None
     children: tuple[Intent, ...] = ()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[MessageToRun, ...] = ()
     events: tuple[Event, ...] = ()
     cancels: tuple[str, ...] = ()
     replies: tuple[Reply, ...] = ()

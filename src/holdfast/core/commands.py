@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import Event, Firing, Message, Schedule, Topic, TypeChange, TypeOffer, Value
+from holdfast.core.model import Event, Firing, MessageToRun, Schedule, Topic, TypeChange, TypeOffer, Value
 
 REOPENED_AT_ONCE = 1_000
 """The most children that one transaction reopens with their parent, so that none takes too long."""
@@ -111,7 +111,7 @@ RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete
 
 
 class Sent(Value, frozen=True, kw_only=True):
-    """What became of one message: the run it reached, or why it did not (`unknown`, `finished`)."""
+    """The fate of one message: the run it reached, or why it was refused (`unknown`, `finished`)."""
 
     run_id: str | None
     refused: str | None = None
@@ -120,7 +120,7 @@ class Sent(Value, frozen=True, kw_only=True):
 class SendMessages(Command[Sequence[Sent]], frozen=True, kw_only=True):
     """Deliver messages to runs; one answer each."""
 
-    messages: Sequence[Message]
+    messages: Sequence[MessageToRun]
 
 
 class EmitEvents(Command[Sequence[int]], frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class RetireWorker(Command[None], frozen=True, kw_only=True):
 
 
 class Fired(Value, frozen=True, kw_only=True):
-    """What became of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
+    """The fate of a firing: the runs of its slots, and the slots left out because an earlier run has not ended.
 
     `is_stale`: nothing happened, because another process has fired or changed the schedule since it was read.
     """

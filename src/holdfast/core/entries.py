@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from holdfast.core import rules
-from holdfast.core.aftermath import FACTS, is_beside
+from holdfast.core.consequences import FACTS, is_beside
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Run, WaitKind

@@ -282,7 +282,7 @@ class Arrival(Value, frozen=True, kw_only=True):
     is_exclusive: bool = False
 
 
-class Message(Value, frozen=True, kw_only=True):
+class MessageToRun(Value, frozen=True, kw_only=True):
     """Addressed to one run, by its id or by its key."""
 
     id: str

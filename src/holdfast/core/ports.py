@@ -27,7 +27,7 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, Schedule, Value, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, Schedule, Value, WorkerInfo
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
@@ -283,6 +283,6 @@ class Database(Protocol):
 
     def create_in(self, connection: object, intents: Sequence[Intent]) -> Awaitable[Created]: ...
 
-    def send_in(self, connection: object, messages: Sequence[Message]) -> Awaitable[Sequence[Sent]]: ...
+    def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Awaitable[Sequence[Sent]]: ...
 
     def emit_in(self, connection: object, events: Sequence[Event]) -> Awaitable[Sequence[int]]: ...

@@ -12,9 +12,9 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from holdfast.core import kinship, received, rules
-from holdfast.core.aftermath import Aftermath, aftermath, cancelled_children
 from holdfast.core.audit import KEY_REUSED, REQUEST
 from holdfast.core.clock import Micros
+from holdfast.core.consequences import Consequences, cancelled_children, consequences_of
 from holdfast.core.entries import (
     EVENTS_LOCATION,
     check_pruned,
@@ -55,14 +55,14 @@ class Recovery:
         self._undone = [by_location[at] for at in undone(entries) if at in by_location]
         self._cut = min((entry.position for entry in self._undone), default=0)
         self._faults = [by_location[at] for at in _locations_of(run) if at in by_location]
-        self._aftermath = Aftermath(set(), set())
+        self._aftermath = Consequences(set(), set())
         self._gone: set[str] = set()
         if run.rollback is None:  # else it goes on undoing, and keeps the rest
             self._forget()
 
     def _forget(self) -> None:
         self._faults = [entry for entry in self._faults if entry.state in (EntryState.FAILED, EntryState.TIMED_OUT)]
-        self._aftermath = aftermath(self._faults, self._entries)
+        self._aftermath = consequences_of(self._faults, self._entries)
         again = [entry.location for entry in (*self._faults, *self._undone)]
         self._gone = self._aftermath.gone | {mark.location for mark in marks_past(again, self._entries)}
         if self._undone:
@@ -181,13 +181,16 @@ class Recovery:
         yield from (rewound(entry, unread) for entry in self._entries if entry.location == EVENTS_LOCATION)
 
     def _begins_again(self, entry: Entry, child: Run | None) -> bool:
-        """Whether what is awaited with a child has its full time: the child goes on where it had stopped.
+        """Whether waits beside a child get their full time again, because the child goes on where it had stopped.
 
-        One that never stopped has gone on meanwhile, and so has the time of those who wait for it.
+        A child that never stopped has gone on meanwhile, and so has the time of everything beside it. A child that
+        nobody awaits (it has no attempts) moves no time: the waits of the run are as long as they were.
         """
         if entry.is_settled:
             return entry.location in self._aftermath.gone
-        return child is not None and kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
+        if child is None or not entry.attempts:
+            return False
+        return kinship.is_reopened(child) and child.start_at >= (self.run.finished_at or 0)
 
 
 def _read_in(entry: Entry) -> list[Arrival]:

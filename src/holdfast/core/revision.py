@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import audit, received, rules
-from holdfast.core.aftermath import cancelled_children
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Fork, Recover, Rewind
+from holdfast.core.consequences import cancelled_children
 from holdfast.core.entries import (
     EVENTS_LOCATION,
     PRUNED,

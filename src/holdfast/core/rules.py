@@ -27,7 +27,7 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.codec import same_json
 from holdfast.core.commands import Cancellation, Delete
 from holdfast.core.errors import ErrorRecord, KeyConflict
-from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Fence, Intent, Message, Run, Wait, WaitKind
+from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Fence, Intent, MessageToRun, Run, Wait, WaitKind
 from holdfast.core.states import RunState, check_move
 
 SUSPECT_CRASHES = 2
@@ -349,7 +349,7 @@ def woken(run: Run, now: Micros) -> Run:
     return replace(run, ready_at=max(now, run.start_at), updated_at=now)
 
 
-def message_arrival(message: Message, run: Run, now: Micros) -> Arrival:
+def message_arrival(message: MessageToRun, run: Run, now: Micros) -> Arrival:
     """A message as the run it is addressed to gets it."""
     return Arrival(
         number=run.arrivals + 1,

@@ -5,11 +5,13 @@ Somebody edited them by hand, or a bug wrote them. One such row must not hide th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import Unreadable
 from holdfast.core.model import Run
 
 REASON_LIMIT = 500
@@ -17,6 +19,15 @@ REASON_LIMIT = 500
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Run)}
 _JSON_FIELDS = ("tags", "error", "options", "slots")
 """What stores keep as JSON text, unless it is what it is by default."""
+
+
+@contextmanager
+def readable(what: str, failures: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Raise `Unreadable` for rows that a store cannot decode; `failures` are the errors that say so."""
+    try:
+        yield
+    except failures as error:
+        raise Unreadable(f"{what} cannot be read: {reason_of(error)}") from error
 
 
 def salvaged(columns: Mapping[str, Any]) -> tuple[Run, str]:

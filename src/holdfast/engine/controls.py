@@ -15,7 +15,7 @@ from holdfast.core.intent import check_id, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
-from holdfast.engine.door import Door
+from holdfast.engine.base import EngineBase
 
 if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ACTOR_LIMIT = 200
 
 
-class Controls(Door):
+class ControlVerbs(EngineBase):
     """The controls of runs in one store. Each is written to the run's audit; True means that something changed.
 
     `by` names who asked for it, such as a user or a service; the audit keeps it.
@@ -111,7 +111,7 @@ class Controls(Door):
         try:
             return await self._control(request)
         finally:
-            self.ends.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
+            self.results.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
 
     async def _control(self, request: RunControl) -> bool:
         check_string(request.run_id, "run_id")

@@ -32,16 +32,16 @@ from holdfast.core.model import DEFAULT_PRIORITY, Intent, Lease, Reuse, Undelive
 from holdfast.core.signals import Signal, Signals
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck, check_runs
-from holdfast.engine.controls import Controls, check_actor
-from holdfast.engine.delivery import Delivery
+from holdfast.engine.controls import ControlVerbs, check_actor
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import RunInfo
-from holdfast.engine.own import OwnTransactions, an_event
 from holdfast.engine.paging import run_pages
 from holdfast.engine.queries import Filter, place_of, query_of
-from holdfast.engine.schedules import Schedules
-from holdfast.engine.transfers import Transfers
-from holdfast.engine.types import Types
+from holdfast.engine.schedules import ScheduleVerbs
+from holdfast.engine.topics import TopicVerbs
+from holdfast.engine.transfers import TransferVerbs
+from holdfast.engine.types import TypeVerbs
+from holdfast.engine.user_transactions import UserTransactions, an_event
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.runner.sync_context import SyncContext
@@ -87,7 +87,7 @@ class Neighbour(Protocol):
         ...
 
 
-class Engine(Controls, Delivery, Types, Schedules, Transfers, OwnTransactions):
+class Engine(ControlVerbs, TopicVerbs, TypeVerbs, ScheduleVerbs, TransferVerbs, UserTransactions):
     """Starts, finds, lists and controls runs in one store."""
 
     def __init__(self, registry: Registry) -> None:

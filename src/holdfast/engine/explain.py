@@ -14,7 +14,7 @@ from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
-from holdfast.engine.routing import alive, is_handled
+from holdfast.engine.liveness import alive, is_handled
 
 _LIMITS = {
     MAX_RUN_LOCATION: "it is cancelled, as it may take no longer (max_run),",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 from msgspec.structs import replace
 
-from holdfast.core import lines
+from holdfast.core import export_format
 from holdfast.core.codec import json_flaw
 from holdfast.core.commands import Pause
 from holdfast.core.errors import RunNotFound, Unreadable
@@ -23,8 +23,8 @@ from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
 from holdfast.core.unreadable import told
+from holdfast.engine.base import EngineBase
 from holdfast.engine.capabilities import transfer_of
-from holdfast.engine.door import Door
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
 from holdfast.engine.queries import Filter, query_of
@@ -54,7 +54,7 @@ class Export:
 
     def __init__(
         self,
-        door: Door,
+        engine: EngineBase,
         chosen: Filter,
         *,
         store_kind: str,
@@ -73,7 +73,7 @@ class Export:
         """Runs that cannot be read. The file tells of them, and they stay where they are."""
         self.taken_along: list[str] = []
         """Live runs that no filter chose, but which belong to one that was chosen."""
-        self._door = door
+        self._engine = engine
         self._chosen = chosen
         self._store_kind = store_kind
         self._version = version
@@ -86,30 +86,30 @@ class Export:
         self._members: set[str] = set()  # of a filtered export: the live runs that go
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        await self._door.opened()
-        store = self._door.store
+        await self._engine.opened()
+        store = self._engine.store
         query = await query_of(store, self._chosen)
         if self._is_live:
             await self._pause_all(store, query)
         last_event = await transfer_of(store, "export").last_event()  # when no run can learn of another one
-        yield lines.encode(await self._header(store, last_event))
+        yield export_format.encode(await self._header(store, last_event))
         async for line in self._contents(store, query, last_event):
-            self.counts[lines.tag_of(line)] += 1
-            yield lines.encode(line)
-        yield lines.encode(lines.Footer(counts=dict(self.counts), left=len(self.left)))
+            self.counts[export_format.tag_of(line)] += 1
+            yield export_format.encode(line)
+        yield export_format.encode(export_format.Footer(counts=dict(self.counts), left=len(self.left)))
 
-    async def _header(self, store: Store, last_event: int) -> lines.Header:
-        return lines.Header(
-            format=lines.FORMAT,
+    async def _header(self, store: Store, last_event: int) -> export_format.Header:
+        return export_format.Header(
+            format=export_format.FORMAT,
             export_id=self.id,
             exported_at=await store.now(),
             version=self._version,
             store=self._store_kind,
             last_event=last_event,
-            fields=lines.known_fields(),
+            fields=export_format.known_fields(),
         )
 
-    async def _contents(self, store: Store, query: Query, last_event: int) -> AsyncIterator[lines.Content]:
+    async def _contents(self, store: Store, query: Query, last_event: int) -> AsyncIterator[export_format.Content]:
         if self._is_live:
             async for rule in _rules(store):
                 yield rule
@@ -118,7 +118,7 @@ class Export:
                 yield run_line
             self._told("exported", len(run_ids))
         for run in self.unreadable:
-            yield lines.UnreadableLine(id=run.id, why=run.why)
+            yield export_format.UnreadableLine(id=run.id, why=run.why)
         if self._is_live:
             async for event in self._events(store, last_event):
                 yield event
@@ -126,7 +126,7 @@ class Export:
             async for line in _rest(store):
                 yield line
 
-    async def _dumped(self, store: Store, run_ids: Sequence[str]) -> list[lines.RunLine]:
+    async def _dumped(self, store: Store, run_ids: Sequence[str]) -> list[export_format.RunLine]:
         """The lines of some runs. What cannot be read is noted, and hides no other."""
         try:
             dumps = await transfer_of(store, "export").dump(run_ids)
@@ -141,7 +141,7 @@ class Export:
             if flaws:
                 self._mark(dump.run.id, told(flaws))
             else:
-                readable.append(lines.RunLine(dump=dump))
+                readable.append(export_format.RunLine(dump=dump))
         return readable
 
     def _mark(self, run_id: str, why: str) -> None:
@@ -180,7 +180,7 @@ class Export:
                 self._mark(details.run.id, why)
         return readable
 
-    async def _events(self, store: Store, last_event: int) -> AsyncIterator[lines.EventLine]:
+    async def _events(self, store: Store, last_event: int) -> AsyncIterator[export_format.EventLine]:
         """What is kept for everybody; and, if all runs go, what waits in queues, for nobody is left to take it."""
 
         def read(last: KeptEvent | None, size: int) -> Awaitable[Sequence[KeptEvent]]:
@@ -189,7 +189,7 @@ class Export:
         async for page in pages(read):
             for event in page:
                 if event.number <= last_event and not (event.is_queued and self._is_filtered):
-                    yield lines.EventLine(event=event)
+                    yield export_format.EventLine(event=event)
 
     # Pausing
 
@@ -266,23 +266,23 @@ async def family_of(store: Store, run: Run) -> list[Run]:
     return family
 
 
-async def _rules(store: Store) -> AsyncIterator[lines.Content]:
+async def _rules(store: Store) -> AsyncIterator[export_format.Content]:
     """What was said of topics and types."""
     for topic in await store.catalog(ListTopics()):
-        yield lines.TopicLine(topic=topic)
+        yield export_format.TopicLine(topic=topic)
     for rule in await store.catalog(ListTypes()):
         if is_ruled(rule):
-            yield lines.TypeLine(type=rule)
+            yield export_format.TypeLine(type=rule)
 
 
-async def _rest(store: Store) -> AsyncIterator[lines.Content]:
+async def _rest(store: Store) -> AsyncIterator[export_format.Content]:
     """What belongs to no run: dead letters, and schedules, last, so that whatever they made meanwhile is told of."""
     async for letters in letter_pages(store, ListDeadLetters()):
         for letter in letters:
-            yield lines.LetterLine(letter=letter)
+            yield export_format.LetterLine(letter=letter)
     async for schedules in schedule_pages(store, ListSchedules()):
         for schedule in schedules:
-            yield lines.ScheduleLine(schedule=schedule)
+            yield export_format.ScheduleLine(schedule=schedule)
 
 
 def _in_parts(run_ids: Iterable[str]) -> Iterable[Sequence[str]]:

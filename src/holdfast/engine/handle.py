@@ -15,13 +15,13 @@ from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinish
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
-from holdfast.core.model import Message, Run
+from holdfast.core.model import MessageToRun, Run
 from holdfast.core.questions import Details, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.controls import check_actor
-from holdfast.engine.ends import End
 from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+from holdfast.engine.results import End
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -62,7 +62,7 @@ class RunHandle(Generic[R]):
         """
         patience = _patience(timeout)
         run_id = await self._resolve()
-        ends = self._engine.ends
+        ends = self._engine.results
         is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(patience):
             if not is_fresh:
@@ -174,8 +174,8 @@ class RunHandle(Generic[R]):
         (sent,) = await self._engine.database_for("send_in").send_in(connection, [message])
         self._check(sent, name)
 
-    def _message(self, name: str, payload: Any, id: str | None) -> Message:
-        return Message(
+    def _message(self, name: str, payload: Any, id: str | None) -> MessageToRun:
+        return MessageToRun(
             id=new_id() if id is None else check_text(id, "message id"),
             name=check_name(name, "message name"),
             payload=encode_any(payload, f"payload of message {name!r}"),

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
 import msgspec
 
-from holdfast.core import lines
+from holdfast.core import export_format
 from holdfast.core.commands import ChangeTypes, Resume, SetTopics
 from holdfast.core.errors import InvalidRequest, RunNotFound
 from holdfast.core.model import DeadLetter, Schedule, WaitKind
@@ -74,7 +74,7 @@ class Import:
         self._store = store
         self._told = told
         self._by = by
-        self._reading = lines.Reading()
+        self._reading = export_format.ExportReader()
         self._runs: list[Dump] = []
         self._events: list[KeptEvent] = []
         self._letters: list[DeadLetter] = []
@@ -89,7 +89,7 @@ class Import:
         try:
             async for text in _each(source):
                 content = self._reading.read(text)
-                if isinstance(content, lines.Header):
+                if isinstance(content, export_format.Header):
                     await self._begin(content)
                 elif content is not None and not self.report.was_finished:
                     await self._add(content, len(text))
@@ -113,7 +113,7 @@ class Import:
             "resumed. A whole file of the same store continues from here: what is there already is left as it is."
         )
 
-    async def _begin(self, header: lines.Header) -> None:
+    async def _begin(self, header: export_format.Header) -> None:
         self.report.export_id = header.export_id
         self._topics = {topic.name for topic in await self._store.catalog(ListTopics())}
         self._types = {rule.name for rule in await self._store.catalog(ListTypes()) if is_ruled(rule)}
@@ -121,30 +121,30 @@ class Import:
         told = await transfer_of(self._store, "import_").restore(self._restoration())
         self.report.was_finished = told.is_finished
 
-    async def _add(self, line: lines.Content, size: int) -> None:
+    async def _add(self, line: export_format.Content, size: int) -> None:
         match line:
-            case lines.RunLine(dump=dump):
+            case export_format.RunLine(dump=dump):
                 self._runs.append(dump)
-            case lines.UnreadableLine(id=run_id, why=why):
+            case export_format.UnreadableLine(id=run_id, why=why):
                 self.report.unreadable.append(RefusedRun(id=run_id, why=why))
-            case lines.EventLine(event=event):
+            case export_format.EventLine(event=event):
                 self._events.append(event)
-            case lines.LetterLine(letter=letter):
+            case export_format.LetterLine(letter=letter):
                 self._letters.append(letter)
-            case lines.ScheduleLine(schedule=schedule):
+            case export_format.ScheduleLine(schedule=schedule):
                 self._schedules.append(schedule)
-            case lines.TopicLine() | lines.TypeLine():
+            case export_format.TopicLine() | export_format.TypeLine():
                 await self._rule(line)
         self._size += size
         if self._is_full():
             await self._flush()
 
-    async def _rule(self, line: lines.TopicLine | lines.TypeLine) -> None:
+    async def _rule(self, line: export_format.TopicLine | export_format.TypeLine) -> None:
         """Set rules, unless some were set here: those count."""
-        if isinstance(line, lines.TopicLine) and line.topic.name not in self._topics:
+        if isinstance(line, export_format.TopicLine) and line.topic.name not in self._topics:
             await self._store.apply(SetTopics(topics=[line.topic]))
             self.report.topics += 1
-        elif isinstance(line, lines.TypeLine) and line.type.name not in self._types:
+        elif isinstance(line, export_format.TypeLine) and line.type.name not in self._types:
             await self._store.apply(ChangeTypes(changes=[ruling(line.type)]))
             self.report.types += 1
 
@@ -217,16 +217,16 @@ class Import:
 class FileSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a file holds."""
 
-    header: lines.Header
-    footer: lines.Footer
+    header: export_format.Header
+    footer: export_format.Footer
     states: dict[str, int]
 
 
 async def summary_of(source: Lines) -> FileSummary:
     """Read a file to its end without importing anything. Refuses one that is not whole."""
-    reading, states = lines.Reading(), Counter[str]()
+    reading, states = export_format.ExportReader(), Counter[str]()
     async for text in _each(source):
-        if isinstance(line := reading.read(text), lines.RunLine):
+        if isinstance(line := reading.read(text), export_format.RunLine):
             states[line.dump.run.state.value] += 1
     footer = reading.end()
     assert reading.header is not None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
-from holdfast.engine.door import INSTEAD, opened_elsewhere
+from holdfast.engine.base import INSTEAD, opened_elsewhere
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 

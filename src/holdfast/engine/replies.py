@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.core.hint import Hint
 from holdfast.core.questions import EndsOf, RepliesTo
-from holdfast.engine.lookout import Lookout
+from holdfast.engine.polling import Poller
 
 
-class Replies(Lookout[tuple[str, str], str | None]):
+class Replies(Poller[tuple[str, str], str | None]):
     """Everybody in this process who waits for a reply, by run and message."""
 
     awaited = "replies"

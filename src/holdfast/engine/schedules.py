@@ -13,13 +13,13 @@ from holdfast.core.questions import ListSchedules
 from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
-from holdfast.engine.door import Door
+from holdfast.engine.base import EngineBase
 from holdfast.engine.info import ScheduleInfo
 from holdfast.engine.paging import schedule_pages
 from holdfast.runner.registry import Registry
 
 
-class Schedules(Door):
+class ScheduleVerbs(EngineBase):
     """The part of an engine that looks after schedules."""
 
     registry: Registry

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Unpack
 
 from holdfast.core.errors import InvalidRequest
+from holdfast.engine.base import EngineBase
 from holdfast.engine.controls import check_actor, check_reason
-from holdfast.engine.door import Door
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
 from holdfast.engine.queries import Filter
@@ -15,7 +14,7 @@ from holdfast.engine.queries import Filter
 TIMEOUT_SECONDS = 60.0
 
 
-class Transfers(Door):
+class TransferVerbs(EngineBase):
     """Runs as lines of JSON, out of this store or into it."""
 
     def export(
@@ -68,6 +67,8 @@ def _say_nothing(_what: str, _count: int) -> None:
 
 def _version() -> str:
     """The version of holdfast, for people who look at a file."""
+    from importlib.metadata import PackageNotFoundError, version  # here, as it is slow to load, and few programs export
+
     try:
         return version("holdfast")
     except PackageNotFoundError:

@@ -13,11 +13,11 @@ from holdfast.core.commands import ChangeTypes
 from holdfast.core.model import TypeRule
 from holdfast.core.questions import CountRuns, CountSlots, ListTypes
 from holdfast.core.types import checked_change
-from holdfast.engine.door import Door
+from holdfast.engine.base import EngineBase
 from holdfast.engine.info import TypeInfo
 
 
-class Types(Door):
+class TypeVerbs(EngineBase):
     """The part of an engine that limits types, switches them off and on, and lists them."""
 
     async def type(

@@ -17,7 +17,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import iteration_of
-from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Message, Reply, Run
+from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, MessageToRun, Reply, Run
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context
@@ -173,7 +173,7 @@ class CodeRequests:
         *,
         ref: str | None = None,
         child: Intent | None = None,
-        message: Message | None = None,
+        message: MessageToRun | None = None,
         event: Event | None = None,
         cancels: Sequence[str] = (),
         reply: Reply | None = None,

@@ -19,7 +19,7 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
 from holdfast.core.intent import check_delay, check_length, check_priority, check_tags, check_topic, described
 from holdfast.core.location import check_name, name_from
-from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, Message
+from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, MessageToRun
 from holdfast.core.retry import Retry
 from holdfast.runner.branches import Branches, check_some
 from holdfast.runner.child import (
@@ -363,7 +363,7 @@ class Context(Receiving):
         """Send a message to another run, once, with the next checkpoint. To a run that has ended it is dropped."""
         check_name(name, "message name")
         location = self._locate(name_from("send", name))
-        message = Message(
+        message = MessageToRun(
             id=self._key_of(location),
             run_id=run_id,
             name=name,

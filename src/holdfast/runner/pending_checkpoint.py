@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.checkpoint import Checkpoint, Hold, Next, Release
-from holdfast.core.model import Entry, EntryKind, Event, Intent, Message, Reply, Run, Wait
+from holdfast.core.model import Entry, EntryKind, Event, Intent, MessageToRun, Reply, Run, Wait
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.registration import Registration
 
@@ -31,7 +31,7 @@ class Effects:
     def __init__(self) -> None:
         self.consumed: list[int] = []
         self.children: list[Intent] = []
-        self.messages: list[Message] = []
+        self.messages: list[MessageToRun] = []
         self.events: list[Event] = []
         self.cancels: list[str] = []
         self.replies: list[Reply] = []
@@ -172,7 +172,7 @@ class PendingCheckpoint:
         self,
         *,
         child: Intent | None,
-        message: Message | None,
+        message: MessageToRun | None,
         event: Event | None,
         cancels: Sequence[str],
         reply: Reply | None,

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signals
-from holdfast.telemetry import catalogue
-from holdfast.telemetry.census import Census
-from holdfast.telemetry.exposition import CONTENT_TYPE, Exposition, Sample
+from holdfast.telemetry import definitions
+from holdfast.telemetry.counters import PATTERNS, Counters
 from holdfast.telemetry.hooks import Hooks
-from holdfast.telemetry.tally import PATTERNS, Tally
+from holdfast.telemetry.prometheus import CONTENT_TYPE, PrometheusText, Sample
+from holdfast.telemetry.store_gauges import StoreGauges
 
 
 class Busy(Protocol):
@@ -42,10 +42,10 @@ class Metrics:
     ) -> None:
         self._hooks = hooks
         self._workers = workers
-        self._exposition = Exposition()
-        self._census = Census(store)
+        self._exposition = PrometheusText()
+        self._store_gauges = StoreGauges(store)
         self._is_open = is_open
-        signals.tap(Tally(self._exposition), *PATTERNS)
+        signals.tap(Counters(self._exposition), *PATTERNS)
 
     async def text(self) -> str:
         """All metrics in the text format of Prometheus."""
@@ -57,12 +57,12 @@ class Metrics:
         Without `may_open`, the store only if it is open: whoever asks by the clock must not open what was closed.
         """
         samples: list[Sample] = [
-            (catalogue.HOOKS_DROPPED, (), self._hooks.dropped),
-            (catalogue.HOOK_ERRORS, (), self._hooks.errors),
+            (definitions.HOOKS_DROPPED, (), self._hooks.dropped),
+            (definitions.HOOK_ERRORS, (), self._hooks.errors),
         ]
         for worker in self._workers():
-            samples.append((catalogue.HELD_RUNS, (worker.name,), worker.held_count))
-            samples.append((catalogue.WORKER_SLOTS, (worker.name,), worker.slots))
+            samples.append((definitions.HELD_RUNS, (worker.name,), worker.held_count))
+            samples.append((definitions.WORKER_SLOTS, (worker.name,), worker.slots))
         if may_open or self._is_open():
-            samples += await self._census.samples()
+            samples += await self._store_gauges.samples()
         return samples

@@ -22,7 +22,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, Message, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, WorkerInfo
 from holdfast.core.ports import Database, Finding, Pruned, SchemaStatus, Store, Transacted, Transaction, Transfer
 from holdfast.core.questions import Awaited, Details, ListDueSchedules, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
@@ -249,7 +249,7 @@ class FaultyDatabase:
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         return await self.inner.create_in(connection, intents)
 
-    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
         return await self.inner.send_in(connection, messages)
 
     async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:

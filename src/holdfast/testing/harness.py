@@ -21,8 +21,8 @@ from holdfast.core.clock import micros, moment
 from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
-from holdfast.engine.ends import End, Ends
 from holdfast.engine.replies import Replies
+from holdfast.engine.results import End, Results
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
@@ -148,7 +148,7 @@ class Harness(Holdfast):
         await self._pass_to(due)
         return True
 
-    def _make_ends(self) -> Ends:
+    def _make_ends(self) -> Results:
         return _ImpatientEnds(self)
 
     def _make_replies(self) -> Replies:
@@ -203,7 +203,7 @@ class Harness(Holdfast):
             self._worker = None
 
 
-class _ImpatientEnds(Ends):
+class _ImpatientEnds(Results):
     """Makes time pass while somebody waits for an end."""
 
     def __init__(self, harness: Harness) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TapVerdict:
     """What becomes of some bytes: pass these on, give those back to the sender, and then, perhaps, end the connection.
 
     A connection that is cut ends with an error for the client. The server still gets what was passed on before.
@@ -43,11 +43,11 @@ class Verdict:
 class Tap:
     """Reads along on one connection, and may decide what passes. This one lets everything pass."""
 
-    def from_client(self, data: bytes) -> Verdict:
-        return Verdict(data)
+    def from_client(self, data: bytes) -> TapVerdict:
+        return TapVerdict(data)
 
-    def from_server(self, data: bytes) -> Verdict:
-        return Verdict(data)
+    def from_server(self, data: bytes) -> TapVerdict:
+        return TapVerdict(data)
 
 
 class FaultProxy:
@@ -239,8 +239,8 @@ class _Link:
 
     async def carry(self) -> None:
         """Until one side has closed and the other was told, or the connection is cut."""
-        up: asyncio.Queue[tuple[float, Verdict]] = asyncio.Queue()
-        down: asyncio.Queue[tuple[float, Verdict]] = asyncio.Queue()
+        up: asyncio.Queue[tuple[float, TapVerdict]] = asyncio.Queue()
+        down: asyncio.Queue[tuple[float, TapVerdict]] = asyncio.Queue()
         self._pumps = [
             asyncio.create_task(work)
             for work in (
@@ -259,23 +259,23 @@ class _Link:
     async def _read(
         self,
         side: _Side,
-        judge: Callable[[bytes], Verdict],
-        queue: asyncio.Queue[tuple[float, Verdict]],
+        judge: Callable[[bytes], TapVerdict],
+        queue: asyncio.Queue[tuple[float, TapVerdict]],
         delay: Callable[[], float],
     ) -> None:
         """Take what comes, also while nothing is delivered."""
         clock = asyncio.get_running_loop().time
-        verdict = Verdict()
+        verdict = TapVerdict()
         while verdict.end == "no":
             try:
                 data = await side.reader.read(_CHUNK_BYTES)
             except OSError:
-                verdict = Verdict(end="cut")
+                verdict = TapVerdict(end="cut")
             else:
-                verdict = judge(data) if data else Verdict(end="close")
+                verdict = judge(data) if data else TapVerdict(end="close")
             await queue.put((clock() + delay(), verdict))
 
-    async def _write(self, queue: asyncio.Queue[tuple[float, Verdict]], side: _Side, sender: _Side) -> None:
+    async def _write(self, queue: asyncio.Queue[tuple[float, TapVerdict]], side: _Side, sender: _Side) -> None:
         """Deliver it when it is time."""
         clock = asyncio.get_running_loop().time
         while True:

@@ -44,7 +44,7 @@ TELL_SECONDS = 2.0
 
 
 @dataclass
-class Outcome:
+class SeedOutcome:
     """What came of one plan: its journal's digest, and what went wrong, if anything."""
 
     seed: int
@@ -77,17 +77,17 @@ def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 10
             raise
 
 
-def played(plan: Plan) -> Outcome:
+def played(plan: Plan) -> SeedOutcome:
     """Play one plan."""
     world = World(plan)
     world.play()
     violation = world.violation
     if violation is None:
-        return Outcome(plan.chance, world.digest)
-    return Outcome(plan.chance, world.digest, violation.rule, str(violation), tuple(world.tail))
+        return SeedOutcome(plan.chance, world.digest)
+    return SeedOutcome(plan.chance, world.digest, violation.rule, str(violation), tuple(world.tail))
 
 
-def _play_seeds(seeds: range) -> list[Outcome]:
+def _play_seeds(seeds: range) -> list[SeedOutcome]:
     return [played(plan_of(seed)) for seed in seeds]
 
 
@@ -98,7 +98,7 @@ def _batches(first: int, count: int) -> list[range]:
     return [range(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
 
 
-def _outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+def _outcomes(first: int, count: int, jobs: int) -> Iterator[SeedOutcome]:
     batches = _batches(first, count)
     if jobs == 1:
         for batch in batches:
@@ -111,7 +111,7 @@ def _outcomes(first: int, count: int, jobs: int) -> Iterator[Outcome]:
 
 
 def _report(
-    outcome: Outcome, plan: Plan, say: Callable[[str], None], *, keep: Path | None, tries: int
+    outcome: SeedOutcome, plan: Plan, say: Callable[[str], None], *, keep: Path | None, tries: int
 ) -> dict[str, Any]:
     """Tell of what went wrong, after playing it again and making it smaller."""
     is_same = played(plan) == outcome

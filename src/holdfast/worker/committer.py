@@ -18,7 +18,7 @@ from holdfast.core.clock import Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outage import Outage, pauses
 from holdfast.core.ports import Store
-from holdfast.worker.herald import Herald
+from holdfast.worker.signals import SignalSender
 
 BATCH_LIMIT = 500
 
@@ -65,7 +65,7 @@ class Flush:
 class Committer:
     """Writes checkpoints in batches, as many at a time as the store can use, and never two of one run.
 
-    `is_alone` tells that nobody else could have something to write soon. `herald` tells how much was written how fast.
+    `is_alone` tells that no other run could have something to write soon. `signal_sender` reports how much was written.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Committer:
         store: Store,
         told: Callable[[Micros], None],
         is_alone: Callable[[], bool],
-        herald: Herald | None = None,
+        signal_sender: SignalSender | None = None,
     ) -> None:
-        self._herald = herald
+        self._signal_sender = signal_sender
         self._store = store
         self._told = told
         self._is_alone = is_alone
@@ -223,8 +223,8 @@ class Committer:
 
     def _deliver(self, flush: Flush, answers: Sequence[Answer]) -> None:
         self._landed(flush)
-        if self._herald is not None and self._herald.signals.is_used:
-            self._herald.flushed(len(flush.batch), perf_counter() - flush.began)
+        if self._signal_sender is not None and self._signal_sender.signals.is_used:
+            self._signal_sender.flushed(len(flush.batch), perf_counter() - flush.began)
         self._is_scheduled = True  # what they have to write next shares a commit, too
         try:
             for source, answer in zip(flush.sources, answers, strict=True):

@@ -10,7 +10,7 @@ from holdfast.core.clock import Clock, Micros
 from holdfast.runner.operation import StepCall
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
-from holdfast.worker.herald import Herald
+from holdfast.worker.signals import SignalSender
 from holdfast.worker.transactor import Transactor
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class DriverHost(Protocol):
 
     committer: Committer
     executor: Executor
-    herald: Herald
+    signal_sender: SignalSender
     transactor: Transactor | None
     is_draining: bool
     always_replay: bool

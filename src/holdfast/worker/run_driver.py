@@ -82,7 +82,7 @@ class RunDriver:
         self._is_lingering = False
         self._gathering = Gathering(host.clock.now() if lease.arrivals else 0)
         self._is_pausing = lease.run.is_pausing
-        self._signals = host.herald.signals
+        self._signals = host.signal_sender.signals
         self._journal = Journal(lease.run, host.name)
         self._seconds: dict[str, float] = {}
 
@@ -116,7 +116,7 @@ class RunDriver:
         if ready_at is None and not run.crashes:
             due = (one.retry_at for one in self._lease.entries if one.retry_at and not one.is_settled)
             ready_at = min((at for at in due if at <= run.updated_at), default=None)
-        self._host.herald.claimed(run, run.updated_at, ready_at)
+        self._host.signal_sender.claimed(run, run.updated_at, ready_at)
 
     def advance(self) -> None:
         """Feed what is due, and go on from there."""
@@ -204,7 +204,9 @@ class RunDriver:
 
     def _tell_start(self, body: Body) -> None:
         call = body.call
-        self._host.herald.step_started(self._lease.run, call.location, call.kind, body.info.attempt, body.context)
+        self._host.signal_sender.step_started(
+            self._lease.run, call.location, call.kind, body.info.attempt, body.context
+        )
 
     def _step_done(self, body: Body) -> None:
         if self._transaction is not None:
@@ -267,7 +269,7 @@ class RunDriver:
         if self._signals.is_used:
             self._seconds[call.location] = -time.perf_counter()
             number = call.attempts + 1
-            self._host.herald.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
+            self._host.signal_sender.step_started(self._lease.run, call.location, call.kind, number, attempt.context)
         self._transaction = call, transactor.start(checkpoint, attempt.location, attempt, self._transacted)
 
     def _transacted(self, answer: Transacted | Exception) -> None:
@@ -341,7 +343,7 @@ class RunDriver:
 
     def _take_from_turn(self, next: Next, now: Micros) -> Checkpoint:
         checkpoint = self._turn.take_checkpoint(next, now)
-        return self._host.herald.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
+        return self._host.signal_sender.with_trace(self._lease.run, checkpoint) if checkpoint.children else checkpoint
 
     def written(self, verdict: Verdict) -> None:
         """For the committer: the store's answer."""
@@ -371,7 +373,7 @@ class RunDriver:
             self._obey(standstill)
 
     def _tell_written(self, checkpoint: Checkpoint, verdict: Verdict) -> None:
-        self._host.herald.written(self._lease.run, checkpoint, verdict, self._seconds)
+        self._host.signal_sender.written(self._lease.run, checkpoint, verdict, self._seconds)
         for entry in checkpoint.entries:
             self._seconds.pop(entry.location, None)
 
@@ -475,7 +477,7 @@ class RunDriver:
     def lose(self) -> None:
         """Somebody else has the run now, or it has ended."""
         if self._signals.is_used:
-            self._host.herald.lost(self._lease.run)
+            self._host.signal_sender.lost(self._lease.run)
         self._leave()
 
     def _leave(self, end: Finish | None = None, ready_at: Micros | None = None) -> None:

@@ -20,7 +20,7 @@ from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 from holdfast.core.questions import ListDueSchedules
 from holdfast.core.schedules import SLOTS_LIMIT, firing
-from holdfast.worker.herald import Herald
+from holdfast.worker.signals import SignalSender
 
 PAGE = 200
 """So many schedules are looked at together; what is to be done for them may be split."""
@@ -52,14 +52,14 @@ class Scheduler:
         poll: Micros | None,
         told: Callable[[Micros, Micros], None],
         looked: Callable[[bool], None],
-        herald: Herald | None = None,
+        signal_sender: SignalSender | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._poll = poll
         self._tell_time = told
         self._tell = looked
-        self._herald = herald
+        self._signal_sender = signal_sender
         self._has_made_runs = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Micros | None] | None = None
@@ -155,9 +155,9 @@ class Scheduler:
             if asked.next_at is not None:
                 yield asked.next_at
             self._has_made_runs |= bool(fired.run_ids)
-            if self._herald is not None:
+            if self._signal_sender is not None:
                 for run_id in fired.run_ids:
-                    self._herald.started(run_id, asked.schedule.type, now)
+                    self._signal_sender.started(run_id, asked.schedule.type, now)
             _log.debug("schedule %s fired: %d runs", name, len(fired.run_ids))
             for slot in fired.skipped:
                 when = moment(slot).isoformat()

@@ -36,15 +36,15 @@ from holdfast.runner.registry import Registry
 from holdfast.worker.claimer import POLL, PYTHON, Claimer
 from holdfast.worker.committer import Committer
 from holdfast.worker.executor import Executor
-from holdfast.worker.heart import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heart
-from holdfast.worker.herald import Herald
+from holdfast.worker.heartbeat import BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS, Heartbeat
 from holdfast.worker.lease_check import LeaseCheck
-from holdfast.worker.orders import Orders
 from holdfast.worker.pruner import PRUNE_EVERY, Pruner
-from holdfast.worker.repertoire import Repertoire
 from holdfast.worker.run_driver import RunDriver
 from holdfast.worker.scheduler import Scheduler
+from holdfast.worker.shutdown import Shutdown
+from holdfast.worker.signals import SignalSender
 from holdfast.worker.transactor import Transactor
+from holdfast.worker.worker_types import WorkerTypes
 
 _RELEASE_SECONDS = 5.0
 _HEALTHY: Micros = 10 * SECOND
@@ -101,7 +101,7 @@ class Worker:
         self.id = f"{self.name}.{new_id()[-12:]}"
         self.clock: WorkerClock = clock or FollowingClock()
         self._log = logging.LoggerAdapter(_log, {"worker": self.name})
-        self.herald = Herald(signals or Signals(), self.name, self.clock)
+        self.signal_sender = SignalSender(signals or Signals(), self.name, self.clock)
         self.is_draining = False
         self.always_replay = always_replay
         self.body_of = body_of
@@ -110,7 +110,7 @@ class Worker:
         self.transactor: Transactor | None = None
         self._store = store
         self._registry = registry
-        self._repertoire = Repertoire(registry, types)
+        self._worker_types = WorkerTypes(registry, types)
         self._concurrency = concurrency
         self._threads = threads
         self._steps = steps
@@ -129,7 +129,7 @@ class Worker:
         self._renewed_at: Micros = 0
         self.leased_until: Micros = 0 if has_heart else sys.maxsize  # without one nobody would tell when it is over
         self._changed = asyncio.Event()
-        self._heart: Heart | None = None
+        self._heartbeat: Heartbeat | None = None
         self._pruner: Pruner | None = None
         self._scheduler: Scheduler
         self._claimer: Claimer
@@ -158,13 +158,13 @@ class Worker:
         self._is_started = True
         if not self.types():
             text = "worker %s has no registered type%s; it claims nothing until there is one"
-            self._log.warning(text, self.name, self._repertoire.wanted)
+            self._log.warning(text, self.name, self._worker_types.wanted)
         try:
             await self._on_open()
         except BaseException:
             self._is_started = False  # there is nothing to stop
             raise
-        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.herald)
+        self.committer = Committer(self._store, self.clock.told, lambda: self.executor.is_idle, self.signal_sender)
         self.executor = Executor(steps=self._steps, threads=self._threads)
         if (database := self._store.database) is not None:
             self.transactor = Transactor(database, self.clock.told)
@@ -184,14 +184,14 @@ class Worker:
             poll=self._poll,
             told=self.clock.told,
             looked=self._looked_at_schedules,
-            herald=self.herald,
+            signal_sender=self.signal_sender,
         )
         # Nothing is awaited before all parts are there: whoever stops it meanwhile finds them.
-        await self._store.apply(OfferTypes(worker=self.name, offers=self._repertoire.offers()))
+        await self._store.apply(OfferTypes(worker=self.name, offers=self._worker_types.offers()))
         await self.renew()
         await self._declare_schedules()
         if self._has_heart:
-            self._heart = Heart(
+            self._heartbeat = Heartbeat(
                 self._store,
                 lambda: self._info,
                 self._lease,
@@ -199,7 +199,7 @@ class Worker:
                 now=self.clock.now,
                 renewed=self._renewed,
             )
-            self._heart.start()
+            self._heartbeat.start()
         if self._prune_every is not None:
             self._pruner = Pruner(self._store, self.clock, every=self._prune_every, retention=self._retention)
             self._pruner.start()
@@ -210,7 +210,7 @@ class Worker:
         self._scheduler.start()
         if self._on_start is not None:
             self._on_start(self)
-        self.herald.worker("worker.started")
+        self.signal_sender.worker("worker.started")
         self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self.types()), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
@@ -242,7 +242,7 @@ class Worker:
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._store.apply(RetireWorker(worker_id=self.id))
-        self.herald.worker("worker.stopped")
+        self.signal_sender.worker("worker.stopped")
         self._log.info("worker %s stopped", self.name)
 
     async def kill(self) -> None:
@@ -252,17 +252,17 @@ class Worker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; the second signal ends the grace at once."""
-        orders = Orders()
-        with orders.from_person():
+        shutdown = Shutdown()
+        with shutdown.from_person():
             async with self:
-                await self.obey(orders)
+                await self.obey(shutdown)
 
-    async def obey(self, orders: Orders) -> None:
+    async def obey(self, shutdown: Shutdown) -> None:
         """Once started, work until ordered to stop; an order to hurry ends the grace at once."""
-        await orders.stop.wait()
+        await shutdown.stop.wait()
         self._log.info("worker %s stops: no more claims, running steps have %g s", self.name, self._grace_seconds)
         drain = asyncio.create_task(self.stop())
-        hurry = asyncio.create_task(orders.hurry.wait())
+        hurry = asyncio.create_task(shutdown.hurry.wait())
         await asyncio.wait([drain, hurry], return_when=asyncio.FIRST_COMPLETED)
         if not drain.done():
             for driver in list(self._drivers.values()):
@@ -312,8 +312,8 @@ class Worker:
             self._on_stop(self)
         for leave in self._leaving:
             leave()
-        if self._heart is not None:
-            await self._heart.stop()
+        if self._heartbeat is not None:
+            await self._heartbeat.stop()
         if self._pruner is not None:
             await self._pruner.stop()
         await self._scheduler.stop()
@@ -328,7 +328,7 @@ class Worker:
 
     def types(self) -> tuple[str, ...]:
         """What is registered here and matches the patterns, also what is registered while it works."""
-        return self._repertoire.types()
+        return self._worker_types.types()
 
     # Claiming
 

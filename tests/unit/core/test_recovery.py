@@ -355,8 +355,16 @@ def test_a_child_that_is_no_more_but_has_told_its_end_is_not_started_again() -> 
 
 
 def test_what_waits_for_a_child_that_was_reopened_has_its_full_time() -> None:
-    revised = recover(OPEN, children=one(RunState.PENDING, attempt=2, start_at=NOW))
+    awaited = [*OPEN[:2], child("call", 0, 1, attempts=1)]
+    revised = recover(awaited, children=one(RunState.PENDING, attempt=2, start_at=NOW))
     assert [(entry.location, entry.retry_at) for entry in revised.reset] == [("a", NOW)]
+
+
+def test_a_child_that_nobody_awaits_moves_no_time() -> None:
+    forgotten = [*OPEN[:2], child("call", 0, 0, attempts=0)]
+    revised = recover(forgotten, children=one(RunState.PENDING, attempt=2, start_at=NOW))
+    assert revised.reset == ()
+    assert not revised.is_from_start
 
 
 def test_time_does_not_go_back_to_a_child_that_never_stopped() -> None:

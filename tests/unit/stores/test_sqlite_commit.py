@@ -17,7 +17,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages
 from holdfast.core.errors import InvalidRequest, KeyConflict, RunNotFound, StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import Event, Message
+from holdfast.core.model import Event, MessageToRun
 from holdfast.stores.sqlite import SqliteStore, jobs
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.writer import Writer
@@ -72,7 +72,7 @@ async def test_everything_asked_for_meanwhile_shares_one_commit(store: SqliteSto
             asyncio.create_task(store.create([an_intent(3)])),
             asyncio.ensure_future(store.checkpoint([checkpoint_for(lease, Hold(), entries=(a_step("a"),))])),
             asyncio.create_task(
-                store.apply(SendMessages(messages=[Message(id="m", name="n", payload="1", run_id=an_id(1))]))
+                store.apply(SendMessages(messages=[MessageToRun(id="m", name="n", payload="1", run_id=an_id(1))]))
             ),
             asyncio.create_task(store.apply(EmitEvents(events=[Event(id="e", topic="t", payload="1")]))),
             asyncio.create_task(asyncio.to_thread(store.renew, a_worker(), [], SECOND)),

@@ -21,7 +21,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.model import Lease
 from holdfast.core.questions import CountRuns
-from holdfast.stores.sqlite import SqliteStore, watch
+from holdfast.stores.sqlite import SqliteStore, hint_watcher
 from holdfast.testing.contract.arrange import OTHER_WORKER, an_id, an_intent, claim, start
 from holdfast.testing.patience import GUARD_SECONDS, guard, guarded, until
 
@@ -204,7 +204,7 @@ asyncio.run(main())
 async def test_a_commit_is_heard_of_in_another_process_that_does_not_look_for_it(
     path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
     heard: asyncio.Queue[Hint] = asyncio.Queue()
     with process(EMITTER, path) as emitter:
         assert await asyncio.to_thread(hear, emitter) == "ready"
@@ -290,7 +290,7 @@ async def test_a_store_that_was_only_made_can_be_opened_in_a_forked_child(path: 
 async def test_processes_that_were_forked_before_the_store_was_opened_hear_of_each_other_at_once(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_SLOW_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
     store, is_forked, may_go_on = SqliteStore(path), tmp_path / "forked", tmp_path / "go-on"
 
     async def begin() -> None:

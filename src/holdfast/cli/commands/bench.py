@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.aside import aside
+from holdfast.cli.bench.measures import MEASURES, Figure, measured, registry
+from holdfast.cli.bench.scratch_store import scratch_store
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.gc_settings import tune_for_runs
 from holdfast.cli.output import Output
 from holdfast.cli.session import run_tidily
-from holdfast.cli.tuning import tune_for_runs
-from holdfast.cli.yardstick import MEASURES, Figure, measured, registry
 from holdfast.config.secret import scrubbed
 
 _AT_ONCE = 500
@@ -43,7 +43,7 @@ async def _measure(out: Output, seconds: float) -> list[Figure]:
     """Measure one thing after another, and tell of each as soon as it is known."""
     figures: list[Figure] = []
     width = max(len(measure.what) for measure in MEASURES)
-    async with aside(out.settings) as hf:
+    async with scratch_store(out.settings) as hf:
         out.talk(f"measuring in {scrubbed(hf.url)}, which is removed afterwards")
         hf.include(registry)
         async with hf.worker(concurrency=_AT_ONCE):

@@ -11,7 +11,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
-from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.engine.info import RunInfo
 
 
@@ -19,7 +19,7 @@ def _unchanged(info: RunInfo) -> str:
     return "had ended already" if info.state.is_end else "rolls back already; --force ends it without that"
 
 
-VERB = Verb("cancel", "cancelling", "cancelled", _unchanged, is_destructive=True)
+VERB = RunAction("cancel", "cancelling", "cancelled", _unchanged, is_destructive=True)
 
 
 @holdfast_command(
@@ -40,5 +40,5 @@ def command(
     RUN is an id, the beginning of one, or key:KEY. On a terminal it asks once; elsewhere it needs --yes.
     The exit code is 6 if a run that was named had ended already.
     """
-    choice = Choice(runs, words, dry_run, yes)
+    choice = RunChoice(runs, words, dry_run, yes)
     return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.cancel(run_id, reason, force=force, by=actor()))

@@ -11,7 +11,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
-from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
 
@@ -20,7 +20,7 @@ def _unchanged(info: RunInfo) -> str:
     return f"is {info.state.value}"
 
 
-VERB = Verb("delete", "deleting", "deleted", _unchanged, states=frozenset(RunState), of="", is_destructive=True)
+VERB = RunAction("delete", "deleting", "deleted", _unchanged, states=frozenset(RunState), of="", is_destructive=True)
 
 
 @holdfast_command(
@@ -43,5 +43,5 @@ def command(
     RUN is an id, the beginning of one, or key:KEY. On a terminal it asks once; elsewhere it needs --yes.
     The exit code is 6 if a run that was named was left because a worker holds it.
     """
-    choice = Choice(runs, words, dry_run, yes)
+    choice = RunChoice(runs, words, dry_run, yes)
     return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.delete(run_id, force=force, by=actor()))

@@ -8,11 +8,11 @@ import click
 
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
+from holdfast.cli.demo.acts import Acts
+from holdfast.cli.demo.processes import DemoProcesses
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
-from holdfast.cli.play import Play
 from holdfast.cli.session import opened, run_tidily
-from holdfast.cli.stage import Stage
 
 _USUAL_SECONDS = 15.0
 
@@ -37,6 +37,6 @@ def command(out: Output, *, seconds: float, headless: bool, keep: bool) -> ExitC
 
 
 async def _perform(out: Output, *, pace: float, is_kept: bool) -> ExitCode:
-    with Stage(pace=pace, is_kept=is_kept) as stage:
+    with DemoProcesses(pace=pace, is_kept=is_kept) as stage:
         async with opened(replace(out.settings, url=stage.url), may_create=True) as hf, hf:
-            return await Play(out, stage, hf, pace=pace, is_kept=is_kept).perform()
+            return await Acts(out, stage, hf, pace=pace, is_kept=is_kept).perform()

@@ -17,10 +17,10 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.filters import RunFilter, filter_options, parse_filter, words_of_options
 from holdfast.cli.lookup import find_run
-from holdfast.cli.moving import Teller
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH
+from holdfast.cli.transfer_progress import TransferProgress
 from holdfast.engine.export import Export
 
 _SHOWN = 10
@@ -68,7 +68,7 @@ def command(
             timeout=timeout.total_seconds(),
             reason=reason,
             by=actor(),
-            told=Teller(out),
+            told=TransferProgress(out),
             **wanted.options(),
         )
         stream = sys.stdout.buffer

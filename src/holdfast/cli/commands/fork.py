@@ -15,7 +15,7 @@ from holdfast.cli.exits import ExitCode
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_patch
-from holdfast.cli.revising import check_can_ask, entry_json, is_agreed, read_run, show_entries
+from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, read_run, show_entries
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.core import revision

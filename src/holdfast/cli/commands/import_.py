@@ -17,9 +17,9 @@ from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
-from holdfast.cli.moving import Teller
 from holdfast.cli.output import Output, cleaned
 from holdfast.cli.session import in_session
+from holdfast.cli.transfer_progress import TransferProgress
 from holdfast.config.secret import scrubbed
 from holdfast.engine.importing import FileSummary, ImportReport, summary_of
 
@@ -50,7 +50,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
                 _preview(out, summary)
                 return ExitCode.OK
             stream.seek(0)
-            report = await hf.import_(stream, by=actor(), told=Teller(out))
+            report = await hf.import_(stream, by=actor(), told=TransferProgress(out))
             _tell(out, report, scrubbed(hf.url))
             return ExitCode.CONFLICT if report.refused else ExitCode.OK
 

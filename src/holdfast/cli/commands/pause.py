@@ -11,7 +11,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
-from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.info import RunInfo
 
@@ -20,7 +20,7 @@ def _unchanged(info: RunInfo) -> str:
     return "had ended already" if info.state.is_end else "is paused already, or about to be"
 
 
-VERB = Verb("pause", "pausing", "paused", _unchanged, states=LIVE - {RunState.PAUSED})
+VERB = RunAction("pause", "pausing", "paused", _unchanged, states=LIVE - {RunState.PAUSED})
 
 
 @holdfast_command(
@@ -40,5 +40,5 @@ def command(
     The exit code is 6 if a run that was named had ended, or was paused already.
     """
     return do_to_runs(
-        out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason, by=actor())
+        out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason, by=actor())
     )

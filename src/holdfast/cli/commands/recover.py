@@ -9,7 +9,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
-from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
 
@@ -19,7 +19,7 @@ def _unchanged(info: RunInfo) -> str:
 
 
 _STATES = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
-VERB = Verb(
+VERB = RunAction(
     "recover",
     "recovering",
     "recovered",
@@ -43,4 +43,6 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
     What succeeded is kept; what was undone is done again. Children that failed are recovered with their parent, so
     parents and children may be named in any order. The exit code is 6 if the one run that was named is no such run.
     """
-    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id, by=actor()))
+    return do_to_runs(
+        out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id, by=actor())
+    )

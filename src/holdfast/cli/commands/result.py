@@ -10,11 +10,11 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
-from holdfast.cli.ending import finish, wait_for_end
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.render import outcome_json
+from holdfast.cli.run_result import finish, wait_for_end
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH
 

@@ -14,7 +14,7 @@ from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
-from holdfast.cli.revising import check_can_ask, entry_json, is_agreed, read_run, show_entries
+from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, read_run, show_entries
 from holdfast.cli.session import in_session
 from holdfast.core import revision
 from holdfast.core.model import Entry

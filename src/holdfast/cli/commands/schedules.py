@@ -26,7 +26,7 @@ from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.errors import ScheduleNotFound
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.engine.info import ScheduleInfo
-from holdfast.engine.routing import alive
+from holdfast.engine.liveness import alive
 
 
 @group("schedules")

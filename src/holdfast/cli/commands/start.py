@@ -12,17 +12,17 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
-from holdfast.cli.ending import finish, wait_for_end
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_object, parse_pair
 from holdfast.cli.render import outcome_json
+from holdfast.cli.run_result import finish, wait_for_end
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.cli.times import LENGTH, MOMENT, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.engine.handle import RunHandle
-from holdfast.engine.routing import alive, is_handled
+from holdfast.engine.liveness import alive, is_handled
 
 
 @holdfast_command(

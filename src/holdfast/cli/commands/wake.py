@@ -9,7 +9,7 @@ from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
-from holdfast.cli.verb import Choice, Verb, choosing, do_to_runs
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
 from holdfast.engine.info import RunInfo
 
@@ -19,7 +19,7 @@ def _unchanged(info: RunInfo) -> str:
 
 
 _STATES = frozenset({RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK})
-VERB = Verb("wake", "waking", "woken", _unchanged, states=_STATES, of="waiting ")
+VERB = RunAction("wake", "waking", "woken", _unchanged, states=_STATES, of="waiting ")
 
 
 @holdfast_command(
@@ -34,4 +34,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
 
     The exit code is 6 if a run that was named cannot be woken: it is held, ready, paused or ended.
     """
-    return do_to_runs(out, VERB, Choice(runs, words, dry_run, yes), lambda hf, run_id: hf.wake(run_id, by=actor()))
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.wake(run_id, by=actor()))

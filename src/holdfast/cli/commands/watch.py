@@ -11,12 +11,12 @@ from holdfast.app import Holdfast
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
-from holdfast.cli.ending import exit_code
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.follow import follow, read
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.progress import Progress
+from holdfast.cli.run_result import exit_code
 from holdfast.cli.session import in_session
 from holdfast.cli.times import LENGTH
 

@@ -18,6 +18,7 @@ from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
+from holdfast.cli.gc_settings import tune_for_runs
 from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.option import setting_option
@@ -25,13 +26,12 @@ from holdfast.cli.output import Output
 from holdfast.cli.settings import Settings
 from holdfast.cli.streams import spare_stdout
 from holdfast.cli.supervisor import Supervisor
-from holdfast.cli.tuning import tune_for_runs
 from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.secret import scrubbed
 from holdfast.core.intent import matches_type
 from holdfast.telemetry.endpoint import Endpoint
-from holdfast.worker.orders import Orders
+from holdfast.worker.shutdown import Shutdown
 from holdfast.worker.worker import Worker
 
 _TYPES_SHOWN = 8
@@ -209,13 +209,13 @@ def _is_in_memory(hf: Holdfast) -> bool:
 
 async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
     """Work for a supervisor."""
-    orders = Orders()
-    with orders.from_supervisor():
+    shutdown = Shutdown()
+    with shutdown.from_supervisor():
         await worker.start()
         lifeline.say_ready()
-        working = asyncio.create_task(worker.run_until_idle() if until_idle else orders.stop.wait())
-        working.add_done_callback(lambda _: orders.stop.set())
-        await worker.obey(orders)
+        working = asyncio.create_task(worker.run_until_idle() if until_idle else shutdown.stop.wait())
+        working.add_done_callback(lambda _: shutdown.stop.set())
+        await worker.obey(shutdown)
         working.cancel()
         with suppress(asyncio.CancelledError):
             await working

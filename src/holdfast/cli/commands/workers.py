@@ -17,7 +17,7 @@ from holdfast.cli.times import ago, spoken
 from holdfast.core.clock import Micros, moment
 from holdfast.core.model import WorkerInfo
 from holdfast.core.questions import CountLeases
-from holdfast.engine.routing import is_alive
+from holdfast.engine.liveness import is_alive
 
 
 @holdfast_command(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.core import rules
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Sent
-from holdfast.core.model import Arrival, Event, Message, Run, TopicMode, Wait, WaitKind
+from holdfast.core.model import Arrival, Event, MessageToRun, Run, TopicMode, Wait, WaitKind
 from holdfast.core.topics import topic_of
 from holdfast.stores.operations import inboxes, queues
 from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
@@ -18,11 +18,11 @@ from holdfast.stores.operations.unit_of_work import OddRow, UnitOfWork
 _log = logging.getLogger("holdfast.store")
 
 
-def send(unit: UnitOfWork, messages: Sequence[Message], now: Micros, *, by: str = "") -> list[Sent]:
+def send(unit: UnitOfWork, messages: Sequence[MessageToRun], now: Micros, *, by: str = "") -> list[Sent]:
     return [send_one(unit, message, now, by=by) for message in messages]
 
 
-def send_one(unit: UnitOfWork, message: Message, now: Micros, *, by: str = "") -> Sent:
+def send_one(unit: UnitOfWork, message: MessageToRun, now: Micros, *, by: str = "") -> Sent:
     """Deliver a message once, however often it is sent."""
     run_id = message.run_id if message.key is None else unit.runs.with_key(message.key)
     run = unit.runs.get(run_id) if run_id is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import DeadLetter, Event, Message, Run
+from holdfast.core.model import DeadLetter, Event, MessageToRun, Run
 from holdfast.stores.operations import arrivals
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
@@ -42,7 +42,7 @@ def _replay_one(unit: UnitOfWork, letter: DeadLetter, now: Micros, by: str) -> b
         event = Event(id=letter.id, topic=letter.topic, payload=letter.payload)
         arrivals.publish(unit, event, now, mode="queue", by=by)  # as which it was emitted
     else:
-        message = Message(id=letter.id, name=letter.name or "", payload=letter.payload, run_id=letter.run_id)
+        message = MessageToRun(id=letter.id, name=letter.name or "", payload=letter.payload, run_id=letter.run_id)
         if arrivals.send_one(unit, message, now, by=by).refused is not None:
             return False
     unit.dead_letters.remove(letter.number)

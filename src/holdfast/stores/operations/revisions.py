@@ -20,7 +20,7 @@ from holdfast.core.model import Arrival, Run, Wait, WaitKind
 from holdfast.core.recovery import Recovery
 from holdfast.core.revision import Revised, Revision
 from holdfast.core.states import RunState
-from holdfast.stores.operations import transitions
+from holdfast.stores.operations import run_end, transitions
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
@@ -191,7 +191,7 @@ class _Writer:
             return
         has_slot = child.group is not None and not child.state.is_end and not rules.is_parked(unit.waits.of(child_id))
         if has_slot:
-            transitions.hand_on_slot(unit, child, self._now)
+            run_end.hand_on_slot(unit, child, self._now)
         unit.runs.put(replace(child, parent_location=None))
         transitions.cancel(unit, child_id, rules.FORGOTTEN, self._now)
 

@@ -243,7 +243,7 @@ class Inboxes(Protocol):
         ...
 
 
-class Published(Protocol):
+class PublishedEvent(Protocol):
     """An event that is kept, as far as somebody must know who emits it again."""
 
     @property
@@ -270,7 +270,7 @@ class Events(Protocol):
         """Set rules for topics; of several for one name the last counts."""
         ...
 
-    def find(self, topic: str, id: str) -> Published | None: ...
+    def find(self, topic: str, id: str) -> PublishedEvent | None: ...
 
     def drop(self, topic: str, number: int) -> None: ...
 

@@ -2,14 +2,14 @@
 
 Only `app` and `testing` import it; only this package imports the driver. Start with `store`, which is the port.
 
-An operation is one function of the server, called in one trip; `functions` has them, `calls` their statements. What
-is rare or touches several runs is decided in Python by `stores.operations` on a working set (`deciding`), which the kit
-in `stores.working` provides: a `load_document` says what to lock and load, and the changes are written back.
+An operation is one function of the server, called in one round trip; `functions` has them, `sql` their statements. What
+is rare or touches several runs is decided in Python by `stores.operations` on a working set (`unit_of_work`), which the
+kit in `stores.working` provides: a `load_document` says what to lock and load, and the changes are written back.
 
-Whatever an operation says to the server is a talk (`talks`), and one of these carries it: the `loop_session`, which
-has a connection of the event loop itself (`async_connection`), for what is small; `sessions`, threads with a connection
-each, for the rest and for whatever has to be repeated; or a connection of a user's (`outsiders`). The `connector` knows
-whether the server is there. Hints go out and come in through the `bell`, between processes over a `line`.
+An operation is a script (`scripts`), a generator of statements. Small ones run on the event loop (`loop_session`, on an
+`async_connection`). The others, and those that have to be repeated, run in `sessions`, which are threads with a
+connection each, or on a connection of the user (`user_connections`). The `connector` knows whether the server is
+reachable. `hints` go to listeners of this process, and to other processes by `notify`.
 """
 
 from holdfast.stores.postgres.store import PostgresStore

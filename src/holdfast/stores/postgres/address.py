@@ -25,7 +25,7 @@ _HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class PostgresAddress:
     """Where a Postgres database is, and how its sessions behave.
 
     `conninfo` is for the driver and holds the password; `shown` is for people. `connect_timeout` is in seconds, for

@@ -27,7 +27,7 @@ from holdfast.core.questions import (
     VerdictsOn,
 )
 from holdfast.stores.postgres import backlogs, leases, reads, schedules, topics
-from holdfast.stores.postgres.talks import Connection, Talk
+from holdfast.stores.postgres.scripts import Connection, Script
 
 A = TypeVar("A")
 
@@ -76,8 +76,8 @@ def changes(connection: Connection, schema: str, question: Awaited[A], at: Micro
     return cast("A", _changes(connection, schema, cast("AnyAwaited", question), at))
 
 
-def few_ends(schema: str, question: Awaited[A]) -> Talk[A]:
-    """Answer `EndsOf` about a few runs, in one trip."""
+def few_ends(schema: str, question: Awaited[A]) -> Script[A]:
+    """Answer `EndsOf` about a few runs, in one round trip."""
     ends = yield from reads.few_ends(schema, cast("EndsOf", question).run_ids)
     return cast("A", ends)
 

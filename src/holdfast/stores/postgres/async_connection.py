@@ -19,8 +19,8 @@ from psycopg.abc import PQGen
 from psycopg.waiting import Ready, Wait
 
 from holdfast.stores.postgres.connections import Connection, Unanswered, silence
-from holdfast.stores.postgres.talks import Chain, Trip
-from holdfast.stores.postgres.trouble import is_lost, is_timeout
+from holdfast.stores.postgres.errors import is_lost, is_timeout
+from holdfast.stores.postgres.scripts import Pipeline, Statement
 
 T = TypeVar("T")
 
@@ -74,13 +74,13 @@ class AsyncConnection:
             self._watch = self._loop.call_later(self.connection.answer_seconds, self._look)
         self._go_on(work.send, None)
 
-    async def ask(self, said: Trip | Chain) -> Any:
+    async def ask(self, said: Statement | Pipeline) -> Any:
         """The value that a statement gives back; None if it is null, or there is no row."""
         if self._lost is not None:
             raise self._lost
         self._sent_at = time.monotonic()
         cursor = self._cursor
-        if isinstance(said, Chain):
+        if isinstance(said, Pipeline):
             cursor, said = self._chain_cursor, _joined(said)
         try:
             await cursor.execute(*said)
@@ -167,10 +167,10 @@ class AsyncConnection:
             self._broke(error)
 
 
-def _joined(chain: Chain) -> Trip:
+def _joined(chain: Pipeline) -> Statement:
     """Several statements as one. It cannot be prepared: the cursor puts the arguments into it as literals."""
-    statement = b"; ".join(statement for statement, _ in chain.trips)
-    return statement, tuple(argument for _, arguments in chain.trips for argument in arguments)
+    statement = b"; ".join(statement for statement, _ in chain.statements)
+    return statement, tuple(argument for _, arguments in chain.statements for argument in arguments)
 
 
 class _Driver(psycopg.AsyncConnection[Any]):

@@ -8,7 +8,7 @@ import psycopg
 
 from holdfast.core.clock import Micros
 from holdfast.core.model import Backlog
-from holdfast.stores.postgres.statements import RANK, qualified
+from holdfast.stores.postgres.sql import RANK, qualified
 
 # Runs nobody holds stand in lanes, one for each type, priority and rank, which are hopped through as claims do.
 _BACKLOG = f"""

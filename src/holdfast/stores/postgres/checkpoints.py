@@ -1,4 +1,4 @@
-"""Checkpoints: most of them are written in one trip, because their holder knows the run; the others are decided.
+"""Checkpoints: most of them are written in one round trip, because their holder knows the run; the others are decided.
 
 The store remembers the runs it has leased. Nobody but their holder changes them, except that something arrives,
 somebody wants them to pause, or they are taken away; so what becomes of a run is decided on the remembered value, and
@@ -22,10 +22,10 @@ from holdfast.core.hint import News
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait, WaitKind
 from holdfast.stores.operations import checkpoints as model
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
@@ -33,7 +33,7 @@ encode = msgspec.json.encode
 
 
 class Held:
-    """The runs that this store has leased, as their holder knows them. Forgetting one costs a trip, no more."""
+    """The runs that this store has leased, as their holder knows them. Forgetting one costs a round trip, no more."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
@@ -68,7 +68,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A checkpoint that takes one trip: the run as it was, what `rules` make of it, and its waits if known."""
+    """A checkpoint that takes one round trip: the run as it was, what `rules` make of it, and its waits if known."""
 
     checkpoint: Checkpoint
     before: Run
@@ -161,7 +161,7 @@ def _said(text: str) -> _Said:
 
 
 def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
-    """A checkpoint that takes one trip, or None if it takes more."""
+    """A checkpoint that takes one round trip, or None if it takes more."""
     run = held.run(checkpoint.run_id, checkpoint.token)
     step = checkpoint.next
     if run is None or run.is_pausing or _reaches_others(checkpoint) or isinstance(step, (StartRollback, ContinueAsNew)):
@@ -175,7 +175,7 @@ def plain(checkpoint: Checkpoint, held: Held, now: Micros) -> Plain | None:
         return None
     if isinstance(step, Suspend):
         if waits is None or run.arrivals > checkpoint.seen or run.options.max_suspend is not None:
-            return None  # with a limit it is suspended since its holder says so, which in one trip cannot be told
+            return None  # with a limit it is suspended since its holder says so, which in one round trip cannot be told
         return Plain(checkpoint, run, rules.advanced(run, replace(checkpoint, waits=waits), now), waits)
     if isinstance(step, Finish) and (run.parent_location is not None or run.retention is not None):
         return None
@@ -205,7 +205,7 @@ def _reached(held: Held, batch: Sequence[Checkpoint]) -> set[str]:
     return reached
 
 
-class Settled(Exception):
+class AlreadySettled(Exception):
     """The entry that was to be written stands there already, from another attempt."""
 
     error = None
@@ -226,8 +226,8 @@ class Writing:
         self._verdicts: dict[int, Verdict] = {}
         self.news = News()
 
-    def write(self, batch: Sequence[Checkpoint]) -> Talk[Verdicts]:
-        """Write in one trip what can be, in a transaction what is left."""
+    def write(self, batch: Sequence[Checkpoint]) -> Script[Verdicts]:
+        """Write in one round trip what can be, in a transaction what is left."""
         if plains := self._plains(batch):
             yield from self._write_plain(plains)
         left = [place for place in range(len(batch)) if place not in self._verdicts]
@@ -238,8 +238,8 @@ class Writing:
 
     def decide(
         self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
-    ) -> Talk[Verdicts]:
-        """Write a batch by the operations of the model. `Settled` if at the location `settling` somebody else was."""
+    ) -> Script[Verdicts]:
+        """Write a batch by the operations of the model. `AlreadySettled` if at the location `settling` somebody else was."""
         to_load = LoadRequest()
         for checkpoint in batch:
             to_load.checkpoint(checkpoint)
@@ -254,7 +254,7 @@ class Writing:
             if settling is not None and (record := working.records.get(batch[0].run_id)) is not None:
                 known = record.recorded(settling)
                 if known is not None and known.is_settled:
-                    raise Settled(known)
+                    raise AlreadySettled(known)
             told = model.write(working.unit, batch, now)
             records = [working.records[verdict.run_id] for verdict in told.verdicts if verdict.is_held]
             kept[:] = [(record.run, record.waits) for record in records]
@@ -272,7 +272,7 @@ class Writing:
         return told
 
     def _plains(self, batch: Sequence[Checkpoint]) -> dict[int, Plain]:
-        """Those that take one trip, by their places in the batch."""
+        """Those that take one round trip, by their places in the batch."""
         found = ((place, plain(one, self._held, self._now)) for place, one in enumerate(batch))
         plains = {place: one for place, one in found if one is not None}
         if len(plains) == len(batch):
@@ -280,8 +280,8 @@ class Writing:
         reached = _reached(self._held, [one for place, one in enumerate(batch) if place not in plains])
         return {place: one for place, one in plains.items() if one.before.id not in reached}
 
-    def _write_plain(self, plains: dict[int, Plain]) -> Talk[None]:
-        """Write what takes one trip. Those of which the server says something unusual get no verdict."""
+    def _write_plain(self, plains: dict[int, Plain]) -> Script[None]:
+        """Write what takes one round trip. Those of which the server says something unusual get no verdict."""
         batch = list(plains.values())
         numbered = list(enumerate(batch, start=1))
         gained = _numbered_entries(numbered)

@@ -13,7 +13,7 @@ from holdfast.core.ports import Finding
 from holdfast.stores import schema_number
 from holdfast.stores.operations.limits import finding_of
 from holdfast.stores.postgres import schema as schemas
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.sql import qualified
 
 LONG_TRANSACTION_SECONDS = 300
 LATE_REQUEST_SECONDS = 60

@@ -19,10 +19,10 @@ from holdfast.core.model import Intent, Lease, Run
 from holdfast.stores.operations import starts as model
 from holdfast.stores.operations.claims import Queue, choose_within_limits, hold, queue_of
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import TAKEN, TRANSACTION, Bounds, decided
 from holdfast.stores.working.load_request import DueRuns, LoadRequest, NotLoaded
 from holdfast.stores.working.working_set import WorkingSet
 
@@ -71,8 +71,8 @@ _decode_leased = msgspec.json.Decoder(_Leased).decode
 _decode_made = msgspec.json.Decoder(_Made).decode
 
 
-def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]:
-    """Lease the first due runs of the given types, in one trip if they have no limits."""
+def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Found]:
+    """Lease the first due runs of the given types, in one round trip if they have no limits."""
     text = yield calls.claim, _arguments(request, at)
     try:
         return _decode_found(text)
@@ -84,7 +84,7 @@ def claim(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Found]
     return Found(now=now, has_requests=parts["has_requests"] == "true", next_ready_at=now, leases=tuple(leases))
 
 
-def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[Claimed]:
+def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Script[Claimed]:
     """Make a claim of limited types again that may have won something already."""
     found = yield from claim(calls, request, at)
     return found.claimed or (yield from claim_limited(calls, request, found, at))
@@ -92,16 +92,16 @@ def claim_again(calls: Calls, request: ClaimRequest, at: Micros | None) -> Talk[
 
 def claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds = TRANSACTION
-) -> Talk[Claimed]:
+) -> Script[Claimed]:
     """Lease due runs as the model says, which knows of limits. Those that cannot be read are blocked."""
     types, count = found.limited + found.others, request.limit + PARKED_AT_ONCE
-    talk = partial(_claim_limited, calls, request, found, at, bounds)
-    return (yield from unreadable.blocking(calls, types, count, at, talk))
+    script = partial(_claim_limited, calls, request, found, at, bounds)
+    return (yield from unreadable.blocking(calls, types, count, at, script))
 
 
 def _claim_limited(
     calls: Calls, request: ClaimRequest, found: Found, at: Micros | None, bounds: Bounds
-) -> Talk[Claimed]:
+) -> Script[Claimed]:
     suspects = SUSPECTS if request.may_suspect else 0
     limited, more = (
         DueRuns(found.limited, count, suspects) for count in (request.limit, request.limit + PARKED_AT_ONCE)
@@ -121,7 +121,7 @@ def _claim_limited(
         leases = tuple(Lease(run=hold(unit, run, request, now)) for run in chosen)
         return Claimed(leases=leases, next_ready_at=None, now=now, has_more=has_more)
 
-    def read(claimed: Claimed) -> Talk[Claimed]:
+    def read(claimed: Claimed) -> Script[Claimed]:
         ids = [lease.run.id for lease in claimed.leases]
         text = yield calls.leased, (encode(ids).decode(), _array(request.types), request.worker)
         leased = _decode_leased(text)
@@ -186,8 +186,8 @@ def _arguments(request: ClaimRequest, at: Micros | None) -> tuple[object, ...]:
 
 def create(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None, bounds: Bounds | None = None
-) -> Talk[tuple[Created, News]]:
-    """Make runs, in one trip if none of them is known yet; within `bounds` if a transaction is open."""
+) -> Script[tuple[Created, News]]:
+    """Make runs, in one round trip if none of them is known yet; within `bounds` if a transaction is open."""
     is_plain = intents and not any(intent.is_parked for intent in intents)
     if is_plain:
         first = _create_new(calls, intents, lease, at)
@@ -209,7 +209,7 @@ def create(
 
 def create_again(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
-) -> Talk[tuple[Created, News]]:
+) -> Script[tuple[Created, News]]:
     """Make runs that a lost attempt may have made already. What it leased is still its creator's, who must know."""
     created, news = yield from create(calls, intents, lease, at)
     if lease is None or all(run.created for run in created.runs):
@@ -236,7 +236,7 @@ def create_again(
 
 def _create_new(
     calls: Calls, intents: Sequence[Intent], lease: LeaseRequest | None, at: Micros | None
-) -> Talk[tuple[Created, News]]:
+) -> Script[tuple[Created, News]]:
     text = yield calls.create, (encode(intents).decode(), encode(lease).decode() if lease else None, at)
     return _made(intents, lease, _decode_made(text))
 

@@ -26,9 +26,9 @@ from holdfast.core.commands import (
 from holdfast.core.hint import News
 from holdfast.stores.operations import commands
 from holdfast.stores.postgres import schedules, topics
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import TRANSACTION, Bounds, decided
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import TRANSACTION, Bounds, decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
@@ -54,13 +54,13 @@ def is_small(command: Command[Any]) -> bool:
             return False
 
 
-def apply(calls: Calls, command: Command[A], at: Micros | None) -> Talk[tuple[A, News]]:
+def apply(calls: Calls, command: Command[A], at: Micros | None) -> Script[tuple[A, News]]:
     """Carry out a command; the answer comes with what there is to announce."""
     answer, news = yield from _apply(calls, cast("AnyCommand", command), at)
     return cast("A", answer), news
 
 
-def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Talk[tuple[object, News]]:
+def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Script[tuple[object, News]]:
     match command:
         case PutSchedules() | PauseSchedules() | RemoveSchedules() | TriggerSchedule() | FireSchedules():
             return (yield from schedules.apply(calls, command, at))
@@ -81,7 +81,7 @@ def _apply(calls: Calls, command: AnyCommand, at: Micros | None) -> Talk[tuple[o
 
 def on_working_set(
     calls: Calls, to_load: LoadRequest, command: Command[A], at: Micros | None, bounds: Bounds = TRANSACTION
-) -> Talk[tuple[A, News]]:
+) -> Script[tuple[A, News]]:
     """Carry out a command on what is loaded for it."""
 
     def operation(working: WorkingSet, now: Micros) -> A:

@@ -15,7 +15,7 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import PostgresAddress
 
 APPLICATION_NAME = "holdfast"
 OLDEST_VERSION = 13
@@ -49,7 +49,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SessionLimits:
     """How long a session may take for things; 0 is for ever. The server ends what takes longer.
 
     `answer_seconds` is the connection's own patience, for a server that does not even say so.
@@ -80,11 +80,11 @@ class Limits:
         return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
-USUAL = Limits()
-OWN = Limits(idle_seconds=OWN_IDLE_SECONDS)
+USUAL = SessionLimits()
+OWN = SessionLimits(idle_seconds=OWN_IDLE_SECONDS)
 """For transactions of ours: between two statements of one our code takes milliseconds. A process that takes longer
 stands still, and what it has locked (a topic, a type, a run) must not hold up all others until it goes on."""
-UNLIMITED = Limits(statement_seconds=0, lock_seconds=0, idle_seconds=0)
+UNLIMITED = SessionLimits(statement_seconds=0, lock_seconds=0, idle_seconds=0)
 
 
 class Unanswered(psycopg.OperationalError):
@@ -111,7 +111,7 @@ class Connection(psycopg.Connection[Any]):
             super().__del__(*args)
 
 
-def connect(address: Address, limits: Limits = USUAL) -> Connection:
+def connect(address: PostgresAddress, limits: SessionLimits = USUAL) -> Connection:
     """A connection in autocommit, to a server that is good for this store. Raises errors of the driver as they are."""
     connection = Connection.connect(
         address.conninfo,
@@ -139,7 +139,7 @@ def disown(connection: Connection) -> None:
         os.close(nothing)
 
 
-def _parameters(address: Address, limits: Limits) -> dict[str, Any]:
+def _parameters(address: PostgresAddress, limits: SessionLimits) -> dict[str, Any]:
     """What we ask of libpq and of the server where the address does not say otherwise."""
     given = conninfo_to_dict(address.conninfo)
     wanted = {
@@ -157,7 +157,7 @@ def _parameters(address: Address, limits: Limits) -> dict[str, Any]:
     return wanted
 
 
-def _check_server(address: Address, connection: Connection) -> None:
+def _check_server(address: PostgresAddress, connection: Connection) -> None:
     """Refuse a server this store cannot live on. Most questions are answered by what it said when greeting."""
     version = connection.info.server_version // 10_000
     if version < OLDEST_VERSION:
@@ -180,7 +180,7 @@ def _check_server(address: Address, connection: Connection) -> None:
         _check_defaults(address, connection)
 
 
-def _check_defaults(address: Address, connection: Connection) -> None:
+def _check_defaults(address: PostgresAddress, connection: Connection) -> None:
     """Refuse defaults this store cannot live with, of a session to which we could not say anything else.
 
     A pooler's other sessions have the same defaults, of role and database.

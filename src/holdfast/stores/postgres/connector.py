@@ -12,9 +12,9 @@ import psycopg
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outage import Outage, pauses
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import USUAL, Connection, Limits, connect
-from holdfast.stores.postgres.trouble import is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, connect
+from holdfast.stores.postgres.errors import is_lost, is_timeout, unavailable
 
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 2.0
@@ -25,7 +25,7 @@ _log = logging.getLogger("holdfast.store")
 class Connector:
     """Connects; while the server is away it is tried only now and then, and whoever comes between is told at once."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self._changing = threading.Lock()
         self._trying = threading.Lock()
@@ -39,7 +39,7 @@ class Connector:
             _log, "lost the database, connecting again", f"the database is back: connected to {address.shown}"
         )
 
-    def connect(self, limits: Limits = USUAL) -> Connection:
+    def connect(self, limits: SessionLimits = USUAL) -> Connection:
         """A new connection. Raises `StoreUnavailable` and the like, never an error of the driver."""
         # While it is away one tries for all: the others wait to hear what came of it.
         with self._trying if self._is_away else nullcontext():

@@ -15,19 +15,19 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, EmitEvents, SendMessages, Sent
 from holdfast.core.errors import Fatal, StoreUnavailable
 from holdfast.core.hint import News
-from holdfast.core.model import Entry, Event, Intent, Message
+from holdfast.core.model import Entry, Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.postgres import claims, commands, reads
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.checkpoints import Held, Settled, Writing
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.checkpoints import AlreadySettled, Held, Writing
 from holdfast.stores.postgres.connections import connect
-from holdfast.stores.postgres.deciding import PART
-from holdfast.stores.postgres.outsiders import converse
+from holdfast.stores.postgres.errors import is_conflict, is_overdue, unavailable
+from holdfast.stores.postgres.hints import Hints
+from holdfast.stores.postgres.scripts import Connection, Script, run_script
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.talks import Connection, Talk, hold
-from holdfast.stores.postgres.trouble import is_conflict, is_overdue, unavailable
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.unit_of_work import PART
+from holdfast.stores.postgres.user_connections import run_on_user_connection
 from holdfast.stores.working.load_request import LoadRequest
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ _RESET = b"""
     discard temp;
     select pg_advisory_unlock_all()
 """
-"""What a function has done to its session, which others use after it. Said in one trip."""
+"""What a function has done to its session, which others use after it. Said in one round trip."""
 
 
 class PostgresDatabase:
@@ -54,12 +54,12 @@ class PostgresDatabase:
 
     def __init__(
         self,
-        address: Address,
+        address: PostgresAddress,
         calls: Calls,
         held: Held,
         *,
         sessions: Sessions,
-        bell: Bell,
+        hints: Hints,
         time: Callable[[], tuple[Micros | None, Micros]],
         serve: Callable[[], Callable[[], None]],
     ) -> None:
@@ -67,7 +67,7 @@ class PostgresDatabase:
         self._calls = calls
         self._held = held
         self._sessions = sessions
-        self._bell = bell
+        self._hints = hints
         self._time = time
         self.serve = serve
 
@@ -86,19 +86,19 @@ class PostgresDatabase:
                     is_complete = True
             except _Refused as refused:
                 answer = refused.answer
-            except (_Ended, Settled) as end:
+            except (_Ended, AlreadySettled) as end:
                 _reset(connection)  # not all of it was undone, if the function has ended the transaction
                 answer = _without(connection, writing, checkpoint, entry=end.entry, error=end.error)
             except psycopg.Error as error:
                 if not is_complete or not _is_violation(error):
                     raise
                 answer = _without(connection, writing, checkpoint, error=error)
-            self._bell.announce(writing.news)
+            self._hints.announce(writing.news)
             return answer
 
         def repeat(connection: Connection) -> Transacted:
             answer = job(connection)
-            self._bell.stir()
+            self._hints.stir()
             return answer
 
         try:
@@ -118,7 +118,7 @@ class PostgresDatabase:
             "(idle_in_transaction_session_timeout); do in a step what takes long, and only the writing here"
         )
         answer = _without(connection, writing, checkpoint, error=overdue)
-        self._bell.announce(writing.news)
+        self._hints.announce(writing.news)
         return answer
 
     def _transact(
@@ -138,7 +138,7 @@ class PostgresDatabase:
             entry, error = _carried_out(connection, transaction, self._time()[1])
             if entry is not None:
                 checkpoint, settling = replace(checkpoint, entries=(*checkpoint.entries, entry)), location
-        told = hold(connection, writing.decide([checkpoint], PART, settling=settling))
+        told = run_script(connection, writing.decide([checkpoint], PART, settling=settling))
         (verdict,) = told.verdicts
         if not verdict.is_held:
             raise _Refused(Transacted(verdict=verdict, now=told.now))
@@ -158,13 +158,13 @@ class PostgresDatabase:
         finally:
             connection.close()
         if not readonly:
-            self._bell.stir()
+            self._hints.stir()
 
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         at, _ = self._time()
-        return await self._converse(connection, claims.create(self._calls, intents, None, at, PART))
+        return await self._run_script(connection, claims.create(self._calls, intents, None, at, PART))
 
-    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
         command = SendMessages(messages=messages)
         return await self._apply_in(connection, LoadRequest.of(command), command)
 
@@ -174,15 +174,15 @@ class PostgresDatabase:
 
     async def _apply_in(self, connection: object, to_load: LoadRequest, command: Command[T]) -> T:
         at, _ = self._time()
-        return await self._converse(connection, commands.on_working_set(self._calls, to_load, command, at, PART))
+        return await self._run_script(connection, commands.on_working_set(self._calls, to_load, command, at, PART))
 
-    async def _converse(self, connection: object, talk: Talk[tuple[T, News]]) -> T:
+    async def _run_script(self, connection: object, script: Script[tuple[T, News]]) -> T:
         """Do something in a user's transaction. Whoever it concerns is told by the server, when it commits."""
         with self._translating():
-            return await converse(connection, self._with_notice(talk))
+            return await run_on_user_connection(connection, self._with_notice(script))
 
-    def _with_notice(self, talk: Talk[tuple[T, News]]) -> Talk[T]:
-        told, news = yield from talk
+    def _with_notice(self, script: Script[tuple[T, News]]) -> Script[T]:
+        told, news = yield from script
         if news.hint() is not None and self._address.has_hints:
             yield self._calls.notify, ()
         return told
@@ -237,7 +237,7 @@ def _without(
     error: BaseException | None,
 ) -> Transacted:
     """Write a checkpoint without the transaction that was to be part of it: the checkpoint is not to blame."""
-    (verdict,) = (told := hold(connection, writing.decide([checkpoint]))).verdicts
+    (verdict,) = (told := run_script(connection, writing.decide([checkpoint]))).verdicts
     return Transacted(verdict=verdict, now=told.now, entry=entry, error=error)
 
 

@@ -11,10 +11,9 @@ from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Holding, WorkerInfo
 from holdfast.stores.postgres import unreadable
-from holdfast.stores.postgres.calls import Calls, answer
 from holdfast.stores.postgres.json_parts import members
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Connection
+from holdfast.stores.postgres.scripts import Connection
+from holdfast.stores.postgres.sql import Calls, answer, qualified
 
 PATIENCE = 8
 """For so many-th part of a lease the heart waits for those who write a run just now, and looks again and again.

@@ -16,7 +16,7 @@ import psycopg
 from holdfast.core.questions import Details, Query
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import reads
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.sql import qualified
 
 # The states few runs are in, each with the condition for an index of those few: `runs_rare`, or `runs_held` for what
 # runs. It must follow from the statement itself, so the states go into the text; they are ours.

@@ -1,4 +1,4 @@
-"""The session of the event loop: carries talks out on the loop itself, on a connection that belongs to it.
+"""The session of the event loop: carries scripts out on the loop itself, on a connection that belongs to it.
 
 To hand a job to a thread and back costs as much as a small statement takes, and far more on a busy machine. So what
 is short is said here. Whatever cannot be done here and now, or goes wrong in a way that is worth repeating, is left to
@@ -18,48 +18,50 @@ import psycopg
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.postgres.async_connection import AsyncConnection
-from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, disown
 from holdfast.stores.postgres.connector import Connector
+from holdfast.stores.postgres.errors import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
+from holdfast.stores.postgres.scripts import Pipeline, Script, Statement, run_script
 from holdfast.stores.postgres.sessions import Sessions, Work
-from holdfast.stores.postgres.talks import Chain, Talk, Trip, hold
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout, unavailable
 
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
-# What is longer would hold up the loop while it is copied.
+# What is longer would run_script up the loop while it is copied.
 ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
 
 T = TypeVar("T")
 
 
 class LoopSession:
-    """One connection, one talk at a time; it is opened by the first talk, apart from the loop."""
+    """One connection, one script at a time; it is opened by the first script, apart from the loop."""
 
-    def __init__(self, connector: Connector, sessions: Sessions, *, limits: Limits = USUAL) -> None:
+    def __init__(self, connector: Connector, sessions: Sessions, *, limits: SessionLimits = USUAL) -> None:
         self._connector = connector
         self._sessions = sessions
         self._limits = limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: AsyncConnection | None = None
-        self._job: _Job[Any] | None = None
+        self._job: _LoopJob[Any] | None = None
         self._is_opening = False
         self._is_stopped = False
         self._retry_at = 0.0
 
-    def hold(self, talk: Callable[[], Talk[T]], *, again: Callable[[], Talk[T]] | None = None) -> asyncio.Future[T]:
-        """Carry a talk out; `talk` makes it, once for each time it is tried, on this loop or in a session's thread.
+    def run(
+        self, script: Callable[[], Script[T]], *, again: Callable[[], Script[T]] | None = None
+    ) -> asyncio.Future[T]:
+        """Carry a script out; `script` makes it, once for each time it is tried, on this loop or in a session's thread.
 
         After a lost connection `again` is held instead, if given: the first attempt may have been applied.
         """
         loop = asyncio.get_running_loop()
         connection = self._connection
         if connection is not None and loop is self._loop and self._job is None:
-            self._job = job = _Job(talk, again or talk, loop.create_future())
+            self._job = job = _LoopJob(script, again or script, loop.create_future())
             connection.run(self._carry(job, connection))
             return job.future
         self._open(loop)
-        return self._sessions.run(_in_thread(talk), again=None if again is None else _in_thread(again))
+        return self._sessions.run(_in_thread(script), again=None if again is None else _in_thread(again))
 
     # Its life
 
@@ -129,22 +131,22 @@ class LoopSession:
         if connection is not None:
             self._connector.lost(error, connection.opened_at)
 
-    # The talk that is held
+    # The script that is held
 
-    async def _carry(self, job: _Job[T], connection: AsyncConnection) -> None:
-        """Carry a talk out, tell what came of it, and leave no transaction open."""
+    async def _carry(self, job: _LoopJob[T], connection: AsyncConnection) -> None:
+        """Carry a script out, tell what came of it, and leave no transaction open."""
         try:
-            talk = job.talk()
-            said = next(talk)
+            script = job.script()
+            said = next(script)
             while job.is_begun or _is_short(said):
                 job.is_begun = True
                 try:
                     value = await connection.ask(said)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the talk has to undo its part
-                    said = talk.throw(error)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the script has to undo its part
+                    said = script.throw(error)
                 else:
-                    said = talk.send(value)
-            talk.close()
+                    said = script.send(value)
+            script.close()
             self._hand_on(job, None)
         except StopIteration as end:
             if not job.future.done():
@@ -159,12 +161,12 @@ class LoopSession:
         if self._job is job:
             self._job = None
 
-    def _hand_on(self, job: _Job[Any], error: BaseException | None) -> None:
+    def _hand_on(self, job: _LoopJob[Any], error: BaseException | None) -> None:
         """Have the sessions do what could not be done here; or tell what went wrong, if that would not help."""
         if job.future.done():
             return
         if error is None or is_conflict(error) or is_cancelled(error, job.seconds, self._limits):
-            work = _in_thread(job.talk)
+            work = _in_thread(job.script)
         elif is_overdue(error) or (is_lost(error) and not is_timeout(error)):  # overdue: this process stood still
             work = _in_thread(job.again)
         else:
@@ -178,11 +180,13 @@ class LoopSession:
             done.add_done_callback(job.settle_like)
 
 
-class _Job(Generic[T]):
-    """A talk under way, and who waits for what comes of it."""
+class _LoopJob(Generic[T]):
+    """A script under way, and who waits for what comes of it."""
 
-    def __init__(self, talk: Callable[[], Talk[T]], again: Callable[[], Talk[T]], future: asyncio.Future[T]) -> None:
-        self.talk = talk
+    def __init__(
+        self, script: Callable[[], Script[T]], again: Callable[[], Script[T]], future: asyncio.Future[T]
+    ) -> None:
+        self.script = script
         self.again = again
         self.future = future
         self.is_begun = False
@@ -202,18 +206,18 @@ class _Job(Generic[T]):
             self.future.set_result(other.result())
 
 
-def _is_short(trip: Trip | Chain) -> bool:
-    if isinstance(trip, Chain):
-        return all(map(_is_short, trip.trips))
+def _is_short(statement: Statement | Pipeline) -> bool:
+    if isinstance(statement, Pipeline):
+        return all(map(_is_short, statement.statements))
     characters = 0
-    for one in trip[1]:  # each time something is said, so nothing shorter that takes longer
+    for one in statement[1]:  # each time something is said, so nothing shorter that takes longer
         if type(one) is str:
             characters += len(one)
     return characters <= ARGUMENTS_LIMIT_CHARACTERS
 
 
-def _in_thread(talk: Callable[[], Talk[T]]) -> Work[T]:
-    return lambda connection: hold(connection, talk())
+def _in_thread(script: Callable[[], Script[T]]) -> Work[T]:
+    return lambda connection: run_script(connection, script())
 
 
 def _fail(future: asyncio.Future[Any], translated: BaseException, error: BaseException) -> None:

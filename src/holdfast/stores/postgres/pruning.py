@@ -20,7 +20,7 @@ from holdfast.core.ports import Pruned
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.topics import REPLY_RETENTION, TAKEN_RETENTION, topic_of
 from holdfast.stores.postgres import purging, topics
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.sql import qualified
 
 LOOK_AHEAD = 100_000
 """The topics of so many events are looked at in one go."""

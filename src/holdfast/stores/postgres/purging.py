@@ -21,7 +21,7 @@ from holdfast.core import retention
 from holdfast.core.clock import Micros
 from holdfast.core.model import Run
 from holdfast.stores.postgres import topics
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.sql import qualified
 
 _MANY = ("entries", "audits", "receipts", "replies", "run_values")
 """Where a run may have many rows."""

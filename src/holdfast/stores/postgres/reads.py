@@ -21,8 +21,8 @@ from holdfast.core.states import RunState
 from holdfast.core.topics import FAMILY
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import items
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import qualified
 
 _IDS_AT_ONCE = 5_000
 _STATES = frozenset(state.value for state in RunState)
@@ -255,7 +255,7 @@ def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tupl
     return tuple(_fact.decode(text) for (text,) in connection.execute(qualified(_AUDIT, schema), values))
 
 
-def few_ends(schema: str, run_ids: Sequence[str]) -> Talk[list[Run]]:
+def few_ends(schema: str, run_ids: Sequence[str]) -> Script[list[Run]]:
     """Which of a few runs have ended, and how."""
     text: str | None = yield qualified(_FEW_ENDED, schema), (_text_of(run_ids),)
     found = {run.id: run for run in _ended_in(text)} if text is not None else {}

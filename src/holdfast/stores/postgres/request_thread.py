@@ -15,11 +15,11 @@ from collections.abc import Callable
 from holdfast.core.clock import Clock
 from holdfast.core.hint import News
 from holdfast.core.outage import Outage
-from holdfast.stores.postgres import requests
-from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres import sql_requests
+from holdfast.stores.postgres.hints import Hints
+from holdfast.stores.postgres.scripts import Connection
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.talks import Connection
+from holdfast.stores.postgres.sql import Calls
 
 POLL_SECONDS = 7.0
 """Maximum time between two looks. Longer than the poll of a claimer: a worker with free slots looks by its claims."""
@@ -37,13 +37,13 @@ _log = logging.getLogger("holdfast.store")
 class RequestThread:
     """Carries out requests when a notification comes, and looks for them now and then, while somebody serves."""
 
-    def __init__(self, calls: Calls, writers: Sessions, bell: Bell, clock: Clock | None, *, has_hints: bool) -> None:
+    def __init__(self, calls: Calls, writers: Sessions, hints: Hints, clock: Clock | None, *, has_hints: bool) -> None:
         self._calls = calls
         self._writers = writers
-        self._bell = bell
+        self._hints = hints
         self._clock = clock
         self._has_hints = has_hints
-        bell.on_request(self.wake)
+        hints.on_request(self.wake)
         self._changing = threading.Lock()
         self._working = threading.Lock()
         self._wake = threading.Event()
@@ -152,15 +152,15 @@ class RequestThread:
     # In the thread of a session
 
     def _carry_out_waiting(self, connection: Connection) -> bool:
-        """Carry out a batch if there are requests. Looking costs one trip, and takes no lock."""
-        return requests.are_waiting(connection, self._calls.schema) and self._carry_out(connection)
+        """Carry out a batch if there are requests. Looking costs one round trip, and takes no lock."""
+        return sql_requests.are_waiting(connection, self._calls.schema) and self._carry_out(connection)
 
     def _carry_out(self, connection: Connection) -> bool:
         """Carry out a batch. False if there was none, or another process is at it."""
         with self._working:
             at = None if self._clock is None else self._clock.now()
-            news = requests.carry_out(connection, self._calls, at)
+            news = sql_requests.carry_out(connection, self._calls, at)
             if news is not None:
                 self.batches += 1
-        self._bell.announce(news or News())
+        self._hints.announce(news or News())
         return news is not None

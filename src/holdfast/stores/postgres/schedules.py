@@ -14,11 +14,10 @@ from holdfast.core.model import Schedule
 from holdfast.core.questions import Due, ListSchedules
 from holdfast.stores.operations import commands
 from holdfast.stores.operations import schedules as model
-from holdfast.stores.postgres.calls import Calls, answer
-from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Connection, Talk
+from holdfast.stores.postgres.scripts import Connection, Script
+from holdfast.stores.postgres.sql import Calls, answer, qualified
 from holdfast.stores.postgres.topics import SCHEDULING, classid
+from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 
@@ -77,7 +76,7 @@ class _Row(msgspec.Struct, frozen=True):
         return cls(schedule.name, schedule.type, schedule.next_at, _json(schedule))
 
 
-def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Talk[tuple[Any, News]]:
+def apply(calls: Calls, command: ScheduleCommand, at: Micros | None) -> Script[tuple[Any, News]]:
     """Carry out a command about schedules."""
 
     def operation(working: WorkingSet, now: Micros) -> Any:
@@ -100,7 +99,7 @@ def _names(command: ScheduleCommand) -> Sequence[str]:
             return [firing.schedule.name for firing in command.firings]
 
 
-def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Talk[tuple[int, News]]:
+def restore(calls: Calls, wanted: Sequence[Schedule], at: Micros | None) -> Script[tuple[int, News]]:
     names = [schedule.name for schedule in wanted]
     return _changing(calls, names, LoadRequest(), lambda working, _: model.restore(working.unit, wanted), at)
 
@@ -113,14 +112,14 @@ def _changing(
     at: Micros | None,
     *,
     is_patient: bool = True,
-) -> Talk[tuple[T, News]]:
+) -> Script[tuple[T, News]]:
     """Carry out an operation on some schedules and the runs that it is about.
 
     Schedules are always locked before runs. Without patience, schedules that another transaction has locked are
     passed over.
     """
 
-    def work() -> Talk[tuple[T, News]]:
+    def work() -> Script[tuple[T, News]]:
         turn = SCHEDULING if is_patient else None
         load = qualified(_LOAD, calls.schema)
         found = _decode_all((yield load, (_json(sorted(set(names))), classid(calls.schema), turn)))
@@ -141,7 +140,7 @@ def _changing(
     return TRANSACTION.around(work())
 
 
-def _write(calls: Calls, before: dict[str, Schedule], after: dict[str, Schedule]) -> Talk[None]:
+def _write(calls: Calls, before: dict[str, Schedule], after: dict[str, Schedule]) -> Script[None]:
     changed = [_Row.of(schedule) for name, schedule in after.items() if before.get(name) != schedule]
     if changed:
         yield qualified(_PUT, calls.schema), (_json(changed),)

@@ -16,7 +16,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
 from holdfast.stores import schema_number
 from holdfast.stores.postgres import sql_files, topics
-from holdfast.stores.postgres.statements import identifier, qualified
+from holdfast.stores.postgres.sql import identifier, qualified
 
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 0.25

@@ -21,10 +21,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import USUAL, Connection, Limits, disown
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import USUAL, Connection, SessionLimits, disown
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.trouble import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout
+from holdfast.stores.postgres.errors import is_cancelled, is_conflict, is_lost, is_overdue, is_timeout
 
 CONFLICT_LIMIT = 20
 LOSS_LIMIT = 2
@@ -61,11 +61,11 @@ class Sessions:
 
     def __init__(
         self,
-        address: Address,
+        address: PostgresAddress,
         name: str,
         size: int,
         *,
-        limits: Limits = USUAL,
+        limits: SessionLimits = USUAL,
         connector: Connector | None = None,
         is_for_users: bool = False,
     ) -> None:
@@ -185,7 +185,7 @@ class _Session:
         name: str,
         next_job: Callable[[_Session], bool],
         connector: Connector,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         is_for_users: bool,
     ) -> None:
@@ -195,8 +195,8 @@ class _Session:
         self._is_for_users = is_for_users
         self._job: _Job[Any] | None = None
         # A bare lock is the quickest way to wake a thread: half the time of an event, a little less than a queue.
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._hints = threading.Lock()
+        self._hints.acquire()
         self._connection: Connection | None = None
         self._opened_at = 0.0
         self._is_given_up = False
@@ -208,7 +208,7 @@ class _Session:
     def wake(self, job: _Job[Any] | None) -> None:
         """Do this; None is to end."""
         self._job = job
-        self._bell.release()
+        self._hints.release()
 
     def give_up(self) -> None:
         """Wait for the server no longer."""
@@ -226,7 +226,7 @@ class _Session:
     def _serve(self) -> None:
         try:
             is_wanted = True
-            while is_wanted and self._bell.acquire() and (job := self._job) is not None:
+            while is_wanted and self._hints.acquire() and (job := self._job) is not None:
                 self._job = None
                 answer, error = self._outcome(job)
                 # Free before the caller knows: he may have the next job ready, and find this warm connection.

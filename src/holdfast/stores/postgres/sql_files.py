@@ -6,7 +6,6 @@ them in. It runs nothing; `schema` does.
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 
 from holdfast.core import audit
@@ -18,15 +17,14 @@ from holdfast.core.location import NAME_LIMIT
 from holdfast.core.model import EVENT_RETENTION
 from holdfast.core.rules import LIMIT_LOCATION, SUSPECT_CRASHES
 from holdfast.core.text import NOT_IN_TYPES_RANGE, POSTGRES_REFUSED_RANGE
-from holdfast.stores.postgres.statements import RANK
+from holdfast.stores import sql_text
+from holdfast.stores.postgres.sql import RANK
 
 NUMBER = 12
 """The number of the schema. A change of any SQL file, except of a comment, needs the next one."""
 
 FIRST = ("micros", "instant", "new_id", "json_of", "json_or_null", "check_intent")
 """The functions that `schema.sql` uses. They are made before it, and all others, which may use its tables, after it."""
-
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def _decimal(digits: int) -> str:
@@ -46,7 +44,7 @@ _SEARCH_PATH = "set search_path from current"
 # A function in SQL is planned at each call unless Postgres puts its text in the place of the call. So all functions
 # are PL/pgSQL, except those that are written for that.
 HEADERS = {
-    # A function that Python calls: one call, one trip, one commit. JSON in, JSON out. Its last argument is the time;
+    # A function that Python calls: one round trip, one commit. JSON in, JSON out. Its last argument is the time;
     # if it is null, the server's clock counts. It applies and never decides: `core/rules.py` says what becomes of a
     # run. Each of its statements sees what was committed before it, so what is read after a lock is as new as the lock.
     #
@@ -124,11 +122,5 @@ def function_texts() -> dict[str, str]:
 
 
 def filled_in(text: str) -> str:
-    """A text with what its names in double braces stand for.
-
-    Raises:
-        KeyError: A name is unknown.
-
-    """
-    known = HEADERS | CONSTANTS
-    return _PLACE.sub(lambda place: known[place[1]], text)
+    """A text with the constants and headers that it names."""
+    return sql_text.filled_in(text, HEADERS | CONSTANTS)

@@ -1,4 +1,4 @@
-"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it has others carry its talks."""
+"""The store port on Postgres: what callers see. It decides nothing and holds no SQL; it runs scripts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.stores.postgres import answers, checkup, claims, commands, leases, listing, pruning, reads, schema
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.calls import Calls, answer
+from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.checkpoints import Held, Writing
-from holdfast.stores.postgres.connections import OWN, UNLIMITED, Limits
+from holdfast.stores.postgres.connections import OWN, UNLIMITED, SessionLimits
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.database import PostgresDatabase
+from holdfast.stores.postgres.errors import unavailable
+from holdfast.stores.postgres.hints import Hints
 from holdfast.stores.postgres.loop_session import LoopSession
 from holdfast.stores.postgres.request_thread import RequestThread
+from holdfast.stores.postgres.scripts import Connection, Script, run_script
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.talks import Connection, Talk, hold
+from holdfast.stores.postgres.sql import Calls, answer
 from holdfast.stores.postgres.transfers import PostgresTransfer
-from holdfast.stores.postgres.trouble import unavailable
 
 WRITERS = 3
 READERS = 2
@@ -43,7 +43,7 @@ FEW = 8
 """The most ends that are asked for on the event loop itself."""
 ERRAND_SECONDS = 2.0
 """So long a claim that found nothing waits for what producers in SQL have asked for; somebody may stand in its way."""
-HEART_LIMITS = Limits(statement_seconds=4.0, lock_seconds=3.0)
+HEART_LIMITS = SessionLimits(statement_seconds=4.0, lock_seconds=3.0)
 """A beat that takes longer is a beat missed: the next one is better tried on another connection."""
 
 _P = ParamSpec("_P")
@@ -59,22 +59,22 @@ class PostgresStore:
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._url = url
-        self._address = Address.of(url)
+        self._address = PostgresAddress.of(url)
         self._calls = Calls(self._address.schema)
         self._clock = clock
         self._following = FollowingClock()
         self._held = Held()
         self._connector = connector = Connector(self._address)
-        self._bell = Bell(self._address, connector=connector)
+        self._hints = Hints(self._address, connector=connector)
         self._writers = Sessions(self._address, "writer", WRITERS, limits=OWN, connector=connector)
         self._readers = Sessions(self._address, "reader", READERS, limits=OWN, connector=connector)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
-        # Functions of users may take their time, and must not hold up anybody else.
+        # Functions of users may take their time, and must not run_script up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
         self._loop_session = LoopSession(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
-            self._calls, self._writers, self._bell, clock, has_hints=self._address.has_hints
+            self._calls, self._writers, self._hints, clock, has_hints=self._address.has_hints
         )
         self._opening = asyncio.Lock()
         self._pid: int | None = None
@@ -94,7 +94,7 @@ class PostgresStore:
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(self)))
             try:
                 await asyncio.to_thread(self._prepare)
-                self._bell.start()
+                self._hints.start()
                 self._request_thread.start()
                 await self.now()
             except BaseException:
@@ -147,9 +147,9 @@ class PostgresStore:
         return self._writers, self._readers, self._heart, self._transactors
 
     @property
-    def _parts(self) -> tuple[_Part, ...]:
+    def _parts(self) -> tuple[_Stoppable, ...]:
         """What has to be stopped, in this order."""
-        return *self._all, self._request_thread, self._bell
+        return *self._all, self._request_thread, self._hints
 
     # Writing
 
@@ -181,15 +181,15 @@ class PostgresStore:
         """What is leased, and whether producers in SQL have asked for something."""
         at, asked_at = self._time()
         repeat = msgspec.structs.replace(request, is_repeat=True)
-        found = await self._running(self._loop_session).hold(
+        found = await self._running(self._loop_session).run(
             lambda: claims.claim(self._calls, request, at), again=lambda: claims.claim(self._calls, repeat, at)
         )
         claimed = found.claimed
         if claimed is None:
             # Not on the loop: many may have to be parked, and only one at a time decides over a type.
             claimed = await self._running(self._writers).run(
-                lambda connection: hold(connection, claims.claim_limited(self._calls, request, found, at)),
-                again=lambda connection: hold(connection, claims.claim_again(self._calls, repeat, at)),
+                lambda connection: run_script(connection, claims.claim_limited(self._calls, request, found, at)),
+                again=lambda connection: run_script(connection, claims.claim_again(self._calls, repeat, at)),
             )
         self._request_thread.looked()
         self._following.told(claimed.now, asked_at)
@@ -199,13 +199,13 @@ class PostgresStore:
     def checkpoint(self, batch: Sequence[Checkpoint]) -> asyncio.Future[Verdicts]:
         at, now = self._time()
 
-        def talk() -> Talk[tuple[Verdicts, News]]:
+        def script() -> Script[tuple[Verdicts, News]]:
             writing = Writing(self._calls, self._held, at=at, now=now)
             verdicts = yield from writing.write(batch)
             self._following.told(verdicts.now, now)
             return verdicts, writing.news
 
-        return self._write(talk, is_small=len(batch) == 1)
+        return self._write(script, is_small=len(batch) == 1)
 
     def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
@@ -228,30 +228,31 @@ class PostgresStore:
 
     def _write(
         self,
-        talk: Callable[[], Talk[tuple[_R, News]]],
-        again: Callable[[], Talk[tuple[_R, News]]] | None = None,
+        script: Callable[[], Script[tuple[_R, News]]],
+        again: Callable[[], Script[tuple[_R, News]]] | None = None,
         *,
         is_small: bool = True,
     ) -> asyncio.Future[_R]:
-        """Have something written, and tell of it. `talk` makes it, once for each time it is tried.
+        """Have something written, and tell of it. `script` makes it, once for each time it is tried.
 
         After a lost connection `again` does instead, if given. What is large is not for the loop to put together.
         """
 
-        def first() -> Talk[_R]:
-            told, news = yield from talk()
-            self._bell.announce(news)
+        def first() -> Script[_R]:
+            told, news = yield from script()
+            self._hints.announce(news)
             return told
 
-        def repeat() -> Talk[_R]:
-            told, _ = yield from (again or talk)()
-            self._bell.stir()  # what the first attempt did may not have been told
+        def repeat() -> Script[_R]:
+            told, _ = yield from (again or script)()
+            self._hints.stir()  # what the first attempt did may not have been told
             return told
 
         if is_small:
-            return self._running(self._loop_session).hold(first, again=repeat)
+            return self._running(self._loop_session).run(first, again=repeat)
         return self._running(self._writers).run(
-            lambda connection: hold(connection, first()), again=lambda connection: hold(connection, repeat())
+            lambda connection: run_script(connection, first()),
+            again=lambda connection: run_script(connection, repeat()),
         )
 
     # Reading
@@ -277,9 +278,7 @@ class PostgresStore:
     async def changes(self, question: Awaited[_R]) -> _R:
         is_about_few_ends = isinstance(question, EndsOf) and question.size <= FEW
         if is_about_few_ends:
-            return await self._running(self._loop_session).hold(
-                lambda: answers.few_ends(self._address.schema, question)
-            )
+            return await self._running(self._loop_session).run(lambda: answers.few_ends(self._address.schema, question))
         return await self._read(answers.changes, question, self._at)
 
     async def workers(self) -> Sequence[WorkerInfo]:
@@ -314,7 +313,7 @@ class PostgresStore:
             self._calls,
             self._held,
             sessions=sessions,
-            bell=self._bell,
+            hints=self._hints,
             time=self._time,
             serve=self._serve,
         )
@@ -331,7 +330,7 @@ class PostgresStore:
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        return self._bell.listen(listener)
+        return self._hints.listen(listener)
 
     def _serve(self) -> Callable[[], None]:
         return self._running(self._request_thread).serve()
@@ -368,14 +367,14 @@ class PostgresStore:
             sessions.abandon()
         self._request_thread.abandon()
         self._loop_session.abandon()
-        self._bell.abandon()
+        self._hints.abandon()
 
 
-class _Part(Protocol):
+class _Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-def _end(parts: Sequence[_Part], pid: int | None) -> None:
+def _end(parts: Sequence[_Stoppable], pid: int | None) -> None:
     """Close everything that is open, unless this is a forked child, whose parent goes on with it."""
     if os.getpid() != pid:
         return

@@ -10,8 +10,8 @@ import msgspec
 import psycopg
 
 from holdfast.core.model import Topic
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import qualified
 
 BUCKETS = 65_536
 """So many locks there are for all topics: a transaction that holds many must not fill the server's table of locks."""
@@ -93,7 +93,7 @@ def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> boo
     return found is not None and bool(found[0])
 
 
-def put(schema: str, topics: Sequence[Topic]) -> Talk[None]:
+def put(schema: str, topics: Sequence[Topic]) -> Script[None]:
     """Set the rules for topics; of several for one name the last counts. The pruner looks at all topics again."""
     last = {topic.name: topic for topic in topics}
     wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]

@@ -20,12 +20,11 @@ from holdfast.core.received import received_in
 from holdfast.core.transfer import Dump, KeptEvent, Origin, Restoration, Restored, is_at_rest
 from holdfast.stores.operations import transfers
 from holdfast.stores.postgres import schedules
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.deciding import PART, TRANSACTION, decided
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.topics import RESTORING, classid
+from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decided
 from holdfast.stores.postgres.unreadable import readable
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
@@ -143,9 +142,9 @@ class Read(Protocol):
 
 
 class Write(Protocol):
-    """Carries out a talk, again after a lost connection, and announces what it changed."""
+    """Carries out a script, again after a lost connection, and announces what it changed."""
 
-    def __call__(self, talk: Callable[[], Talk[tuple[_R, News]]], /, *, is_small: bool) -> Awaitable[_R]: ...
+    def __call__(self, script: Callable[[], Script[tuple[_R, News]]], /, *, is_small: bool) -> Awaitable[_R]: ...
 
 
 _origin = msgspec.json.Decoder(Origin)
@@ -198,12 +197,12 @@ def last_event(connection: psycopg.Connection[Any], schema: str) -> int:
     return int(row[0])
 
 
-def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk[tuple[Restored, News]]:
+def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
     """Write what comes from another store, as far as that was not done before."""
     return (yield from TRANSACTION.around(_restored(calls, restoration, at)))
 
 
-def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk[tuple[Restored, News]]:
+def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
     schema, name = calls.schema, f"origin {restoration.export_id}"
     yield _TAKE_TURN, (classid(schema), RESTORING)
     origin = yield from _known_origin(schema, name)
@@ -223,7 +222,7 @@ def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Talk
     return told, news
 
 
-def _known_origin(schema: str, name: str) -> Talk[Origin]:
+def _known_origin(schema: str, name: str) -> Script[Origin]:
     known = yield qualified(_ORIGIN, schema), (name,)
     if known is not None:
         return _origin.decode(known)
@@ -232,7 +231,7 @@ def _known_origin(schema: str, name: str) -> Talk[Origin]:
     return Origin(high=high, since=since or 0, at=since or 0)
 
 
-def _raise_numbers(schema: str, last: int) -> Talk[None]:
+def _raise_numbers(schema: str, last: int) -> Script[None]:
     """Have events to come get higher numbers than this, also if others draw numbers meanwhile."""
     gap = last - (yield qualified(_LAST_EVENT, schema), ())
     if gap > STEPS_LIMIT:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core import unreadable as core_unreadable
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.errors import Unreadable
 from holdfast.core.model import Arrival, Entry, Lease, Run, Wait
 from holdfast.core.questions import Details
 from holdfast.core.unreadable import joined, reason_of, salvaged
-from holdfast.stores.postgres.calls import Calls
 from holdfast.stores.postgres.json_parts import items, members
-from holdfast.stores.postgres.talks import Talk
+from holdfast.stores.postgres.scripts import Script
+from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.working.working_set import Loaded
 
 FAILURES = (msgspec.MsgspecError, RecursionError)
@@ -46,13 +47,7 @@ _decode_loaded = msgspec.json.Decoder(Loaded).decode
 # Reading
 
 
-@contextmanager
-def readable(what: str) -> Iterator[None]:
-    """Tell of rows that cannot be decoded as such."""
-    try:
-        yield
-    except FAILURES as error:
-        raise Unreadable(f"{what} cannot be read: {reason_of(error)}") from error
+readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def details(text: str) -> Details:
@@ -99,11 +94,11 @@ def _verdict(text: str) -> Verdict:
 
 
 def blocking(
-    calls: Calls, types: tuple[str, ...], count: int, at: Micros | None, talk: Callable[[], Talk[_T]]
-) -> Talk[_T]:
+    calls: Calls, types: tuple[str, ...], count: int, at: Micros | None, script: Callable[[], Script[_T]]
+) -> Script[_T]:
     """Do something with due runs; if one of them cannot be read, block those that cannot, and do it again."""
     try:
-        return (yield from talk())
+        return (yield from script())
     except (Unreadable, *FAILURES) as error:
         trouble = error
     due = _decode_ids((yield calls.due_ids, (msgspec.json.encode(types).decode(), count, at)))
@@ -113,7 +108,7 @@ def blocking(
             blocked += (yield calls.block_unreadable, (run_id, None, why, at)) == "true"
     if not blocked:
         raise trouble
-    return (yield from talk())
+    return (yield from script())
 
 
 def _flaw(leases: str) -> str | None:
@@ -125,7 +120,7 @@ def _flaw(leases: str) -> str | None:
     return None
 
 
-def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Talk[list[Lease]]:
+def read_leases(calls: Calls, worker: str, leases: Iterable[str], at: Micros | None) -> Script[list[Lease]]:
     """Those of the runs that a worker has claimed which can be read; the others are blocked."""
     read: list[Lease] = []
     for text in leases:

@@ -60,7 +60,7 @@ _REQUESTS = f"""
 """  # audit_run
 
 
-class Audit:
+class SqliteAudit:
     """The facts that a transaction is about to note, and those that are there."""
 
     __slots__ = ("_connection", "pending", "worn")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.stores.sqlite.errors import BUSY_TIMEOUT_SECONDS
 from holdfast.stores.sqlite.files import utf8_name
-from holdfast.stores.sqlite.trouble import BUSY_TIMEOUT_SECONDS
 
 _STATEMENTS_CACHED = 256
 _WRITER_CACHE_KIBIBYTES = 64 * 1024

@@ -13,17 +13,17 @@ from holdfast.core.checkpoint import Checkpoint, Created
 from holdfast.core.clock import Clock
 from holdfast.core.commands import Sent
 from holdfast.core.errors import Fatal, InvalidRequest
-from holdfast.core.model import Event, Intent, Message
+from holdfast.core.model import Event, Intent, MessageToRun
 from holdfast.core.ports import Transacted, Transaction
 from holdfast.stores.operations import arrivals, starts
-from holdfast.stores.sqlite import checkpoints, transactions
-from holdfast.stores.sqlite.board import mark
+from holdfast.stores.sqlite import checkpoints, user_transactions
 from holdfast.stores.sqlite.connections import open_for_reading, open_for_writing
+from holdfast.stores.sqlite.errors import TransactionEnded, unavailable
 from holdfast.stores.sqlite.files import Files
 from holdfast.stores.sqlite.guard import Guard, guard_of
+from holdfast.stores.sqlite.hint_file import mark
 from holdfast.stores.sqlite.transaction import Transaction as Unit
-from holdfast.stores.sqlite.trouble import TransactionEnded, unavailable
-from holdfast.stores.sqlite.turns import TurnLock
+from holdfast.stores.sqlite.write_lock import WriteLock
 from holdfast.stores.sqlite.writer import Writer
 
 
@@ -40,7 +40,7 @@ class SqliteDatabase:
     async def transact(self, checkpoint: Checkpoint, location: str, transaction: Transaction) -> Transacted:
         writer = self._writer()
         try:
-            return await writer.run(lambda unit: transactions.transact(unit, checkpoint, location, transaction))
+            return await writer.run(lambda unit: user_transactions.transact(unit, checkpoint, location, transaction))
         except TransactionEnded as ended:
             # It has undone the checkpoint, too, which is not to blame.
             error = Fatal(str(ended))
@@ -68,7 +68,7 @@ class SqliteDatabase:
     def _writing(self) -> Iterator[apsw.Connection]:
         """On a connection of its own, which takes its turn among all that write, those of this process too."""
         check_not_writing(self._files.database)
-        turn = TurnLock(self._files.turn)
+        turn = WriteLock(self._files.turn)
         with self._translating():
             turn.open()
         try:
@@ -106,7 +106,7 @@ class SqliteDatabase:
         with self._unit(connection) as unit:
             return starts.create(unit, intents, None, unit.now())
 
-    async def send_in(self, connection: object, messages: Sequence[Message]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
         with self._unit(connection) as unit:
             return arrivals.send(unit, messages, unit.now())
 

@@ -61,7 +61,7 @@ _REMOVE = """
 """  # by the primary key
 
 
-class DeadLetters:
+class SqliteDeadLetters:
     """What could not be delivered."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -162,7 +162,7 @@ class Kept(NamedTuple):
     state: EventState
 
 
-class Events:
+class SqliteEvents:
     """Topics and the events that are kept."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -48,7 +48,7 @@ _SEATED = """
 """  # run_parent; wait by the primary key
 
 
-class Families:
+class SqliteFamilies:
     """Children, by their parent."""
 
     __slots__ = ("_transaction",)

@@ -92,7 +92,7 @@ def _commit_order(entry: Entry) -> tuple[bool, int, str]:
     return not entry.is_settled, entry.position, entry.location
 
 
-class Histories:
+class SqliteHistories:
     """The entries that a transaction is about to write, and those that are there."""
 
     __slots__ = ("_connection", "pending")

@@ -109,7 +109,7 @@ _DROP_REPLIES = """
 """  # reply_age, then the primary key
 
 
-class Housekeeping:
+class SqliteHousekeeping:
     """Finds what is old, and removes runs."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -91,7 +91,7 @@ _KEEP_REPLY = """
 """
 
 
-class Inboxes:
+class SqliteInboxes:
     """Arrivals, receipts and replies, by run."""
 
     __slots__ = ("_connection",)

@@ -42,7 +42,7 @@ class Job(Generic[_Unit]):
         self.limit = limit
 
 
-class Outcome:
+class JobOutcome:
     """What became of a job: an answer or an error."""
 
     __slots__ = ("answer", "error", "job")
@@ -94,9 +94,9 @@ def ask_blocking(jobs: SimpleQueue[Any], operation: Callable[[_Unit], _Answer]) 
         raise _unanswered() from None
 
 
-def tell(outcomes: Iterable[Outcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
+def tell(outcomes: Iterable[JobOutcome], hint: Hint | None = None, listeners: Iterable[Listener] = ()) -> None:
     """Let each event loop know what concerns it, in one call per loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Outcome], list[Callable[[Hint], None]]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, tuple[list[JobOutcome], list[Callable[[Hint], None]]]] = {}
     for outcome in outcomes:
         future = outcome.job.future
         if isinstance(future, asyncio.Future):
@@ -125,7 +125,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _receive(
     loop: asyncio.AbstractEventLoop,
-    outcomes: list[Outcome],
+    outcomes: list[JobOutcome],
     hint: Hint | None,
     listeners: list[Callable[[Hint], None]],
 ) -> None:
@@ -136,7 +136,7 @@ def _receive(
             loop.call_soon(listener, hint)  # each by itself, so that one that raises does not silence the next
 
 
-def settle(outcome: Outcome) -> None:
+def settle(outcome: JobOutcome) -> None:
     """Give a caller the answer, on the thread where he waits for it."""
     future, limit = outcome.job.future, outcome.job.limit
     if limit is not None:

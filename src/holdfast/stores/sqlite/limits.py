@@ -139,7 +139,7 @@ def stray(connection: apsw.Connection) -> int:
     return count
 
 
-class Limits:
+class SqliteLimits:
     """Slots of limits, by their names."""
 
     def __init__(self, transaction: Transaction) -> None:

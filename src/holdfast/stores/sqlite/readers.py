@@ -15,9 +15,9 @@ import apsw
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.sqlite.connections import open_for_reading
+from holdfast.stores.sqlite.errors import needs_reopening, unavailable
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import Job, Outcome, Round, ask, tell
-from holdfast.stores.sqlite.trouble import needs_reopening, unavailable
+from holdfast.stores.sqlite.jobs import Job, JobOutcome, Round, ask, tell
 
 _THREADS = 2
 _QUICK_SECONDS = 0.001
@@ -108,11 +108,11 @@ class Readers:
             if job.future.done():
                 continue
             try:
-                outcome = Outcome(job, self._read(connection, job.operation))
+                outcome = JobOutcome(job, self._read(connection, job.operation))
             except Exception as error:  # noqa: BLE001 - an error of any kind is its caller's; the thread lives on
                 if needs_reopening(error):
                     connection.close()
-                outcome = Outcome(job, error=self._translated(error))
+                outcome = JobOutcome(job, error=self._translated(error))
             tell([outcome])
         connection.close()
 

@@ -122,7 +122,7 @@ _SET_VALUE = """
 _decode_fences = msgspec.json.Decoder(list[Fence], strict=False).decode
 
 
-class Runs:
+class SqliteRuns:
     """The runs that a transaction has loaded, and what became of them."""
 
     __slots__ = ("_connection", "_stored", "_transaction", "known")

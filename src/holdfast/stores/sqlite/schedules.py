@@ -62,7 +62,7 @@ _NEXT = """
 _decode = msgspec.json.Decoder(Schedule).decode
 
 
-class Schedules:
+class SqliteSchedules:
     """The schedules that a transaction has read, and what it changes of them."""
 
     def __init__(self, transaction: Transaction) -> None:

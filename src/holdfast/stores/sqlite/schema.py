@@ -7,9 +7,11 @@ from pathlib import Path
 
 import apsw
 
+from holdfast.core.claim_order import BEGUN, CHILD, NEW
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.ports import SchemaStatus
 from holdfast.stores import schema_number
+from holdfast.stores.sql_text import filled_in
 from holdfast.stores.sqlite.connections import open_for_reading
 
 NUMBER = 6
@@ -17,6 +19,8 @@ NUMBER = 6
 
 APPLICATION_ID = 0x484F4C44
 """Stands in the header of every file of ours: `HOLD`."""
+
+_CONSTANTS = {"begun": str(BEGUN), "child": str(CHILD), "new": str(NEW)}
 
 _SET_NUMBER = """
     insert into meta (name, value)
@@ -26,7 +30,7 @@ _SET_NUMBER = """
 
 def script() -> str:
     """All statements that make the schema."""
-    return (files(__package__) / "schema.sql").read_text("utf-8")
+    return filled_in((files(__package__) / "schema.sql").read_text("utf-8"), _CONSTANTS)
 
 
 def status(connection: apsw.Connection, path: Path) -> SchemaStatus:

@@ -42,7 +42,7 @@ create table run (
     deleted_at integer,
     purge_at integer,
     rank integer
-        generated always as (case when token > 0 then 0 when parent_id is not null then 1 else 2 end) virtual
+        generated always as (case when token > 0 then {{begun}} when parent_id is not null then {{child}} else {{new}} end) virtual
 );
 
 -- The queue: one lane per type, priority and rank, over runs that nobody holds. Runs that wait or have ended are not

@@ -26,13 +26,13 @@ from holdfast.stores.operations import commands, leases, pruning, starts
 from holdfast.stores.sqlite import answers, checkup, claims, histories, listing, purging, reads, schema, unreadable
 from holdfast.stores.sqlite.checkpoints import write as write_checkpoints
 from holdfast.stores.sqlite.database import SqliteDatabase, check_not_writing
+from holdfast.stores.sqlite.errors import unavailable
 from holdfast.stores.sqlite.files import PRIVATE_MODE, Files
+from holdfast.stores.sqlite.hint_watcher import HintWatcher
 from holdfast.stores.sqlite.liveness import WorkerLocks, with_deaths
 from holdfast.stores.sqlite.readers import Readers
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.transfers import SqliteTransfer
-from holdfast.stores.sqlite.trouble import unavailable
-from holdfast.stores.sqlite.watch import Others
 from holdfast.stores.sqlite.writer import Writer
 
 A = TypeVar("A")
@@ -52,7 +52,7 @@ class SqliteStore:
     def __init__(self, path: str | os.PathLike[str], *, mode: int = PRIVATE_MODE, clock: Clock | None = None) -> None:
         self._files = Files(Path(path).absolute(), mode)
         self._clock: Clock = clock or SystemClock()
-        self._others = Others(self._files)
+        self._hint_watcher = HintWatcher(self._files)
         self._locks = WorkerLocks(self._files.workers)
         self._threads: tuple[Writer, Readers] | None = None
         self._claimed = 0
@@ -68,12 +68,12 @@ class SqliteStore:
             if self._threads is not None:
                 return
             self._files.make()
-            writer = Writer(self._files, self._clock, self._others, self._locks)
+            writer = Writer(self._files, self._clock, self._hint_watcher, self._locks)
             readers = Readers(self._files)
             await writer.start()
             self._threads = writer, readers
             self._pid = os.getpid()
-            self._others.watch(writer.look)
+            self._hint_watcher.watch(writer.look)
             self._at_exit = weakref.finalize(self, _end_threads, writer, readers, self._pid)
             os.register_at_fork(after_in_child=_abandoning(weakref.ref(writer)))
 
@@ -87,7 +87,7 @@ class SqliteStore:
         readers.stop()
         writer.stop()
         await asyncio.to_thread(_join, writer, readers, _CLOSE_SECONDS)
-        self._others.end_watches()
+        self._hint_watcher.end_watches()
         self._pid = None  # nothing is open that a fork could not take along
 
     def twin(self) -> SqliteStore:
@@ -203,9 +203,9 @@ class SqliteStore:
     # Hints
 
     def listen(self, listener: Callable[[Hint], None]) -> Callable[[], None]:
-        leave = self._others.listen(listener)
+        leave = self._hint_watcher.listen(listener)
         if self._threads is not None:
-            self._others.watch(self._writer.look)
+            self._hint_watcher.watch(self._writer.look)
         return leave
 
     # Threads

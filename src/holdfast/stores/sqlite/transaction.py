@@ -1,7 +1,7 @@
 """The transaction: what one write to the database works on.
 
 Its parts are the nouns of the store, and the operations see them as a unit of work. Runs, waits, entries and facts are
-gathered and written in bulk when somebody is about to read them, or at the end. It never begins or ends a transaction
+gathered, and written in bulk before the next read of them, or at the end. It never begins or ends a transaction
 of SQLite itself, and no part outlives the transaction it was made for.
 """
 
@@ -14,26 +14,26 @@ import apsw
 
 from holdfast.core.clock import Clock
 from holdfast.core.hint import News
-from holdfast.stores.sqlite.audits import Audit
-from holdfast.stores.sqlite.dead_letters import DeadLetters
-from holdfast.stores.sqlite.events import Events
-from holdfast.stores.sqlite.families import Families
-from holdfast.stores.sqlite.histories import Histories
-from holdfast.stores.sqlite.housekeeping import Housekeeping
-from holdfast.stores.sqlite.inboxes import Inboxes
-from holdfast.stores.sqlite.limits import Limits
+from holdfast.stores.sqlite.audits import SqliteAudit
+from holdfast.stores.sqlite.dead_letters import SqliteDeadLetters
+from holdfast.stores.sqlite.events import SqliteEvents
+from holdfast.stores.sqlite.families import SqliteFamilies
+from holdfast.stores.sqlite.histories import SqliteHistories
+from holdfast.stores.sqlite.housekeeping import SqliteHousekeeping
+from holdfast.stores.sqlite.inboxes import SqliteInboxes
+from holdfast.stores.sqlite.limits import SqliteLimits
 from holdfast.stores.sqlite.rows import Row
-from holdfast.stores.sqlite.runs import Runs
-from holdfast.stores.sqlite.schedules import Schedules
-from holdfast.stores.sqlite.transfers import Origins
-from holdfast.stores.sqlite.types import Types
-from holdfast.stores.sqlite.waits import Waits
-from holdfast.stores.sqlite.workers import Workers
+from holdfast.stores.sqlite.runs import SqliteRuns
+from holdfast.stores.sqlite.schedules import SqliteSchedules
+from holdfast.stores.sqlite.transfers import SqliteOrigins
+from holdfast.stores.sqlite.types import SqliteTypes
+from holdfast.stores.sqlite.waits import SqliteWaits
+from holdfast.stores.sqlite.workers import SqliteWorkers
 
 _P = TypeVar("_P")
 
 
-class _Part(Generic[_P]):
+class _UnitPart(Generic[_P]):
     """A part that is made when somebody asks for it, and then stands in the transaction itself.
 
     `functools.cached_property` would take a lock each time, and `__getattr__` would slow down every look-up.
@@ -54,15 +54,15 @@ class _Part(Generic[_P]):
 class Transaction:
     """The parts of the store, what is still to be written, and whom to tell of it afterwards."""
 
-    dead_letters = _Part(DeadLetters)
-    events = _Part(Events)
-    families = _Part(Families)
-    housekeeping = _Part(Housekeeping)
-    limits = _Part(Limits)
-    origins = _Part(Origins)
-    schedules = _Part(Schedules)
-    types = _Part(Types)
-    workers = _Part(Workers)
+    dead_letters = _UnitPart(SqliteDeadLetters)
+    events = _UnitPart(SqliteEvents)
+    families = _UnitPart(SqliteFamilies)
+    housekeeping = _UnitPart(SqliteHousekeeping)
+    limits = _UnitPart(SqliteLimits)
+    origins = _UnitPart(SqliteOrigins)
+    schedules = _UnitPart(SqliteSchedules)
+    types = _UnitPart(SqliteTypes)
+    workers = _UnitPart(SqliteWorkers)
 
     def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self.connection = connection
@@ -71,11 +71,11 @@ class Transaction:
         self.closing: list[str] = []
         self.before_commit: list[Callable[[], None]] = []
         self.after_commit: list[Callable[[], None]] = []
-        self.runs = Runs(self)
-        self.waits = Waits(self)
-        self.histories = Histories(self)
-        self.inboxes = Inboxes(self)
-        self.audit = Audit(self)
+        self.runs = SqliteRuns(self)
+        self.waits = SqliteWaits(self)
+        self.histories = SqliteHistories(self)
+        self.inboxes = SqliteInboxes(self)
+        self.audit = SqliteAudit(self)
 
     def one(self, statement: str, *bindings: object) -> Row | None:
         """The only row of an answer."""

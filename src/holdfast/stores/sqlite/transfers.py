@@ -75,7 +75,7 @@ _KEEP_ORIGIN = """
 _decode_origin = msgspec.json.Decoder(Origin).decode
 
 
-class Origins:
+class SqliteOrigins:
     """How far exports of other stores were taken in."""
 
     def __init__(self, transaction: Transaction) -> None:

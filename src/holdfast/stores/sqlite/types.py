@@ -45,7 +45,7 @@ _PUT = f"""
 """
 
 
-class Types:
+class SqliteTypes:
     """The rules of types. Those that matter to a claim are read once in a transaction."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -7,12 +7,13 @@ SQLite keeps any value in any column, also text that is no UTF-8, if somebody ed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core import unreadable as core_unreadable
 from holdfast.core.clock import Micros
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import AuditFact, Run
@@ -62,13 +63,7 @@ _BLOCK = """
 """  # by the primary key
 
 
-@contextmanager
-def readable(what: str) -> Iterator[None]:
-    """Tell of rows that cannot be decoded as such."""
-    try:
-        yield
-    except FAILURES as error:
-        raise Unreadable(f"{what} cannot be read: {reason_of(error)}") from error
+readable = partial(core_unreadable.readable, failures=FAILURES)
 
 
 def salvage(row: Row) -> tuple[Run, str]:

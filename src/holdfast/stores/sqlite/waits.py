@@ -81,7 +81,7 @@ IN_LINE = f"""
 """
 
 
-class Waits:
+class SqliteWaits:
     """The waits that a transaction is about to write, and those that are there."""
 
     __slots__ = ("_connection", "pending")

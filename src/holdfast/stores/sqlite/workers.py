@@ -27,7 +27,7 @@ _REMOVE = """
 """  # by the primary key
 
 
-class Workers:
+class SqliteWorkers:
     """The workers that live."""
 
     def __init__(self, transaction: Transaction) -> None:

@@ -22,15 +22,15 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.stores.sqlite import schema
 from holdfast.stores.sqlite.connections import be_patient, open_for_writing
+from holdfast.stores.sqlite.errors import concerns_everybody, needs_reopening, unavailable
 from holdfast.stores.sqlite.files import Files
-from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, Outcome, Round, ask, ask_blocking, give_up, settle, tell
+from holdfast.stores.sqlite.hint_watcher import HintWatcher
+from holdfast.stores.sqlite.jobs import ANSWER_SECONDS, Job, JobOutcome, Round, ask, ask_blocking, give_up, settle, tell
 from holdfast.stores.sqlite.liveness import WorkerLocks
 from holdfast.stores.sqlite.routes import Routes
 from holdfast.stores.sqlite.transaction import Transaction
-from holdfast.stores.sqlite.trouble import concerns_everybody, needs_reopening, unavailable
-from holdfast.stores.sqlite.turns import TurnLock
 from holdfast.stores.sqlite.wal import Wal
-from holdfast.stores.sqlite.watch import Others
+from holdfast.stores.sqlite.write_lock import WriteLock
 
 # The databases that were open when this process was forked off. SQLite keeps its locks in static variables, which a
 # fork copies though the child has none of the locks; so this, too, belongs to the process and not to an object.
@@ -47,13 +47,13 @@ class _Signal(Enum):
 class Writer:
     """Runs operations, each in the transaction it shares with others."""
 
-    def __init__(self, files: Files, clock: Clock, others: Others, locks: WorkerLocks) -> None:
+    def __init__(self, files: Files, clock: Clock, hint_watcher: HintWatcher, locks: WorkerLocks) -> None:
         self._files = files
         self._clock = clock
-        self._others = others
+        self._hint_watcher = hint_watcher
         self._locks = locks
         self._jobs: SimpleQueue[Job[Transaction] | _Signal] = SimpleQueue()
-        self._turn = TurnLock(files.turn)
+        self._write_lock = WriteLock(files.turn)
         self._connection: apsw.Connection | None = None
         self._identity = 0
         self._wal = Wal(files.wal)
@@ -112,7 +112,7 @@ class Writer:
     def _transact_here(self, operation: Callable[[Transaction], _Answer]) -> asyncio.Future[_Answer] | None:
         """The answer, or None if the thread has to see to it: whatever goes wrong here is tried again there."""
         connection = self._connection
-        if connection is None or self._files.identity() != self._identity or not self._turn.try_acquire():
+        if connection is None or self._files.identity() != self._identity or not self._write_lock.try_acquire():
             return None
         future: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         try:
@@ -121,7 +121,7 @@ class Writer:
         except Exception:  # noqa: BLE001 - the thread meets it again, and knows what to do
             return None
         finally:
-            self._turn.release()
+            self._write_lock.release()
             be_patient(connection)
         self._routes.answered_here()
         settle(outcomes[0])
@@ -157,7 +157,7 @@ class Writer:
         """In a forked child: these locks are the parent's, and must not live as long as the child does."""
         if self._connection is not None:
             _INHERITED.add(self._identity)
-        self._turn.close()
+        self._write_lock.close()
         self._locks.abandon()
 
     def _check_running(self) -> None:
@@ -169,16 +169,16 @@ class Writer:
     def _serve(self, opened: asyncio.Future[None]) -> None:
         opening: Job[Transaction] = Job(lambda _: None, opened)
         try:
-            self._turn.open()
-            self._others.open()
+            self._write_lock.open()
+            self._hint_watcher.open()
             self._connect(may_create=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it, and the thread ends
             self._is_stopped = True
             self._close_files()
-            tell([Outcome(opening, error=self._translated(error))])
+            tell([JobOutcome(opening, error=self._translated(error))])
             return
         is_wanted = not opened.done()
-        tell([Outcome(opening)])
+        tell([JobOutcome(opening)])
         try:
             while is_wanted:
                 is_wanted = self._serve_next()
@@ -192,11 +192,11 @@ class Writer:
         with self._at_work:
             if jobs:
                 self._run_batch(jobs)
-                self._turn.pause()
+                self._write_lock.pause()
             self._care_for_wal()
             if _Signal.STOP in signals:
                 return False
-            if self._others.is_to_look(is_told=_Signal.LOOK in signals):
+            if self._hint_watcher.is_to_look(is_told=_Signal.LOOK in signals):
                 self._look_around()
         return True
 
@@ -204,7 +204,7 @@ class Writer:
         """Everything in the queue, renewals first; waits for something, or for the time to look around."""
         taken: list[Job[Transaction] | _Signal] = []
         try:
-            taken.append(self._jobs.get(timeout=self._others.patience()))
+            taken.append(self._jobs.get(timeout=self._hint_watcher.patience()))
             while True:
                 taken.append(self._jobs.get_nowait())
         except Empty:
@@ -220,32 +220,32 @@ class Writer:
             if needs_reopening(error):
                 self._disconnect()
             if len(jobs) == 1 or concerns_everybody(error):
-                tell([Outcome(job, error=self._translated(error)) for job in jobs])
+                tell([JobOutcome(job, error=self._translated(error)) for job in jobs])
                 return
             for job in jobs:  # in transactions of their own, so that only the culprit fails
                 self._run_batch([job])
             return
         self._spread(outcomes, transaction, hint)
 
-    def _spread(self, outcomes: list[Outcome], transaction: Transaction, hint: Hint | None) -> None:
+    def _spread(self, outcomes: list[JobOutcome], transaction: Transaction, hint: Hint | None) -> None:
         """Tell whoever asked, and whoever listens, of what is committed."""
         for action in transaction.after_commit:
             with suppress(OSError):  # files beside the database; what was committed stands
                 action()
         if outcomes or hint is not None:
-            tell(outcomes, hint, self._others.listeners)
+            tell(outcomes, hint, self._hint_watcher.listeners)
 
-    def _transact(self, jobs: list[Job[Transaction]]) -> tuple[list[Outcome], Transaction, Hint | None]:
+    def _transact(self, jobs: list[Job[Transaction]]) -> tuple[list[JobOutcome], Transaction, Hint | None]:
         connection = self._connected()
-        self._turn.acquire()
+        self._write_lock.acquire()
         try:
             return self._commit(connection, jobs)
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
     def _commit(
         self, connection: apsw.Connection, jobs: list[Job[Transaction]]
-    ) -> tuple[list[Outcome], Transaction, Hint | None]:
+    ) -> tuple[list[JobOutcome], Transaction, Hint | None]:
         """Run operations in one transaction. A refusal is an outcome like others; an error undoes them all.
 
         Other processes are told at once, as long as the turn is still ours; those in here by whoever called.
@@ -264,7 +264,7 @@ class Writer:
             self._routes.committed(time.monotonic() - started)
         hint = transaction.news.hint()
         if hint is not None:
-            self._others.post(hint)
+            self._hint_watcher.post(hint)
         return outcomes, transaction, hint
 
     # The connection
@@ -286,7 +286,7 @@ class Writer:
             )
         if not may_create and not path.exists():
             raise StoreUnavailable(f"the database {path} has disappeared; put it back, or restart on a new one")
-        self._turn.acquire()
+        self._write_lock.acquire()
         try:
             connection = open_for_writing(path, may_create=may_create)
             try:
@@ -295,9 +295,9 @@ class Writer:
                 connection.close()
                 raise
         finally:
-            self._turn.release()
+            self._write_lock.release()
         self._wal.watch(connection)
-        self._others.rebase(connection.execute("pragma data_version").get)
+        self._hint_watcher.rebase(connection.execute("pragma data_version").get)
         self._identity = self._files.identity()
         self._connection = connection
 
@@ -311,23 +311,23 @@ class Writer:
             return
         self._wal.tidy(self._connection)
         if self._wal.is_to_allocate:
-            self._turn.acquire()
+            self._write_lock.acquire()
             try:
                 with suppress(apsw.Error):  # it only makes commits faster
                     self._wal.allocate(self._connection)
             finally:
-                self._turn.release()
+                self._write_lock.release()
 
     def _look_around(self) -> None:
-        self._others.looked()
+        self._hint_watcher.looked()
         if self._connection is None:
             return
         try:
             version = self._connection.execute("pragma data_version").get
         except apsw.Error:  # the next operation will meet it too, and tell its caller
             return
-        if self._others.have_written(version):
-            tell([], Hint(is_elsewhere=True), self._others.listeners)
+        if self._hint_watcher.have_written(version):
+            tell([], Hint(is_elsewhere=True), self._hint_watcher.listeners)
 
     def _finish(self) -> None:
         """Leave a small file behind if nobody else uses it."""
@@ -340,12 +340,12 @@ class Writer:
         self._close_files()
         closed = StoreUnavailable(f"the store {self._files.database} was closed before it could answer")
         left = self._take_rest()
-        tell([Outcome(job, error=closed) for job in left])
+        tell([JobOutcome(job, error=closed) for job in left])
 
     def _close_files(self) -> None:
         self._disconnect()
-        self._turn.close()
-        self._others.close()
+        self._write_lock.close()
+        self._hint_watcher.close()
 
     def _take_rest(self) -> list[Job[Transaction]]:
         rest: list[Job[Transaction]] = []
@@ -384,8 +384,8 @@ def _if_small(
     return attempt
 
 
-def _outcome(job: Job[Transaction], transaction: Transaction) -> Outcome:
+def _outcome(job: Job[Transaction], transaction: Transaction) -> JobOutcome:
     try:
-        return Outcome(job, job.operation(transaction))
+        return JobOutcome(job, job.operation(transaction))
     except HoldfastError as refusal:  # raised before anything was written
-        return Outcome(job, error=refusal)
+        return JobOutcome(job, error=refusal)

@@ -24,7 +24,7 @@ def with_fields(value: msgspec.Struct, **fields: str | int | msgspec.Struct | No
 
 
 def changes_of(working: WorkingSet) -> Changes:
-    """All that is otherwise than it was loaded; nothing if nothing is."""
+    """Everything that differs from what was loaded; empty if nothing does."""
     changes: Changes = defaultdict(list)
     for record in working.records.values():
         if isinstance(record, WorkingRecord):
@@ -63,7 +63,7 @@ def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
 
 
 def _changes_of_gains(changes: Changes, record: Record, receipts: Mapping[str, Micros]) -> None:
-    """What a run has published, received and replied; `receipts` are those it had before."""
+    """Add what a run has published, received and replied; `receipts` are those it had before."""
     run = record.run
     changes["values"] += [{"run_id": run.id, "name": name, "value": value} for name, value in record.values.items()]
     changes["receipts"] += [

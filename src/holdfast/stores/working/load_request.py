@@ -36,7 +36,7 @@ from holdfast.core.commands import (
     TriggerSchedule,
     Wake,
 )
-from holdfast.core.model import Event, Intent, Message, Run, WaitKind
+from holdfast.core.model import Event, Intent, MessageToRun, Run, WaitKind
 
 
 class NotLoaded(Exception):
@@ -58,12 +58,12 @@ class DueRuns(msgspec.Struct, frozen=True):
 
 @dataclass
 class LoadRequest:
-    """What to lock and to load. It only grows, so an operation that is repeated with more comes to an end.
+    """The rows to lock and to load. It only grows, so an operation that is repeated with more comes to an end.
 
-    `emitted` are topics on which events may be published or handed on, `awaited` those somebody begins to wait for.
-    `groups` and `waiting` say how many are wanted of those who wait for a slot, or for an event of a queue.
-    `types` are those whose rules and slots are asked for, `limits` those whose limits may become others, `lifted`
-    those that have none any more; `is_ruling`: whoever wants to claim something waits meanwhile.
+    `emitted` are topics on which events may be published or handed on, `awaited` those on which a run begins to wait.
+    `groups` and `waiting` say how many runs to load of those that wait for a slot, or for an event of a queue. `types`
+    are those whose rules and slots are needed, `limits` those whose limits may change, `lifted` those that lose their
+    limits. `is_ruling` makes claims wait meanwhile.
     """
 
     runs: set[str] = field(default_factory=set)
@@ -94,7 +94,7 @@ class LoadRequest:
 
     @classmethod
     def of(cls, *commands: AnyCommand) -> LoadRequest:
-        """What commands need to begin with. Schedules are not part of a working set: the store loads them."""
+        """The rows that commands need to begin with. Schedules are not among them: the store loads those itself."""
         request = cls()
         for command in commands:
             request.command(command)
@@ -163,7 +163,7 @@ class LoadRequest:
             if intent.key is not None:
                 self.keys.add(intent.key)
 
-    def send(self, messages: Iterable[Message]) -> None:
+    def send(self, messages: Iterable[MessageToRun]) -> None:
         for message in messages:
             if message.key is not None:
                 self.keys.add(message.key)
@@ -207,7 +207,7 @@ class LoadRequest:
         self.serve(run.type, 1, run.slots)
 
     def serve(self, type: str, count: int, slots: Iterable[str] = ()) -> None:
-        """So many of those may go who wait for slots of a type, and as many for those of its keys."""
+        """Load `count` of the runs that wait for slots of a type, and of those that wait for slots of its keys."""
         for queue in {limits.type_slot(type), limits.rate_slot(type), *slots}:
             self.groups[queue] = max(1, self.groups[queue]) + count
 

@@ -11,7 +11,7 @@ that is open, empty, and reads its time from the fixture `clock`.
             yield store
             await store.close()
 
-Each test cites the rule it proves: S1 to S8 stand in `holdfast.core.ports`, T1 to T9 in the architecture page.
+Each test cites the rule it proves: S1 to S8 and T1 to T9 stand in `docs/protocol.md`.
 A store that offers the capability `Transfer` is put to `TransferContract` as well, and one that offers `Database` to
 `DatabaseContract`. A store without hints leaves `HintContract` out by subclassing the other parts itself.
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
+    "actor",
     "child",
     "checkpoint",
     "claim",
@@ -58,6 +59,7 @@ _PARTS = (
 # Before they are imported, so that a failed assertion of theirs shows its values.
 pytest.register_assert_rewrite(f"{__name__}.arrange", *(f"{__name__}.{part}" for part in _PARTS))
 
+from holdfast.testing.contract.actor import ActorContract  # noqa: E402
 from holdfast.testing.contract.checkpoint import CheckpointContract  # noqa: E402
 from holdfast.testing.contract.child import ChildContract  # noqa: E402
 from holdfast.testing.contract.claim import ClaimContract  # noqa: E402
@@ -94,6 +96,7 @@ from holdfast.testing.contract.type import TypeContract  # noqa: E402
 
 __all__ = [
     "START",
+    "ActorContract",
     "ArrivalContract",
     "CheckpointContract",
     "ChildContract",
@@ -153,6 +156,7 @@ class StoreContract(
     GenerationContract,
     RollbackContract,
     ControlContract,
+    ActorContract,
     PauseContract,
     RewindContract,
     RecoverContract,

@@ -35,7 +35,7 @@ from holdfast.core.model import (
     Holding,
     Intent,
     Lease,
-    Message,
+    MessageToRun,
     Run,
     Wait,
     WaitKind,
@@ -296,9 +296,9 @@ def for_time(deadline: Micros, *, location: str = "sleep") -> Wait:
     return Wait(location=location, kind=WaitKind.TIME, since=START, deadline=deadline)
 
 
-def a_message(number: int = 1, *, id: str = "m1", name: str = "go", payload: str = "1") -> Message:
+def a_message(number: int = 1, *, id: str = "m1", name: str = "go", payload: str = "1") -> MessageToRun:
     """A message to the run with this number."""
-    return Message(id=id, name=name, payload=payload, run_id=an_id(number))
+    return MessageToRun(id=id, name=name, payload=payload, run_id=an_id(number))
 
 
 def an_event(id: str = "e1", *, topic: str = "paid", payload: str = "1") -> Event:
@@ -342,7 +342,7 @@ def transfer_of(store: Store) -> Transfer:
     return store.transfer
 
 
-class Listening:
+class HintRecorder:
     """Hears hints and waits for the one a test expects."""
 
     def __init__(self, store: Store) -> None:

@@ -10,7 +10,7 @@ START: Micros = 1_800_000_000 * SECOND
 """The instant at which every test begins."""
 
 
-class _Call:
+class _ClockCall:
     def __init__(self, when: Micros, callback: Callable[[], object]) -> None:
         self.when = when
         self.callback = callback
@@ -25,13 +25,13 @@ class SettableClock:
 
     def __init__(self, now: Micros = START) -> None:
         self._now = now
-        self._calls: list[_Call] = []
+        self._calls: list[_ClockCall] = []
 
     def now(self) -> Micros:
         return self._now
 
-    def call_at(self, when: Micros, callback: Callable[[], object]) -> _Call:
-        call = _Call(when, callback)
+    def call_at(self, when: Micros, callback: Callable[[], object]) -> _ClockCall:
+        call = _ClockCall(when, callback)
         self._calls.append(call)
         return call
 

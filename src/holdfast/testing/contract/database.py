@@ -14,7 +14,7 @@ from holdfast.core.checkpoint import Suspend, Verdict
 from holdfast.core.clock import SECOND, Micros
 from holdfast.core.commands import Cancel, SendMessages, Sent, SetTopics
 from holdfast.core.errors import InvalidRequest, KeyConflict
-from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Message, Topic
+from holdfast.core.model import Entry, EntryKind, EntryState, Lease, MessageToRun, Topic
 from holdfast.core.ports import Database, Store, Transacted
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -339,7 +339,7 @@ class DatabaseContract(Contract):
     async def test_a_message_finds_its_run_by_key_also_one_of_the_same_transaction(
         self, store: Store, book: Book
     ) -> None:
-        message = Message(id="m1", name="go", payload="1", key="k")
+        message = MessageToRun(id="m1", name="go", payload="1", key="k")
         with book.database.connection() as connection:
             await book.database.create_in(connection, [an_intent(1, key="k")])
             assert list(await book.database.send_in(connection, [message])) == [Sent(run_id=an_id(1))]

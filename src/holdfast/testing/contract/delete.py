@@ -19,7 +19,7 @@ from holdfast.core.commands import (
     Wake,
 )
 from holdfast.core.errors import RunBusy, RunNotFound
-from holdfast.core.model import DeadLetter, Message, RunOptions
+from holdfast.core.model import DeadLetter, MessageToRun, RunOptions
 from holdfast.core.ports import Pruned, Store
 from holdfast.core.questions import CountRuns, EndsOf, FindOrphans, ListDeadLetters, Query
 from holdfast.core.retention import DELETED_RETENTION
@@ -203,7 +203,7 @@ class DeleteContract(Contract):
         await store.apply(Delete(run_id=an_id(1), id="d"))
 
         by_id, by_key = await store.apply(
-            SendMessages(messages=[a_message(1, id="m2"), Message(id="m4", name="go", payload="1", key="k")])
+            SendMessages(messages=[a_message(1, id="m2"), MessageToRun(id="m4", name="go", payload="1", key="k")])
         )
         await write(store, checkpoint_for(lease, messages=(a_message(1, id="m3"),)))
 

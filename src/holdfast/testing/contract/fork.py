@@ -17,7 +17,7 @@ from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
     TYPE,
-    Listening,
+    HintRecorder,
     a_child,
     a_message,
     a_reception,
@@ -83,7 +83,7 @@ class ForkContract(Contract):
 
     async def test_a_fork_is_found_like_any_run_and_claimed(self, store: Store) -> None:
         await write(store, checkpoint_for(await held(store, tags={"shop": "x"}), succeed(), entries=STEPS))
-        hints = Listening(store)
+        hints = HintRecorder(store)
 
         await store.apply(a_fork("b"))
 

@@ -10,7 +10,7 @@ from holdfast.core.model import Reply
 from holdfast.core.ports import Store
 from holdfast.testing.contract.arrange import (
     TYPE,
-    Listening,
+    HintRecorder,
     a_message,
     an_event,
     an_id,
@@ -32,7 +32,7 @@ class HintContract(Contract):
 
     async def test_a_start_tells_that_its_type_is_ready(self, store: Store) -> None:
         """The port: which types became ready."""
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await start(store, an_intent(1), an_intent(2, type="other"))
 
@@ -43,7 +43,7 @@ class HintContract(Contract):
         """The port: which types became ready."""
         leases = [await held(store, number, type=f"t{number}") for number in (1, 2)]
         await suspended(store, 3, for_message("go"), type="t3")
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await write(store, checkpoint_for(leases[0], Release()))
         await write(store, checkpoint_for(leases[1], children=(an_intent(4, type="t4"),)))
@@ -58,7 +58,7 @@ class HintContract(Contract):
             lease = await held(store, number)
             await write(store, checkpoint_for(lease, waits=(for_event("paid"),) if number == 2 else ()))
         child = await held(store, 4, parent_id=an_id(3))
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await store.apply(SendMessages(messages=[a_message(1)]))
         await store.apply(EmitEvents(events=[an_event()]))
@@ -71,7 +71,7 @@ class HintContract(Contract):
         """The port: which runs ended, by their own code, by a cancel, or by their parent's end."""
         parent = await held(store, 1)
         await start(store, an_intent(2), an_intent(3, parent_id=an_id(1), on_close="cancel"))
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await write(store, checkpoint_for(parent, succeed()))
         await store.apply(Cancel(run_id=an_id(2), id="c"))
@@ -82,7 +82,7 @@ class HintContract(Contract):
     async def test_a_holder_is_told_that_its_run_was_taken(self, store: Store) -> None:
         """SEMANTICS, control: a running holder is told by a hint or its next renewal."""
         await held(store, 1)
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await store.apply(Cancel(run_id=an_id(1), id="c"))
 
@@ -92,7 +92,7 @@ class HintContract(Contract):
         """The port: delivered on the running event loop, to all who listen."""
         here, loops = asyncio.get_running_loop(), []
         store.listen(lambda _: loops.append(asyncio.get_running_loop()))
-        first, second = Listening(store), Listening(store)
+        first, second = HintRecorder(store), HintRecorder(store)
 
         await start(store, an_intent(1))
 
@@ -103,7 +103,7 @@ class HintContract(Contract):
     async def test_a_reply_is_told_of(self, store: Store) -> None:
         """The port: whoever waits for a reply looks for it."""
         lease = await held(store)
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await write(store, checkpoint_for(lease, replies=(Reply(message_id="m1", payload="1"),)))
 
@@ -111,7 +111,7 @@ class HintContract(Contract):
 
     async def test_who_stopped_listening_hears_nothing(self, store: Store) -> None:
         """The port: until the returned function is called, which may be called again."""
-        gone, still = Listening(store), Listening(store)
+        gone, still = HintRecorder(store), HintRecorder(store)
         gone.stop()
         gone.stop()
 

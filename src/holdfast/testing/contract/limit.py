@@ -16,7 +16,7 @@ from holdfast.testing.contract.arrange import (
     PYTHON,
     TYPE,
     WORKER,
-    Listening,
+    HintRecorder,
     an_id,
     an_intent,
     checkpoint_for,
@@ -308,7 +308,7 @@ class LimitContract(Contract):
         await occupied(store)
         await starting(store, 3, 4)
         await claim(store)
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await limit(store, 3)
 

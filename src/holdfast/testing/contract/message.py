@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.checkpoint import Release, Suspend
 from holdfast.core.clock import DAY, SECOND
 from holdfast.core.commands import Cancel, EmitEvents, SendMessages, Sent
-from holdfast.core.model import Arrival, Message, WaitKind
+from holdfast.core.model import Arrival, MessageToRun, WaitKind
 from holdfast.core.ports import Store
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
@@ -282,7 +282,9 @@ class MessageContract(Contract):
         """SEMANTICS, starting: a run can be looked up and sent to by key."""
         await suspended(store, 1, for_message("go"), key="order's %17")
 
-        sent = await store.apply(SendMessages(messages=[Message(id="m1", name="go", payload="1", key="order's %17")]))
+        sent = await store.apply(
+            SendMessages(messages=[MessageToRun(id="m1", name="go", payload="1", key="order's %17")])
+        )
 
         assert sent == [Sent(run_id=an_id(1))]
         assert await claimed_ids(store) == [an_id(1)]
@@ -290,7 +292,7 @@ class MessageContract(Contract):
     async def test_sending_to_nobody_is_refused(self, store: Store) -> None:
         """SEMANTICS, waiting: to an unknown run, `RunNotFound`."""
         sent = await store.apply(
-            SendMessages(messages=[a_message(9), Message(id="m1", name="go", payload="1", key="nobody's")])
+            SendMessages(messages=[a_message(9), MessageToRun(id="m1", name="go", payload="1", key="nobody's")])
         )
 
         assert sent == [Sent(run_id=an_id(9), refused="unknown"), Sent(run_id=None, refused="unknown")]
@@ -303,7 +305,7 @@ class MessageContract(Contract):
         before = [await the_run(store, number) for number in (1, 2)]
 
         sent = await store.apply(
-            SendMessages(messages=[a_message(1), a_message(2), Message(id="m2", name="go", payload="1", key="k")])
+            SendMessages(messages=[a_message(1), a_message(2), MessageToRun(id="m2", name="go", payload="1", key="k")])
         )
 
         assert sent == [Sent(run_id=an_id(number), refused="finished") for number in (1, 2, 1)]
@@ -343,7 +345,7 @@ class MessageContract(Contract):
         await suspended(store, 2, for_message("go"))
         await start(store, an_intent(3, key="k"))
         lease = await held(store, 1, type="sender")
-        messages = (a_message(2), Message(id="m2", name="x", payload="2", key="k"), a_message(1, id="m3"))
+        messages = (a_message(2), MessageToRun(id="m2", name="x", payload="2", key="k"), a_message(1, id="m3"))
 
         verdict = await write(store, checkpoint_for(lease, Suspend(), waits=(for_message("go"),), messages=messages))
 

@@ -15,7 +15,7 @@ from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     LEASE,
     OTHER_WORKER,
-    Listening,
+    HintRecorder,
     a_message,
     a_step,
     an_error,
@@ -70,7 +70,7 @@ class PauseContract(Contract):
     async def test_the_holder_of_a_run_that_is_to_pause_is_told(self, store: Store) -> None:
         """SEMANTICS, control: pause of a held run takes effect at its next standstill."""
         lease = await held(store)
-        hints = Listening(store)
+        hints = HintRecorder(store)
 
         assert await store.apply(PAUSE) is True
 

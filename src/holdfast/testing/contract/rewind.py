@@ -14,7 +14,7 @@ from holdfast.core.ports import Store
 from holdfast.core.questions import FindOrphans, VerdictsOn
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
-    Listening,
+    HintRecorder,
     a_child,
     a_message,
     a_reception,
@@ -256,7 +256,7 @@ class RewindContract(Contract):
         """T8: what the holder writes afterwards is refused, and it is told."""
         lease = await held(store)
         await write(store, checkpoint_for(lease, entries=STEPS))
-        hints = Listening(store)
+        hints = HintRecorder(store)
 
         assert await store.apply(Rewind(run_id=an_id(1), id="r", location="b", force=True)) is True
 

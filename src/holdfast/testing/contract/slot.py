@@ -14,7 +14,7 @@ from holdfast.testing.contract.arrange import (
     LEASE,
     OTHER_WORKER,
     TYPE,
-    Listening,
+    HintRecorder,
     a_message,
     a_step,
     an_id,
@@ -63,7 +63,7 @@ class SlotContract(Contract):
     async def test_whoever_stops_hands_its_slot_on_in_the_same_transaction(self, store: Store, next: Next) -> None:
         """SEMANTICS, limits: whoever gives a slot back readies the next one in the same transaction."""
         lease = await occupied(store)
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await write(store, checkpoint_for(lease, next, waits=(for_message("go"),)))
 

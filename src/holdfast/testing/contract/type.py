@@ -15,7 +15,7 @@ from holdfast.testing.contract.arrange import (
     PYTHON,
     TYPE,
     WORKER,
-    Listening,
+    HintRecorder,
     an_id,
     an_intent,
     checkpoint_for,
@@ -183,7 +183,7 @@ class TypeContract(Contract):
     async def test_a_type_that_is_switched_on_again_is_claimed_and_workers_are_told(self, store: Store) -> None:
         await switch(store, on=False)
         await start(store, an_intent(1))
-        listening = Listening(store)
+        listening = HintRecorder(store)
 
         await switch(store, on=True)
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.proxy import FaultProxy, Tap, Verdict
+from holdfast.testing.proxy import FaultProxy, Tap, TapVerdict
 
 _ENCRYPTION_REQUESTS = {80877103, 80877104}  # for TLS and for GSSAPI, which precede the startup message
 _DEFAULT_PORT = 5432
@@ -133,16 +133,16 @@ class _PostgresTap(Tap):
         self._losing: CommitRule | None = None
         self._lost_answer = 0
 
-    def from_client(self, data: bytes) -> Verdict:
+    def from_client(self, data: bytes) -> TapVerdict:
         self._client.feed(data)
         forward = b""
         if not self._has_begun:
             startup = self._client.startup()
             if startup is None:
-                return Verdict()
+                return TapVerdict()
             code = int.from_bytes(startup[4:8])
             if code in _ENCRYPTION_REQUESTS:
-                return Verdict(reply=b"N")
+                return TapVerdict(reply=b"N")
             self._has_begun = True
             forward = startup
         for message in self._client.messages():
@@ -150,15 +150,15 @@ class _PostgresTap(Tap):
             rule = None if statement is None else next((rule for rule in self._rules() if rule.takes(statement)), None)
             if rule is not None and rule.before:
                 rule.has_cut()
-                return Verdict(forward, end="cut")
+                return TapVerdict(forward, end="cut")
             if rule is not None:
                 self._losing, self._lost_answer = rule, self._asked + 1
             if message.kind in {b"Q", b"S", b"F"}:
                 self._asked += 1
             forward += message.raw
-        return Verdict(forward)
+        return TapVerdict(forward)
 
-    def from_server(self, data: bytes) -> Verdict:
+    def from_server(self, data: bytes) -> TapVerdict:
         self._server.feed(data)
         forward = b""
         for message in self._server.messages():
@@ -168,8 +168,8 @@ class _PostgresTap(Tap):
                 self._answered += 1
                 if self._losing is not None and self._answered == self._lost_answer:
                     self._losing.has_cut()
-                    return Verdict(forward, end="cut")
-        return Verdict(forward)
+                    return TapVerdict(forward, end="cut")
+        return TapVerdict(forward)
 
     def _executed(self, message: _Message) -> str | None:
         """The text of the statement that a message has the server carry out, if it does."""

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import Context
 from holdfast.testing.programs.expectation import At
 from holdfast.testing.programs.interpreter import Node
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from holdfast.testing.programs.performer import Performer
 
 CHANGES = ("rename", "insert", "remove", "swap", "violate")
@@ -46,7 +46,7 @@ class ChangedPerformer(Performer):
     def __init__(
         self,
         ctx: Context,
-        ledger: Ledger,
+        ledger: EffectLedger,
         peer: str,
         change: Change,
         *,

@@ -13,8 +13,8 @@ from holdfast.core.model import Entry, EntryState, Run
 from holdfast.core.questions import Details
 from holdfast.core.states import RunState
 from holdfast.testing.programs.effects import Check, undo_problems
-from holdfast.testing.programs.expectation import ANY, Outcome, RunEnd
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.expectation import ANY, ExpectedOutcome, RunEnd
+from holdfast.testing.programs.ledger import EffectLedger
 from holdfast.testing.programs.performer import wording
 
 
@@ -28,7 +28,7 @@ class Played:
     problems: list[str]
 
     @classmethod
-    def of(cls, details: Sequence[Details], histories: Mapping[str, Sequence[Entry]], ledger: Ledger) -> Played:
+    def of(cls, details: Sequence[Details], histories: Mapping[str, Sequence[Entry]], ledger: EffectLedger) -> Played:
         paths = {one.run.id: path_of(one.run) for one in details}
         values = {(paths[one.run.id], name): text for one in details for name, text in one.values.items()}
         log = [line for line in ledger.log if line[0] in paths]
@@ -68,7 +68,7 @@ def _wrong_result(path: str, location: str, value: Any, history: Iterable[Entry]
     return [f"{path}: {location} was called with {value}, the step gave {recorded}"]
 
 
-def problems(expected: Outcome, played: Played, *, crashes: int) -> list[str]:
+def problems(expected: ExpectedOutcome, played: Played, *, crashes: int) -> list[str]:
     """In what a play differs from what is expected, if workers were lost so many times."""
     found = list(played.problems)
     found += Check(played.ledger, crashes=crashes).problems([expected.tree, *expected.loose])

@@ -57,7 +57,7 @@ class RunEnd:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExpectedOutcome:
     """What comes of an operation: a value, an error, or nothing ever; and what it has done by then.
 
     `loose` goes on beside everything that comes later. `values` are those published, by run and name.
@@ -80,7 +80,7 @@ class Outcome:
     def is_rollback(self) -> bool:
         return self.error is not None and self.error.type == "Rollback"
 
-    def then(self, later: Outcome) -> Outcome:
+    def then(self, later: ExpectedOutcome) -> ExpectedOutcome:
         """Both, one after the other; how it ends is decided by the later one."""
         return replace(
             later,
@@ -91,7 +91,7 @@ class Outcome:
             values=self.values | later.values,
         )
 
-    def cut(self) -> Outcome:
+    def cut(self) -> ExpectedOutcome:
         """The same, cut off somewhere. Its children may be cancelled wherever they are, and undo what they did."""
         done = Par((self.tree, *self.loose))
         undone = tuple(unsure(undoing(done, path)) for path in self.runs)
@@ -103,7 +103,7 @@ class Outcome:
             values=dict.fromkeys(self.values, ANY),
         )
 
-    def left_behind(self) -> Outcome:
+    def left_behind(self) -> ExpectedOutcome:
         """What it does goes on beside everything that comes later."""
         return replace(self, tree=NOTHING, loose=(self.tree, *self.loose), seconds=0)
 
@@ -123,7 +123,7 @@ class At:
         return f"{self.run} > {self.scope}{name}"
 
 
-def beside(parts: Iterable[Outcome], end: Outcome) -> Outcome:
+def beside(parts: Iterable[ExpectedOutcome], end: ExpectedOutcome) -> ExpectedOutcome:
     """Things that went on side by side, and how that ended."""
     every = list(parts)
     return replace(
@@ -135,7 +135,7 @@ def beside(parts: Iterable[Outcome], end: Outcome) -> Outcome:
     )
 
 
-def decided(parts: Mapping[str, Outcome], key: str) -> Outcome:
+def decided(parts: Mapping[str, ExpectedOutcome], key: str) -> ExpectedOutcome:
     """One branch decides; the others are cut off."""
     return beside([part if each == key else part.cut() for each, part in parts.items()], parts[key])
 

@@ -17,8 +17,8 @@ from holdfast.testing.programs.effects import Tree, effects_of, undoing
 from holdfast.testing.programs.expectation import (
     ENDS,
     At,
+    ExpectedOutcome,
     Failure,
-    Outcome,
     RunEnd,
     Undetermined,
     beside,
@@ -52,9 +52,9 @@ class Interpreter:
     def __init__(self) -> None:
         self._received: Counter[tuple[str, int]] = Counter()
 
-    def evaluate(self, node: Node, at: At) -> Outcome:
+    def evaluate(self, node: Node, at: At) -> ExpectedOutcome:
         kind, *parts = node
-        work: Callable[..., Outcome] = getattr(self, f"_{kind}")
+        work: Callable[..., ExpectedOutcome] = getattr(self, f"_{kind}")
         outcome = work(at, *parts)
         if outcome.seconds > FAR_SECONDS / 2 or len(str(outcome.error)) > 3_000:
             raise Undetermined(kind)
@@ -62,7 +62,7 @@ class Interpreter:
 
     # Runs
 
-    def root(self, program: Program, path: str = "root") -> Outcome:
+    def root(self, program: Program, path: str = "root") -> ExpectedOutcome:
         """What comes of a program that somebody started, and who ends it if it does not end by itself."""
         match program.get("end"):
             case "cancel":
@@ -77,7 +77,7 @@ class Interpreter:
             raise Undetermined("whether events are kept until then")
         return outcome
 
-    def run(self, program: Program, path: str) -> Outcome:
+    def run(self, program: Program, path: str) -> ExpectedOutcome:
         """A run from its start to its end, and undo if it fails."""
         outcome, last = self.live(program, path)
         if outcome.is_never:
@@ -89,9 +89,9 @@ class Interpreter:
             outcome = outcome.then(replace(outcome, seconds=0, tree=undoing(last, path), loose=()))
         return replace(outcome, runs=outcome.runs | {path: end})
 
-    def live(self, program: Program, path: str) -> tuple[Outcome, Tree]:
+    def live(self, program: Program, path: str) -> tuple[ExpectedOutcome, Tree]:
         """The generations of a run, one after the other, and what the last one did: only that can be undone."""
-        before, total = Outcome(), 0
+        before, total = ExpectedOutcome(), 0
         for number, part in enumerate(program["parts"]):
             outcome = self.evaluate(part, At(path))
             total = digest(total, outcome.value)
@@ -100,17 +100,19 @@ class Interpreter:
             before = before.then(outcome)
         raise AssertionError("a program has at least one part")
 
-    def _ended_from_outside(self, path: str, outcome: Outcome, last: Tree, reason: str, seconds: float) -> Outcome:
+    def _ended_from_outside(
+        self, path: str, outcome: ExpectedOutcome, last: Tree, reason: str, seconds: float
+    ) -> ExpectedOutcome:
         """A run that was left to come to where it only waits, and was then cancelled."""
         if not outcome.is_never:
             raise Undetermined("it ends by itself")
         error = Failure("Cancelled", reason)
-        undo = Outcome(error=error, seconds=seconds, tree=undoing(last, path))
+        undo = ExpectedOutcome(error=error, seconds=seconds, tree=undoing(last, path))
         end = RunEnd(frozenset({"cancelled"}), None, str(error))
         ended = outcome.then(undo)
         return replace(ended, runs=ended.runs | {path: end})
 
-    def _limited(self, path: str, program: Program, limit: str) -> Outcome:
+    def _limited(self, path: str, program: Program, limit: str) -> ExpectedOutcome:
         outcome, last = self.live(program, path)
         if outcome.seconds >= LIMIT_SECONDS / 2:
             raise Undetermined("it may have come to its limit before")
@@ -120,7 +122,7 @@ class Interpreter:
         seconds = LIMIT_SECONDS - (outcome.seconds if limit == "max_run" else 0)
         return self._ended_from_outside(path, outcome, last, f"{what} of {LIMIT_SECONDS:g} s", seconds)
 
-    def _dropped(self, path: str, outcome: Outcome, states: Iterable[str] = ("cancelled",)) -> Outcome:
+    def _dropped(self, path: str, outcome: ExpectedOutcome, states: Iterable[str] = ("cancelled",)) -> ExpectedOutcome:
         """A run that is cancelled wherever it is."""
         end = RunEnd(frozenset(states))
         cut = replace(outcome, runs=outcome.runs | {path: end}).cut()
@@ -128,82 +130,82 @@ class Interpreter:
 
     # Leaves
 
-    def _step(self, at: At, number: int, undo: int, is_ephemeral: int) -> Outcome:
+    def _step(self, at: At, number: int, undo: int, is_ephemeral: int) -> ExpectedOutcome:
         effect = at.effect(f"step{number}", undo_times=undo, is_firm=not is_ephemeral)
-        return Outcome(value=[number, at.iteration], tree=effect)
+        return ExpectedOutcome(value=[number, at.iteration], tree=effect)
 
-    def _flaky(self, at: At, number: int, fails: int, initial: float, undo: int) -> Outcome:
+    def _flaky(self, at: At, number: int, fails: int, initial: float, undo: int) -> ExpectedOutcome:
         seconds = sum(initial * 2**attempt for attempt in range(fails))
         effect = at.effect(f"flaky{number}", times=1 + fails, undo_times=undo)
-        return Outcome(value=[number, at.iteration], seconds=seconds, tree=effect)
+        return ExpectedOutcome(value=[number, at.iteration], seconds=seconds, tree=effect)
 
-    def _broken(self, at: At, number: int) -> Outcome:
+    def _broken(self, at: At, number: int) -> ExpectedOutcome:
         effect = at.effect(f"broken{number}")
-        return Outcome(error=step_failed(effect, f"LookupError: no {number}"), tree=effect)
+        return ExpectedOutcome(error=step_failed(effect, f"LookupError: no {number}"), tree=effect)
 
-    def _exhaust(self, at: At, number: int) -> Outcome:
+    def _exhaust(self, at: At, number: int) -> ExpectedOutcome:
         effect = at.effect(f"exhaust{number}", times=3, least=0)
-        return Outcome(error=step_failed(effect, "used up"), seconds=0.75, tree=effect)
+        return ExpectedOutcome(error=step_failed(effect, "used up"), seconds=0.75, tree=effect)
 
-    def _sleep(self, at: At, seconds: float) -> Outcome:
-        return Outcome(value="slept", seconds=seconds)
+    def _sleep(self, at: At, seconds: float) -> ExpectedOutcome:
+        return ExpectedOutcome(value="slept", seconds=seconds)
 
-    def _receive(self, at: At, number: int, how: str) -> Outcome:
+    def _receive(self, at: At, number: int, how: str) -> ExpectedOutcome:
         if how == "self":
-            return Outcome(value=[number, "self"])
+            return ExpectedOutcome(value=[number, "self"])
         if how == "either":
-            return Outcome(value=[f"right{number}", number])
+            return ExpectedOutcome(value=[f"right{number}", number])
         self._received[at.run, number] += 1
-        return Outcome(value=[number, self._received[at.run, number]])
+        return ExpectedOutcome(value=[number, self._received[at.run, number]])
 
-    def _inbox(self, at: At, number: int, count: int) -> Outcome:
-        return Outcome(value=[[number, each] for each in range(count)])
+    def _inbox(self, at: At, number: int, count: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value=[[number, each] for each in range(count)])
 
-    def _batch(self, at: At, number: int, count: int, size: int) -> Outcome:
-        return Outcome(value=[[number, each] for each in range(count)], seconds=0.5)
+    def _batch(self, at: At, number: int, count: int, size: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value=[[number, each] for each in range(count)], seconds=0.5)
 
-    def _late(self, at: At, number: int, seconds: float) -> Outcome:
+    def _late(self, at: At, number: int, seconds: float) -> ExpectedOutcome:
         where = f"{at.scope}receive:late{number}"
         text = f"no message late{number} came in time (waited at {where!r})"
-        return Outcome(error=Failure("WaitTimeout", text), seconds=seconds)
+        return ExpectedOutcome(error=Failure("WaitTimeout", text), seconds=seconds)
 
-    def _silence(self, at: At, number: int, seconds: float) -> Outcome:
+    def _silence(self, at: At, number: int, seconds: float) -> ExpectedOutcome:
         where = f"{at.scope}event:silence{number}"
         text = f"no event silence{number} came in time (waited at {where!r})"
-        return Outcome(error=Failure("WaitTimeout", text), seconds=seconds)
+        return ExpectedOutcome(error=Failure("WaitTimeout", text), seconds=seconds)
 
-    def _echo(self, at: At, number: int) -> Outcome:
-        return Outcome(value=[number, at.iteration])
+    def _echo(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value=[number, at.iteration])
 
-    def _news(self, at: At, number: int) -> Outcome:
+    def _news(self, at: At, number: int) -> ExpectedOutcome:
         self._received[at.run, number] += 1
-        return Outcome(value=[number, self._received[at.run, number]])
+        return ExpectedOutcome(value=[number, self._received[at.run, number]])
 
-    def _version(self, at: At, number: int) -> Outcome:
-        return Outcome(value=[number, number + 1], seconds=number % 2)
+    def _version(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value=[number, number + 1], seconds=number % 2)
 
-    def _value(self, at: At, number: int) -> Outcome:
-        return Outcome(value="set", values={(at.run, f"value{number}"): at.iteration})
+    def _value(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value="set", values={(at.run, f"value{number}"): at.iteration})
 
-    def _dice(self, at: At, number: int) -> Outcome:
-        return Outcome(value="the same")
+    def _dice(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(value="the same")
 
-    def _raise(self, at: At, number: int) -> Outcome:
-        return Outcome(error=Failure("Boom", f"boom {number}"))
+    def _raise(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(error=Failure("Boom", f"boom {number}"))
 
-    def _rollback(self, at: At, number: int) -> Outcome:
-        return Outcome(error=Failure("Rollback", f"back {number}"))
+    def _rollback(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(error=Failure("Rollback", f"back {number}"))
 
-    def _hang(self, at: At, number: int) -> Outcome:
-        return Outcome(is_never=True)
+    def _hang(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(is_never=True)
 
-    def _far(self, at: At, number: int) -> Outcome:
-        return Outcome(is_never=True)
+    def _far(self, at: At, number: int) -> ExpectedOutcome:
+        return ExpectedOutcome(is_never=True)
 
     # Sequences
 
-    def _seq(self, at: At, nodes: list[Node]) -> Outcome:
-        total, values = Outcome(), []
+    def _seq(self, at: At, nodes: list[Node]) -> ExpectedOutcome:
+        total, values = ExpectedOutcome(), []
         for node in nodes:
             total = total.then(self.evaluate(node, at))
             if not total.is_fine:
@@ -211,7 +213,7 @@ class Interpreter:
             values.append(total.value)
         return replace(total, value=values)
 
-    def _try(self, at: At, node: Node, handler: Node, catches_all: int) -> Outcome:
+    def _try(self, at: At, node: Node, handler: Node, catches_all: int) -> ExpectedOutcome:
         outcome = self.evaluate(node, at)
         if outcome.error is None or (outcome.is_rollback and not catches_all):
             return outcome
@@ -219,8 +221,8 @@ class Interpreter:
         handled = replace(outcome, error=None).then(self.evaluate(handler, at))
         return replace(handled, value=[told, handled.value])
 
-    def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> Outcome:  # noqa: PLR0917 - parts of a node
-        total, acc = Outcome(), 0
+    def _loop(self, at: At, number: int, count: int, keep: int, every: int, body: Node) -> ExpectedOutcome:  # noqa: PLR0917 - parts of a node
+        total, acc = ExpectedOutcome(), 0
         undos: list[frozenset[str]] = []
         for iteration in range(1, count + 1):
             _check_undo(undos, _first_kept(iteration, keep, every))
@@ -234,12 +236,12 @@ class Interpreter:
         _check_undo(undos, _first_kept(count, keep, every))
         return replace(total, value=[count, acc])
 
-    def _when(self, at: At, iteration: int, node: Node, other: Node) -> Outcome:
+    def _when(self, at: At, iteration: int, node: Node, other: Node) -> ExpectedOutcome:
         return self.evaluate(node if at.iteration == iteration else other, at)
 
     # Side by side
 
-    def _join(self, at: At, number: int, branches: dict[str, Node], is_fast: int) -> Outcome:
+    def _join(self, at: At, number: int, branches: dict[str, Node], is_fast: int) -> ExpectedOutcome:
         parts = self._branches(at, f"join{number}", branches)
         errors = {key: part.error for key, part in parts.items() if part.error is not None}
         backwards = [key for key, part in parts.items() if part.is_rollback]
@@ -255,15 +257,15 @@ class Interpreter:
             failed = join_failed(f"{at.scope}join{number}", {}, errors)
             return replace(self._decided(at, branches, parts, key), error=failed)
         if nevers:
-            return beside(parts.values(), Outcome(is_never=True))
+            return beside(parts.values(), ExpectedOutcome(is_never=True))
         seconds = max(part.seconds for part in parts.values())
         results = {key: part.value for key, part in parts.items() if part.error is None}
         if errors:
             error = join_failed(f"{at.scope}join{number}", results, errors)
-            return beside(parts.values(), Outcome(error=error, seconds=seconds))
-        return beside(parts.values(), Outcome(value=results, seconds=seconds))
+            return beside(parts.values(), ExpectedOutcome(error=error, seconds=seconds))
+        return beside(parts.values(), ExpectedOutcome(value=results, seconds=seconds))
 
-    def _race(self, at: At, number: int, branches: dict[str, Node]) -> Outcome:
+    def _race(self, at: At, number: int, branches: dict[str, Node]) -> ExpectedOutcome:
         parts = self._branches(at, f"race{number}", branches)
         winners = [key for key, part in parts.items() if part.is_fine]
         nevers = [key for key, part in parts.items() if part.is_never]
@@ -278,9 +280,9 @@ class Interpreter:
         errors = {key: part.error for key, part in parts.items() if part.error is not None}
         error = race_failed(f"{at.scope}race{number}", errors)
         seconds = max(part.seconds for part in parts.values())
-        return beside(parts.values(), Outcome(error=error, seconds=seconds))
+        return beside(parts.values(), ExpectedOutcome(error=error, seconds=seconds))
 
-    def _first(self, at: At, number: int, branches: dict[str, Node]) -> Outcome:
+    def _first(self, at: At, number: int, branches: dict[str, Node]) -> ExpectedOutcome:
         parts = self._branches(at, f"first{number}", branches)
         ending = [key for key, part in parts.items() if not part.is_never]
         if len(ending) != 1:
@@ -288,7 +290,7 @@ class Interpreter:
         ended = self._decided(at, branches, parts, ending[0])
         return replace(ended, value=[ending[0], ended.value])
 
-    def _timers(self, at: At, number: int, how: str, timers: dict[str, list[Any]]) -> Outcome:
+    def _timers(self, at: At, number: int, how: str, timers: dict[str, list[Any]]) -> ExpectedOutcome:
         """Branches that do nothing but sleep, no two of them equally long: which is first is plain."""
         where = f"{at.scope}timers{number}"
         ordered = sorted(timers, key=lambda key: float(timers[key][0]))
@@ -296,24 +298,26 @@ class Interpreter:
         good = [key for key in ordered if key not in errors]
         if how == "first":
             first = ordered[0]
-            return Outcome([first, timers[first][0]], errors.get(first), seconds=timers[first][0])
+            return ExpectedOutcome([first, timers[first][0]], errors.get(first), seconds=timers[first][0])
         if how == "race" and good:
-            return Outcome([good[0], timers[good[0]][0]], seconds=timers[good[0]][0])
+            return ExpectedOutcome([good[0], timers[good[0]][0]], seconds=timers[good[0]][0])
         longest = timers[ordered[-1]][0]
         if how == "race":
-            return Outcome(error=race_failed(where, errors), seconds=longest)
+            return ExpectedOutcome(error=race_failed(where, errors), seconds=longest)
         failed = [key for key in ordered if key in errors]
         end = timers[failed[0]][0] if failed else longest
         results = {key: timers[key][0] for key in timers if key in good and timers[key][0] <= end}
         if failed:
-            return Outcome(error=join_failed(where, results, {failed[0]: errors[failed[0]]}), seconds=end)
-        return Outcome(results, seconds=end)
+            return ExpectedOutcome(error=join_failed(where, results, {failed[0]: errors[failed[0]]}), seconds=end)
+        return ExpectedOutcome(results, seconds=end)
 
-    def _branches(self, at: At, name: str, branches: dict[str, Node]) -> dict[str, Outcome]:
+    def _branches(self, at: At, name: str, branches: dict[str, Node]) -> dict[str, ExpectedOutcome]:
         scopes = {key: At(at.run, f"{at.scope}{name}/{key}/", at.iteration) for key in branches}
         return {key: self.evaluate(branch, scopes[key]) for key, branch in branches.items()}
 
-    def _decided(self, at: At, branches: Mapping[str, Node], parts: Mapping[str, Outcome], key: str) -> Outcome:
+    def _decided(
+        self, at: At, branches: Mapping[str, Node], parts: Mapping[str, ExpectedOutcome], key: str
+    ) -> ExpectedOutcome:
         """One branch decides; the others are cut off."""
         losers = [node for each, node in branches.items() if each != key]
         if at.iteration and any(_wanted(losers, 1)):
@@ -322,22 +326,22 @@ class Interpreter:
 
     # Children
 
-    def _call(self, at: At, number: int, program: Program) -> Outcome:
+    def _call(self, at: At, number: int, program: Program) -> ExpectedOutcome:
         return self._awaited(self._born(at, f"call{number}", program))
 
-    def _born(self, at: At, name: str, program: Program) -> Outcome:
+    def _born(self, at: At, name: str, program: Program) -> ExpectedOutcome:
         """A child that ends by itself, or with whoever awaits it."""
         path = at.child(name)
         outcome = self.run(program, path)
         return replace(self._dropped(path, outcome), is_never=True) if outcome.is_never else outcome
 
-    def _awaited(self, child: Outcome) -> Outcome:
+    def _awaited(self, child: ExpectedOutcome) -> ExpectedOutcome:
         return replace(child, error=child.error and child_failed(child.error))
 
-    def _limit(self, at: At, number: int, program: Program, limit: str) -> Outcome:
+    def _limit(self, at: At, number: int, program: Program, limit: str) -> ExpectedOutcome:
         return self._awaited(self._limited(at.child(f"limit{number}"), program, limit))
 
-    def _start(self, at: At, number: int, program: Program, node: Node, on_close: str) -> Outcome:
+    def _start(self, at: At, number: int, program: Program, node: Node, on_close: str) -> ExpectedOutcome:
         path = at.child(f"start{number}")
         child, found = self.run(program, path), self.evaluate(node, at)
         if child.is_never:
@@ -348,11 +352,11 @@ class Interpreter:
         both = beside([child, found], replace(end, seconds=max(child.seconds, found.seconds)))
         return replace(both, value=[found.value, end.value])
 
-    def _forget(self, at: At, number: int, program: Program, on_close: str) -> Outcome:
+    def _forget(self, at: At, number: int, program: Program, on_close: str) -> ExpectedOutcome:
         path = at.child(f"forget{number}")
         return replace(self._alone(path, self.run(program, path), on_close).left_behind(), value="gone", error=None)
 
-    def _alone(self, path: str, child: Outcome, on_close: str) -> Outcome:
+    def _alone(self, path: str, child: ExpectedOutcome, on_close: str) -> ExpectedOutcome:
         """A child that nobody waits for."""
         if on_close == "cancel":
             states = ENDS if not child.is_never else {"cancelled"}
@@ -361,7 +365,7 @@ class Interpreter:
             raise Undetermined("nobody ends it")
         return child
 
-    def _doomed(self, at: At, number: int, program: Program) -> Outcome:
+    def _doomed(self, at: At, number: int, program: Program) -> ExpectedOutcome:
         path = at.child(f"doomed{number}")
         child, _ = self.live(program, path)
         if not child.is_never:
@@ -369,34 +373,34 @@ class Interpreter:
         dropped = self._dropped(path, child)
         return replace(dropped, is_never=False, error=child_failed(Failure("Cancelled", "cancelled by its parent")))
 
-    def _map(self, at: At, number: int, programs: list[Program], limit: int) -> Outcome:
+    def _map(self, at: At, number: int, programs: list[Program], limit: int) -> ExpectedOutcome:
         parts = {str(place): self._born(at, f"map{number}/{place}", one) for place, one in enumerate(programs)}
         if any(part.is_never for part in parts.values()):
-            return beside(parts.values(), Outcome(is_never=True))
+            return beside(parts.values(), ExpectedOutcome(is_never=True))
         slots = [0.0] * (limit or len(programs))
         for part in parts.values():
             heapq.heapreplace(slots, slots[0] + part.seconds)
         errors = {key: child_failed(part.error) for key, part in parts.items() if part.error is not None}
         results = {key: part.value for key, part in parts.items() if part.error is None}
         error = join_failed(f"{at.scope}map{number}", results, errors) if errors else None
-        return beside(parts.values(), Outcome(list(results.values()), error, seconds=max(slots)))
+        return beside(parts.values(), ExpectedOutcome(list(results.values()), error, seconds=max(slots)))
 
-    def _pair(self, at: At, number: int, thrower: Program, catcher: Program) -> Outcome:
+    def _pair(self, at: At, number: int, thrower: Program, catcher: Program) -> ExpectedOutcome:
         paths = [at.child(f"{name}{number}") for name in ("thrower", "catcher")]
         first, second = self.run(thrower, paths[0]), self.run(catcher, paths[1])
         if first.is_never or second.is_never:
             raise Undetermined("nobody ends it")
         if first.error is not None:  # nothing is thrown, and the catcher ends with its parent
-            waiting = Outcome(is_never=True, runs={paths[1]: RunEnd(frozenset({"cancelled"}))})
+            waiting = ExpectedOutcome(is_never=True, runs={paths[1]: RunEnd(frozenset({"cancelled"}))})
             return beside([first, waiting], replace(first, error=child_failed(first.error)))
         end = self._awaited(second)
         return replace(first.then(end), value=[first.value, second.value])
 
-    def _throw(self, at: At) -> Outcome:
-        return Outcome(value="thrown")
+    def _throw(self, at: At) -> ExpectedOutcome:
+        return ExpectedOutcome(value="thrown")
 
-    def _catch(self, at: At) -> Outcome:
-        return Outcome(value="caught")
+    def _catch(self, at: At) -> ExpectedOutcome:
+        return ExpectedOutcome(value="caught")
 
 
 def _first_kept(iteration: int, keep: int, every: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast import Fatal, step_info
 
 
-class Ledger:
+class EffectLedger:
     """What step bodies have really done: how often each of them was begun, and in which order."""
 
     def __init__(self) -> None:

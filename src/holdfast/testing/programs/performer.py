@@ -11,7 +11,7 @@ from holdfast import Break, Context, Continue, JoinFailed, Registry, Retry, Roll
 from holdfast.core.errors import WorkflowError
 from holdfast.testing.programs.expectation import At, digest
 from holdfast.testing.programs.interpreter import FAR_SECONDS, LIMIT_SECONDS, Node, Program, mail_of
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 
 PATIENT = Retry(max_attempts=9, initial=0, jitter=0)
 
@@ -36,7 +36,7 @@ def wording(text: str) -> str:
 class Performer:
     """Carries out the program of one run."""
 
-    def __init__(self, ctx: Context, ledger: Ledger, peer: str) -> None:
+    def __init__(self, ctx: Context, ledger: EffectLedger, peer: str) -> None:
         self.ctx = ctx
         self.ledger = ledger
         self.peer = peer
@@ -299,11 +299,11 @@ class Performer:
         return "caught"
 
 
-Make = Callable[[Context, Ledger, str], Performer]
+Make = Callable[[Context, EffectLedger, str], Performer]
 """Makes the performer of a run, given its context, the ledger and the id of its peer."""
 
 
-def build(app: Registry, ledger: Ledger, *, strict: bool = True, make: Make = Performer) -> None:
+def build(app: Registry, ledger: EffectLedger, *, strict: bool = True, make: Make = Performer) -> None:
     """Register the one workflow that carries programs out, a part in each of its generations."""
 
     @app.workflow("program", crash_limit=20, strict=strict)

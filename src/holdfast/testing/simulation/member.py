@@ -13,9 +13,9 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.runner.step_info import step_info
-from holdfast.testing.programs.ledger import Ledger
-from holdfast.testing.simulation.door import LEASE_SECONDS, Door, Surroundings
+from holdfast.testing.programs.ledger import EffectLedger
 from holdfast.testing.simulation.loop import Process
+from holdfast.testing.simulation.network import LEASE_SECONDS, Network, Surroundings
 from holdfast.testing.simulation.plan import Plan
 from holdfast.worker.worker import Worker
 
@@ -28,7 +28,7 @@ class Employer(Surroundings, Protocol):
 
     plan: Plan
     registry: Registry
-    ledger: Ledger
+    ledger: EffectLedger
 
     def monotonic_ns(self) -> int: ...
 
@@ -40,10 +40,10 @@ class Employer(Surroundings, Protocol):
 class Member(Holdfast):
     """One process of the world: a Holdfast of its own, with a worker."""
 
-    def __init__(self, world: Employer, process: Process, door: Door, slot: int) -> None:
-        super().__init__("memory://", store=door.as_store)
+    def __init__(self, world: Employer, process: Process, network: Network, slot: int) -> None:
+        super().__init__("memory://", store=network.as_store)
         self.process = process
-        self.door = door
+        self.network = network
         self.slot = slot
         self.worker_here: Worker | None = None
         self._world = world
@@ -71,8 +71,8 @@ class Member(Holdfast):
                 await asyncio.sleep(AGAIN_SECONDS)
         self.worker_here = worker
         while True:
-            await self.door.leased.wait()  # nobody misses the beats of an idle worker, and there would be thousands
-            self.door.leased.clear()
+            await self.network.leased.wait()  # nobody misses the beats of an idle worker, and there would be thousands
+            self.network.leased.clear()
             await asyncio.sleep(LEASE_SECONDS / 3)
             while worker.held_count:
                 with contextlib.suppress(StoreUnavailable):

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.testing.programs.changed import CHANGES, Change
 from holdfast.testing.programs.interpreter import Program
 from holdfast.testing.programs.vocabulary import Gardener
-from holdfast.testing.simulation.door import FAULTS
+from holdfast.testing.simulation.network import FAULTS
 
 LOSSES_LIMIT = 5
 """So often at most a worker is lost, or may be taken for it: the steps of programs have a few attempts more."""

@@ -23,22 +23,22 @@ from holdfast.core.clock import SECOND
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
-from holdfast.engine.ends import Ends
+from holdfast.engine.results import Results
 from holdfast.runner.context import Context
 from holdfast.runner.registry import Registry
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.programs import performer
 from holdfast.testing.programs.changed import Change, ChangedPerformer
 from holdfast.testing.programs.comparison import Played, problems
-from holdfast.testing.programs.expectation import Outcome
+from holdfast.testing.programs.expectation import ExpectedOutcome
 from holdfast.testing.programs.interpreter import Interpreter, Program, news_of
-from holdfast.testing.programs.ledger import Ledger
+from holdfast.testing.programs.ledger import EffectLedger
 from holdfast.testing.simulation import crowd
 from holdfast.testing.simulation.acts import name_of, perform
 from holdfast.testing.simulation.clock import StoreClock
-from holdfast.testing.simulation.door import Door
 from holdfast.testing.simulation.loop import EndlessWork, Process, SimulatedLoop, settle
 from holdfast.testing.simulation.member import AGAIN_SECONDS, POLL, Member
+from holdfast.testing.simulation.network import Network
 from holdfast.testing.simulation.plan import HORIZON_SECONDS, Act, Blow, Plan
 from holdfast.testing.simulation.watch import Violation, Watch
 
@@ -86,7 +86,7 @@ class World:
         self.state = self.store._state  # noqa: SLF001 - it is watched from inside
         may_misfit = bool(plan.deploys) or scenario is not None
         self.watch = Watch(self.state, self.clock.now, self.clock.passed, may_misfit=may_misfit)
-        self.ledger = Ledger()
+        self.ledger = EffectLedger()
         self._marks = crowd.Marks()
         self.registry = Registry()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -159,17 +159,17 @@ class World:
         """Have a process begin."""
         number = len(self._everybody)
         process = Process(f"w{slot}.{number}")
-        door = Door(
+        network = Network(
             self,
             process,
             self.store,
-            random.Random(f"door {self.plan.chance} {slot} {number}"),
+            random.Random(f"network {self.plan.chance} {slot} {number}"),
             faults=self._faults[slot],
             slowness=self.plan.slowness,
             deafness=self.plan.deafness,
             flushes=self.plan.flushes,
         )
-        member = Member(self, process, door, slot)
+        member = Member(self, process, network, slot)
         self._members[slot] = member
         self._everybody.append(member)
         self.note(process, "begins")
@@ -237,7 +237,7 @@ class World:
         process.on_death.append(lambda: settle(done, None, None))
         return done
 
-    def _performer(self, ctx: Context, ledger: Ledger, peer: str) -> performer.Performer:
+    def _performer(self, ctx: Context, ledger: EffectLedger, peer: str) -> performer.Performer:
         """Who carries out the program of a run, by the version of the code that this process has now."""
         change = self._change_here()
         if change is None:
@@ -378,8 +378,8 @@ class World:
     def _outsider(self) -> Holdfast:
         """Somebody outside of all processes, to whom nothing happens."""
         if self._outside is None:
-            door = Door(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
-            self._outside = _Outsider("memory://", store=door.as_store)
+            network = Network(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
+            self._outside = _Outsider("memory://", store=network.as_store)
             self._outside.include(self.registry)
         return self._outside
 
@@ -456,7 +456,7 @@ class World:
         for problem in chain(crowded, crowd.differences(self.state, self._marks)):
             raise Violation(*problem.split(": ", 1))
 
-    def _check_program(self, name: str, expected: Outcome) -> None:
+    def _check_program(self, name: str, expected: ExpectedOutcome) -> None:
         records = [
             record
             for record in self.state.records.values()
@@ -471,7 +471,7 @@ class World:
     async def _tidy(self) -> None:
         """Take everything apart, so that nothing of it is left in memory."""
         for member in self._everybody:
-            member.door.shut()
+            member.network.shut()
             member.process.is_alive = True
             self.loop.thaw(member.process)
             if member.worker_here is not None:
@@ -485,7 +485,7 @@ class World:
 class _Outsider(Holdfast):
     """Waits for ends without looking every second: there may be a month of them."""
 
-    def _make_ends(self) -> Ends:
+    def _make_ends(self) -> Results:
         ends = super()._make_ends()
         ends.poll_seconds = POLL / SECOND
         return ends

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection, connect
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import Sessions
@@ -32,8 +32,8 @@ def place(empty: Place) -> Place:
 
 
 @pytest.fixture
-def address(postgres_url: str) -> Address:
-    return Address.of(postgres_url)
+def address(postgres_url: str) -> PostgresAddress:
+    return PostgresAddress.of(postgres_url)
 
 
 @pytest.fixture
@@ -44,18 +44,18 @@ def proxy(postgres_url: str) -> Iterator[PostgresProxy]:
 
 
 @pytest.fixture
-def far(proxy: PostgresProxy) -> Address:
+def far(proxy: PostgresProxy) -> PostgresAddress:
     """The address of the database behind the proxy."""
-    return Address.of(proxy.url)
+    return PostgresAddress.of(proxy.url)
 
 
 @pytest.fixture
-def connector(far: Address) -> Connector:
+def connector(far: PostgresAddress) -> Connector:
     return Connector(far)
 
 
 @pytest.fixture
-def sessions(far: Address, connector: Connector) -> Iterator[Sessions]:
+def sessions(far: PostgresAddress, connector: Connector) -> Iterator[Sessions]:
     """Two sessions, through the proxy."""
     sessions = Sessions(far, "test", 2, connector=connector)
     sessions.start()
@@ -64,7 +64,7 @@ def sessions(far: Address, connector: Connector) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def observer(address: Address) -> Iterator[Connection]:
+def observer(address: PostgresAddress) -> Iterator[Connection]:
     """A connection of somebody else to the test's database."""
     connection = connect(address)
     yield connection

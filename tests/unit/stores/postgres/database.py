@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast.stores.postgres import schema
-from holdfast.stores.postgres.statements import qualified
+from holdfast.stores.postgres.sql import qualified
 
 
 @dataclass(frozen=True)

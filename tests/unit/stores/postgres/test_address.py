@@ -6,13 +6,13 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.stores.postgres.address import CONNECT_SECONDS, Address
+from holdfast.stores.postgres.address import CONNECT_SECONDS, PostgresAddress
 
 PASSWORD = "tr0ub4dor"  # noqa: S105 - nobody's
 
 
 def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements() -> None:
-    address = Address.of("postgresql://ann@db.example:5433/shop")
+    address = PostgresAddress.of("postgresql://ann@db.example:5433/shop")
 
     assert (address.schema, address.is_prepared, address.has_hints) == ("holdfast", True, True)
     assert (address.user, address.database, address.connect_timeout) == ("ann", "shop", CONNECT_SECONDS)
@@ -20,7 +20,7 @@ def test_a_plain_url_uses_the_schema_holdfast_with_hints_and_prepared_statements
 
 
 def test_options_of_ours_are_read_and_not_handed_to_the_driver() -> None:
-    address = Address.of("postgres://db/shop?schema=jobs&sslmode=require&prepare=off&hints=off")
+    address = PostgresAddress.of("postgres://db/shop?schema=jobs&sslmode=require&prepare=off&hints=off")
 
     assert (address.schema, address.is_prepared, address.has_hints) == ("jobs", False, False)
     given = conninfo_to_dict(address.conninfo)
@@ -29,8 +29,8 @@ def test_options_of_ours_are_read_and_not_handed_to_the_driver() -> None:
 
 
 def test_only_a_server_that_can_be_written_is_used_unless_the_url_says_otherwise() -> None:
-    usual = Address.of("postgresql://one,two/shop")
-    other = Address.of("postgresql://one,two/shop?target_session_attrs=any&connect_timeout=9")
+    usual = PostgresAddress.of("postgresql://one,two/shop")
+    other = PostgresAddress.of("postgresql://one,two/shop?target_session_attrs=any&connect_timeout=9")
 
     assert conninfo_to_dict(usual.conninfo)["target_session_attrs"] == "read-write"
     assert conninfo_to_dict(usual.conninfo)["host"] == "one,two"
@@ -39,7 +39,7 @@ def test_only_a_server_that_can_be_written_is_used_unless_the_url_says_otherwise
 
 
 def test_an_option_of_libpq_may_hold_any_character() -> None:
-    address = Address.of("postgresql:///shop?host=/run/pg&options=-c%20search_path%3Da%26b&schema=jobs")
+    address = PostgresAddress.of("postgresql:///shop?host=/run/pg&options=-c%20search_path%3Da%26b&schema=jobs")
 
     assert conninfo_to_dict(address.conninfo)["options"] == "-c search_path=a&b"
     assert address.shown == "postgresql:///shop?host=/run/pg&schema=jobs"
@@ -48,7 +48,7 @@ def test_an_option_of_libpq_may_hold_any_character() -> None:
 @pytest.mark.parametrize("schema", ["Jobs", "1st", "a-b", 'a"b', "pg_jobs", "", "x" * 42, "jobs%3Bdrop"])
 def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
     with pytest.raises(InvalidRequest, match="schema="):
-        Address.of(f"postgresql://db/shop?schema={schema}")
+        PostgresAddress.of(f"postgresql://db/shop?schema={schema}")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_schema_that_would_need_quoting_is_refused(schema: str) -> None:
 )
 def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Address.of(url)
+        PostgresAddress.of(url)
 
     assert told in str(refused.value)
 
@@ -90,19 +90,19 @@ def test_what_is_not_known_is_refused_by_name(url: str, told: str) -> None:
 )
 def test_a_url_that_is_refused_does_not_give_its_password_away(url: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Address.of(url)
+        PostgresAddress.of(url)
 
     assert PASSWORD not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_ports_of_all_hosts_and_brackets_in_a_password_are_read() -> None:
-    assert conninfo_to_dict(Address.of("postgresql://one:5432,two/shop").conninfo)["port"] == "5432,"
-    assert Address.of(f"postgresql://ann:[{PASSWORD}]]@[::1]:5433/shop").secrets == (f"[{PASSWORD}]]",)
+    assert conninfo_to_dict(PostgresAddress.of("postgresql://one:5432,two/shop").conninfo)["port"] == "5432,"
+    assert PostgresAddress.of(f"postgresql://ann:[{PASSWORD}]]@[::1]:5433/shop").secrets == (f"[{PASSWORD}]]",)
 
 
 def test_an_address_that_is_shown_does_not_give_its_password_away() -> None:
-    address = Address.of(f"postgresql://ann:{PASSWORD}@db/shop")
+    address = PostgresAddress.of(f"postgresql://ann:{PASSWORD}@db/shop")
 
     assert PASSWORD in address.conninfo
     assert PASSWORD not in repr(address) + address.shown

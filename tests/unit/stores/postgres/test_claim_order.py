@@ -16,8 +16,8 @@ from holdfast.core.clock import SECOND, Micros
 from holdfast.core.model import Run
 from holdfast.stores.operations.claims import choose, queue_of
 from holdfast.stores.postgres import backlogs, claims
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.talks import hold
+from holdfast.stores.postgres.scripts import run_script
+from holdfast.stores.postgres.sql import Calls
 from holdfast.testing.contract.clock import START
 from tests.duration import lasting
 from tests.plugin.tiers import amount
@@ -101,7 +101,7 @@ def test_a_claim_gives_the_runs_that_the_rule_gives(place: Place) -> None:
         for _ in range(4):
             request = a_request(chance)
             with place.connection.transaction(force_rollback=True):
-                found = hold(place.connection, claims.claim(calls, request, NOW))
+                found = run_script(place.connection, claims.claim(calls, request, NOW))
 
             answer = [lease.run.id for lease in found.leases], found.next_ready_at
             assert answer == expected(runs, request), (seed, request)

@@ -61,7 +61,7 @@ select exists (
 IN_ONE_STATEMENT = {
     "worn text[];": "worn text[]; histories json;",
     "into claimed, worn\n": ", json_object_agg(l.id, history_v1(l.id)) into claimed, worn, histories\n",
-    "leases_v1(claimed, is_repeat)": """(
+    "leases_of_runs_v1(claimed, is_repeat)": """(
         select json_agg(json_build_object(
             'run', row_to_json(r), 'entries', coalesce(histories -> r.id, '[]'), 'arrivals', '[]'::json
         ) order by c.place)

@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.core.errors import HoldfastError, SchemaOutOfDate, StoreUnavailable
 from holdfast.stores.postgres import connections
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Connection, Limits, Unanswered, connect
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import Connection, SessionLimits, Unanswered, connect
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.trouble import is_conflict, is_lost, is_timeout, unavailable
+from holdfast.stores.postgres.errors import is_conflict, is_lost, is_timeout, unavailable
 from holdfast.testing.postgres import PostgresProxy
 
 
@@ -31,7 +31,9 @@ def _setting(connection: Connection, name: str) -> str:
 
 
 def test_sessions_have_limits_and_a_name(postgres_url: str) -> None:
-    with connect(Address.of(postgres_url), Limits(statement_seconds=3, lock_seconds=2, idle_seconds=4)) as connection:
+    with connect(
+        PostgresAddress.of(postgres_url), SessionLimits(statement_seconds=3, lock_seconds=2, idle_seconds=4)
+    ) as connection:
         assert _setting(connection, "statement_timeout") == "3s"
         assert _setting(connection, "lock_timeout") == "2s"
         assert _setting(connection, "idle_in_transaction_session_timeout") == "4s"
@@ -43,14 +45,14 @@ def test_sessions_have_limits_and_a_name(postgres_url: str) -> None:
 def test_what_the_url_says_about_a_session_counts(postgres_url: str) -> None:
     url = _with(postgres_url, application_name="shop", options="-c%20lock_timeout%3D7s")
 
-    with connect(Address.of(url)) as connection:
+    with connect(PostgresAddress.of(url)) as connection:
         assert _setting(connection, "lock_timeout") == "7s"
         assert _setting(connection, "jit") == "off"
         assert _setting(connection, "application_name") == "shop"
 
 
 def test_behind_a_pooler_nothing_is_set_and_nothing_prepared(postgres_url: str) -> None:
-    with connect(Address.of(_with(postgres_url, prepare="off"))) as connection:
+    with connect(PostgresAddress.of(_with(postgres_url, prepare="off"))) as connection:
         for _ in range(5):
             assert _setting(connection, "statement_timeout") == "0"
         assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
@@ -63,13 +65,13 @@ def test_sessions_see_what_others_commit_whatever_is_set_elsewhere(
 ) -> None:
     given = f"-c%20default_transaction_isolation%3D{level.replace(' ', '%5C%20')}%20-c%20lock_timeout%3D7s"
 
-    with _usual_level(observer, level), connect(Address.of(_with(postgres_url, options=given))) as connection:
+    with _usual_level(observer, level), connect(PostgresAddress.of(_with(postgres_url, options=given))) as connection:
         assert _setting(connection, "transaction_isolation") == "read committed"
         assert _setting(connection, "lock_timeout") == "7s"
 
 
 def test_where_no_level_can_be_set_another_one_is_refused(postgres_url: str, observer: Connection) -> None:
-    address = Address.of(_with(postgres_url, prepare="off"))
+    address = PostgresAddress.of(_with(postgres_url, prepare="off"))
     connect(address).close()
 
     told = "at the isolation level 'repeatable read'.* run: alter role .* set default_transaction_isolation"
@@ -87,7 +89,7 @@ def _usual_level(observer: Connection, level: str) -> Iterator[None]:
 
 
 def test_text_is_text_whatever_it_holds(postgres_url: str) -> None:
-    with connect(Address.of(postgres_url)) as connection:
+    with connect(PostgresAddress.of(postgres_url)) as connection:
         assert connection.execute("select %s::text || 'é'", ("✓",)).fetchone() == ("✓é",)
 
 
@@ -95,14 +97,14 @@ def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pyt
     monkeypatch.setattr(connections, "OLDEST_VERSION", 99)
 
     with pytest.raises(StoreUnavailable, match="holdfast needs 99 or newer: upgrade"):
-        connect(Address.of(postgres_url))
+        connect(PostgresAddress.of(postgres_url))
 
 
 def test_a_session_that_cannot_write_is_refused(postgres_url: str) -> None:
     url = _with(postgres_url, options="-c%20default_transaction_read_only%3Don")
 
     with pytest.raises(StoreUnavailable, match="cannot be written: it is a standby, or was set read-only"):
-        Connector(Address.of(url)).connect()
+        Connector(PostgresAddress.of(url)).connect()
 
 
 def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> None:
@@ -110,9 +112,9 @@ def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> N
         name = f"{connection.info.dbname}_latin"
         connection.execute(f"create database {name} template template0 encoding 'LATIN1' locale 'C'")
         try:
-            url = psycopg.conninfo.make_conninfo(Address.of(postgres_url).conninfo, dbname=name)
+            url = psycopg.conninfo.make_conninfo(PostgresAddress.of(postgres_url).conninfo, dbname=name)
             with pytest.raises(StoreUnavailable, match="LATIN1"):
-                connect(Address(conninfo=url, shown="the database"))
+                connect(PostgresAddress(conninfo=url, shown="the database"))
         finally:
             connection.execute(f"drop database {name}")
 
@@ -127,10 +129,12 @@ def test_a_database_that_cannot_hold_all_text_is_refused(postgres_url: str) -> N
     ],
 )
 def test_a_connection_that_fails_says_why_and_what_to_do(
-    address: Address, change: Callable[[dict[str, str]], dict[str, str]], told: str
+    address: PostgresAddress, change: Callable[[dict[str, str]], dict[str, str]], told: str
 ) -> None:
     parts = {name: str(value) for name, value in psycopg.conninfo.conninfo_to_dict(address.conninfo).items()}
-    wrong = Address(conninfo=psycopg.conninfo.make_conninfo("", **change(parts)), shown="postgresql://the-database")
+    wrong = PostgresAddress(
+        conninfo=psycopg.conninfo.make_conninfo("", **change(parts)), shown="postgresql://the-database"
+    )
 
     with pytest.raises(StoreUnavailable, match=told) as refused:
         Connector(wrong).connect()
@@ -139,7 +143,7 @@ def test_a_connection_that_fails_says_why_and_what_to_do(
 
 
 def test_a_wrong_password_is_named_but_not_shown() -> None:
-    address = Address.of("postgresql://ann:tr0ub4dor@db/shop")
+    address = PostgresAddress.of("postgresql://ann:tr0ub4dor@db/shop")
     error = psycopg.OperationalError('FATAL: password authentication failed for user "ann" (not "tr0ub4dor")')
 
     told = unavailable(address, error)
@@ -164,14 +168,14 @@ def test_a_wrong_password_is_named_but_not_shown() -> None:
     ],
 )
 def test_an_error_of_the_server_says_what_to_do(
-    address: Address, observer: Connection, statement: str, kind: type[HoldfastError], told: str
+    address: PostgresAddress, observer: Connection, statement: str, kind: type[HoldfastError], told: str
 ) -> None:
     role = f"bystander_{uuid4().hex}"  # roles are the whole server's
     observer.execute(f"create role {role}")
     observer.execute("create schema secret")
     observer.execute("create table secret.things ()")
     observer.execute("create table things ()")
-    bystander = Address(conninfo=address.conninfo, shown=address.shown, user="bystander", database="shop")
+    bystander = PostgresAddress(conninfo=address.conninfo, shown=address.shown, user="bystander", database="shop")
     try:
         observer.execute(f"set role {role}")
         with pytest.raises(psycopg.Error) as raised:
@@ -189,9 +193,9 @@ def test_an_error_of_the_server_says_what_to_do(
         raise error
 
 
-def test_a_statement_that_takes_too_long_is_ended_and_its_setting_named(address: Address) -> None:
+def test_a_statement_that_takes_too_long_is_ended_and_its_setting_named(address: PostgresAddress) -> None:
     with (
-        connect(address, Limits(statement_seconds=0.2)) as connection,
+        connect(address, SessionLimits(statement_seconds=0.2)) as connection,
         pytest.raises(psycopg.errors.QueryCanceled) as raised,
     ):
         connection.execute("select pg_sleep(20)")
@@ -201,10 +205,10 @@ def test_a_statement_that_takes_too_long_is_ended_and_its_setting_named(address:
 
 
 def test_a_lock_that_is_not_given_is_not_waited_for_and_its_setting_named(
-    address: Address, observer: Connection
+    address: PostgresAddress, observer: Connection
 ) -> None:
     observer.execute("create table things ()")
-    with observer.transaction(), connect(address, Limits(lock_seconds=0.2)) as connection:
+    with observer.transaction(), connect(address, SessionLimits(lock_seconds=0.2)) as connection:
         observer.execute("lock table things")
         with pytest.raises(psycopg.errors.LockNotAvailable) as raised:
             connection.execute("select * from things")
@@ -213,7 +217,7 @@ def test_a_lock_that_is_not_given_is_not_waited_for_and_its_setting_named(
     assert "lock_timeout" in str(unavailable(address, raised.value))
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(far: Address, proxy: PostgresProxy) -> None:
+def test_a_server_that_does_not_answer_is_not_waited_for(far: PostgresAddress, proxy: PostgresProxy) -> None:
     connection = connect(far)
     connection.answer_seconds = 0.3
     proxy.black_hole()
@@ -250,7 +254,7 @@ def test_errors_are_told_apart_by_what_helps(code: str, lost: bool, conflict: bo
     assert (is_lost(error), is_conflict(error)) == (lost, conflict)
 
 
-def test_an_error_of_a_caller_is_left_alone(address: Address) -> None:
+def test_an_error_of_a_caller_is_left_alone(address: PostgresAddress) -> None:
     error = KeyError("theirs")
 
     assert unavailable(address, error) is error

@@ -13,8 +13,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres import checkup, connections
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Connection, Limits, connect
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import Connection, SessionLimits, connect
 from holdfast.testing.postgres import PostgresServer
 
 EXPLICIT = "options=-c%20synchronous_commit%3D"
@@ -41,32 +41,32 @@ def default_off(observer: Connection, whose: str) -> Iterator[None]:
 )
 @pytest.mark.parametrize("whose", ["database {database}", "role {user} in database {database}"])
 def test_sessions_wait_for_the_disk_whatever_the_default_is(
-    postgres_url: str, observer: Connection, whose: str, limits: Limits
+    postgres_url: str, observer: Connection, whose: str, limits: SessionLimits
 ) -> None:
     with default_off(observer, whose):
         with psycopg.connect(postgres_url) as other:
             assert commit_level(other) == "off"
-        with connect(Address.of(postgres_url), limits) as connection:
+        with connect(PostgresAddress.of(postgres_url), limits) as connection:
             assert commit_level(connection) == "on"
 
 
 @pytest.mark.parametrize("level", ["off", "local", "remote_apply"])
 def test_what_the_url_says_about_waiting_for_the_disk_counts(postgres_url: str, level: str) -> None:
-    with connect(Address.of(f"{postgres_url}&{EXPLICIT}{level}")) as connection:
+    with connect(PostgresAddress.of(f"{postgres_url}&{EXPLICIT}{level}")) as connection:
         assert commit_level(connection) == level
 
 
 def test_where_no_level_of_commits_can_be_set_a_default_of_off_is_refused(
     postgres_url: str, observer: Connection
 ) -> None:
-    address = Address.of(f"{postgres_url}&prepare=off")
+    address = PostgresAddress.of(f"{postgres_url}&prepare=off")
     connect(address).close()
 
     told = "does not wait for the disk .* run: alter role .* set synchronous_commit = on"
     with default_off(observer, "database {database}"):
         with pytest.raises(StoreUnavailable, match=told):
             connect(address)
-        connect(Address.of(f"{postgres_url}&prepare=off&{EXPLICIT}off")).close()
+        connect(PostgresAddress.of(f"{postgres_url}&prepare=off&{EXPLICIT}off")).close()
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ async def test_what_was_accepted_survives_the_crash_of_a_server_that_does_not_wa
 def test_the_doctor_finds_a_server_that_does_not_survive_a_crash() -> None:
     with (
         PostgresServer(settings={"fsync": "off", "full_page_writes": "off"}) as server,
-        connect(Address.of(f"{server.url}&{EXPLICIT}off")) as connection,
+        connect(PostgresAddress.of(f"{server.url}&{EXPLICIT}off")) as connection,
     ):
         found = checkup.findings(connection, "holdfast")
 

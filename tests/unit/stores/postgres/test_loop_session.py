@@ -1,4 +1,4 @@
-"""The session of the loop: talks from the event loop, and the sessions behind it for all that is not easy."""
+"""The session of the loop: scripts from the event loop, and the sessions behind it for all that is not easy."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pytest
 import pytest_asyncio
 
 from holdfast.core.errors import InvalidRequest, SchemaOutOfDate, StoreUnavailable
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Connection, Limits
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import Connection, SessionLimits
 from holdfast.stores.postgres.connector import Connector
-from holdfast.stores.postgres.deciding import TRANSACTION
 from holdfast.stores.postgres.loop_session import ARGUMENTS_LIMIT_CHARACTERS, LoopSession
+from holdfast.stores.postgres.scripts import Script, pipelined
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.stores.postgres.talks import Talk, chained
+from holdfast.stores.postgres.unit_of_work import TRANSACTION
 from holdfast.testing.postgres import PostgresProxy
 
 BACKEND = "select pg_backend_pid()"
 
 
-def said(statement: str, *arguments: object) -> Callable[[], Talk[Any]]:
-    """A talk of one trip."""
+def said(statement: str, *arguments: object) -> Callable[[], Script[Any]]:
+    """A script of one statement."""
 
-    def talk() -> Talk[Any]:
+    def script() -> Script[Any]:
         return (yield statement.encode(), arguments)
 
-    return talk
+    return script
 
 
 @pytest_asyncio.fixture
@@ -43,29 +43,29 @@ async def session(connector: Connector, sessions: Sessions) -> AsyncIterator[Loo
 
 
 async def connected(session: LoopSession) -> None:
-    """Until talks go over the connection of the loop."""
+    """Until scripts go over the connection of the loop."""
     while session._connection is None:
-        await session.hold(said("select '1'"))
+        await session.run(said("select '1'"))
         await asyncio.sleep(0.01)
 
 
 async def test_a_statement_gives_back_its_one_value(session: LoopSession) -> None:
-    assert await session.hold(said("select %s::text || %s::text", "é✓", '{"a": 1}')) == 'é✓{"a": 1}'
-    assert await session.hold(said("select %s::bigint + 1", 41)) == 42
-    assert await session.hold(said("select not %s::boolean", False)) is True  # noqa: FBT003 - an argument of the statement
-    assert await session.hold(said("select %s::text", None)) is None
-    assert await session.hold(said("select 'nothing' where false")) is None
+    assert await session.run(said("select %s::text || %s::text", "é✓", '{"a": 1}')) == 'é✓{"a": 1}'
+    assert await session.run(said("select %s::bigint + 1", 41)) == 42
+    assert await session.run(said("select not %s::boolean", False)) is True  # noqa: FBT003 - an argument of the statement
+    assert await session.run(said("select %s::text", None)) is None
+    assert await session.run(said("select 'nothing' where false")) is None
 
 
 async def test_statements_in_a_chain_make_one_trip_and_give_the_last_value_there_is(session: LoopSession) -> None:
     hostile = 'it\'s \\ "é✓" $1 %s; drop table x --'
 
-    def talk() -> Talk[Any]:
-        first = yield chained((b"begin", ()), (b"select %s::text || %s::text", (hostile, 5)))
-        second = yield chained((b"select %s::bigint is null and %s", (None, True)), (b"commit", ()))
+    def script() -> Script[Any]:
+        first = yield pipelined((b"begin", ()), (b"select %s::text || %s::text", (hostile, 5)))
+        second = yield pipelined((b"select %s::bigint is null and %s", (None, True)), (b"commit", ()))
         return first, second
 
-    assert await session.hold(talk) == (hostile + "5", True)
+    assert await session.run(script) == (hostile + "5", True)
 
 
 async def test_what_follows_a_statement_of_a_chain_that_fails_is_not_carried_out(
@@ -73,14 +73,14 @@ async def test_what_follows_a_statement_of_a_chain_that_fails_is_not_carried_out
 ) -> None:
     observer.execute("create table things (name text)")
 
-    def talk() -> Talk[Any]:
+    def script() -> Script[Any]:
         yield b"insert into things values ('before')", ()
-        yield chained((b"select 1 / %s", (0,)), TRANSACTION.commit)
+        yield pipelined((b"select 1 / %s", (0,)), TRANSACTION.commit)
 
     with pytest.raises(Exception, match="division by zero"):
-        await session.hold(lambda: TRANSACTION.around(talk(), is_committing=True))
+        await session.run(lambda: TRANSACTION.around(script(), is_committing=True))
 
-    assert await session.hold(said("select count(*) from things")) == 0
+    assert await session.run(said("select count(*) from things")) == 0
 
 
 @pytest.mark.parametrize("value", ["x\0tail", "\ud800"])
@@ -89,20 +89,20 @@ async def test_text_that_cannot_be_stored_is_refused_and_its_transaction_undone(
 ) -> None:
     observer.execute("create table things (name text)")
 
-    def talk() -> Talk[Any]:
+    def script() -> Script[Any]:
         yield b"insert into things values ('before')", ()
         return (yield b"insert into things values (%s)", (value,))
 
     with pytest.raises(InvalidRequest, match="a value cannot be stored in Postgres"):
-        await session.hold(lambda: TRANSACTION.around(talk()))
+        await session.run(lambda: TRANSACTION.around(script()))
 
-    assert await session.hold(said("select count(*) from things")) == 0
+    assert await session.run(said("select count(*) from things")) == 0
 
 
 async def test_talks_one_after_the_other_share_a_connection_of_their_own(
     session: LoopSession, sessions: Sessions
 ) -> None:
-    backends = {await session.hold(said(BACKEND)) for _ in range(20)}
+    backends = {await session.run(said(BACKEND)) for _ in range(20)}
     others = {await sessions.run(lambda connection: connection.info.backend_pid)}
 
     assert len(backends) == 1
@@ -112,11 +112,11 @@ async def test_talks_one_after_the_other_share_a_connection_of_their_own(
 async def test_statements_are_prepared_once(session: LoopSession) -> None:
     statement = "select count(*)::text from pg_prepared_statements"
 
-    assert [await session.hold(said(statement)) for _ in range(3)] == ["1"] * 3
+    assert [await session.run(said(statement)) for _ in range(3)] == ["1"] * 3
 
 
 async def test_talks_at_the_same_time_are_all_answered(session: LoopSession) -> None:
-    answers = await asyncio.gather(*(session.hold(said("select %s::text", str(number))) for number in range(100)))
+    answers = await asyncio.gather(*(session.run(said("select %s::text", str(number))) for number in range(100)))
 
     assert answers == [str(number) for number in range(100)]
 
@@ -125,12 +125,12 @@ async def test_talks_at_the_same_time_are_all_answered(session: LoopSession) -> 
 async def test_long_values_pass(session: LoopSession, size: int) -> None:
     value = "x" * size
 
-    assert await session.hold(said("select %s::text", value)) == value
+    assert await session.run(said("select %s::text", value)) == value
 
 
 async def test_the_loop_goes_on_while_an_answer_is_awaited(session: LoopSession, observer: Connection) -> None:
     observer.execute("select pg_advisory_lock(1)")
-    answer = session.hold(said("select pg_advisory_lock(1)::text || 'done'"))
+    answer = session.run(said("select pg_advisory_lock(1)::text || 'done'"))
 
     for _ in range(10):
         await asyncio.sleep(0.001)
@@ -141,79 +141,79 @@ async def test_the_loop_goes_on_while_an_answer_is_awaited(session: LoopSession,
 
 
 async def test_an_error_is_told_and_the_connection_used_again(session: LoopSession) -> None:
-    before = await session.hold(said(BACKEND))
+    before = await session.run(said(BACKEND))
 
     with pytest.raises(SchemaOutOfDate, match="holdfast migrate"):
-        await session.hold(said("select holdfast.missing(%s)", ""))
+        await session.run(said("select holdfast.missing(%s)", ""))
 
-    assert await session.hold(said(BACKEND)) == before
+    assert await session.run(said(BACKEND)) == before
 
 
 async def test_a_talk_of_several_trips_stays_on_one_connection(session: LoopSession, observer: Connection) -> None:
     observer.execute("create table things (n int)")
 
-    def talk() -> Talk[list[Any]]:
+    def script() -> Script[list[Any]]:
         heard = [(yield b"begin", ())]
         heard.append((yield b"insert into things values (%s) returning n", (7,)))
         heard.append((yield b"select count(*) from things", ()))
         heard.append((yield b"commit", ()))
         return heard
 
-    assert await session.hold(talk) == [None, 7, 1, None]
+    assert await session.run(script) == [None, 7, 1, None]
     assert observer.execute("select n from things").fetchall() == [(7,)]
 
 
 async def test_an_error_is_raised_where_the_statement_was_said(session: LoopSession) -> None:
-    def talk() -> Talk[str]:
+    def script() -> Script[str]:
         try:
             yield b"select 1 / %s::int", (0,)
         except psycopg.errors.DivisionByZero:
             return str((yield b"select 'never mind'", ()))
         return "no error"
 
-    assert await session.hold(talk) == "never mind"
+    assert await session.run(script) == "never mind"
 
 
 async def test_a_transaction_that_is_left_open_is_undone(session: LoopSession, observer: Connection) -> None:
     observer.execute("create table things (n int)")
 
-    def talk() -> Talk[int]:
+    def script() -> Script[int]:
         yield b"begin", ()
         backend: int = yield b"insert into things values (1) returning pg_backend_pid()", ()
         if backend:
             raise KeyError("mine")
         return backend
 
-    before = await session.hold(said(BACKEND))
+    before = await session.run(said(BACKEND))
     with pytest.raises(KeyError, match="mine"):
-        await session.hold(talk)
+        await session.run(script)
 
     while session._job is not None:
         await asyncio.sleep(0.01)
-    assert await session.hold(said(BACKEND)) == before
+    assert await session.run(said(BACKEND)) == before
     assert observer.execute("select count(*) from things").fetchone() == (0,)
 
 
 async def test_a_caller_who_is_cancelled_leaves_the_session_in_order(session: LoopSession) -> None:
-    call = session.hold(said("select pg_sleep(0.2)::text"))
+    call = session.run(said("select pg_sleep(0.2)::text"))
     await asyncio.sleep(0.05)
 
     call.cancel()
 
     for number in range(30):
-        assert await session.hold(said("select %s::text", str(number))) == str(number)
+        assert await session.run(said("select %s::text", str(number))) == str(number)
         await asyncio.sleep(0.01)
 
 
 async def test_whoever_cancels_all_tasks_of_the_loop_does_not_disturb_it(session: LoopSession) -> None:
-    before = await session.hold(said(BACKEND))
-    answer = session.hold(said("select pg_sleep(0.1)::text || 'done'"))
+    before = await session.run(said(BACKEND))
+    answer = session.run(said("select pg_sleep(0.1)::text || 'done'"))
 
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
 
     assert await answer == "done"
-    assert await session.hold(said(BACKEND)) == before
+    assert await session.run(said(BACKEND)) == before
 
 
 async def test_a_conflict_is_repeated_by_the_sessions(session: LoopSession, observer: Connection) -> None:
@@ -228,11 +228,11 @@ async def test_a_conflict_is_repeated_by_the_sessions(session: LoopSession, obse
         end $$"""
     )
 
-    assert await session.hold(said("select contested()")) == "done"
+    assert await session.run(said("select contested()")) == "done"
 
 
 async def test_a_cut_is_not_noticed_by_the_caller(session: LoopSession, proxy: PostgresProxy) -> None:
-    answer = session.hold(said("select pg_sleep(0.5)::text || 'done'"))
+    answer = session.run(said("select pg_sleep(0.5)::text || 'done'"))
     await asyncio.sleep(0.1)
 
     proxy.cut()
@@ -250,21 +250,21 @@ async def test_what_may_have_been_done_is_done_again_in_its_own_way(
 
     look = said("select 'found ' || count(*) from things")
 
-    assert await session.hold(said(statement), again=look) == "found 1"
+    assert await session.run(said(statement), again=look) == "found 1"
     lost.wait()
 
 
 async def test_a_backend_that_ends_while_nobody_talks_is_noticed_at_once(
     session: LoopSession, observer: Connection
 ) -> None:
-    used = await session.hold(said(BACKEND))
+    used = await session.run(said(BACKEND))
 
     observer.execute("select pg_terminate_backend(%s, 20000)", (used,))
 
     while session._connection is not None:
         await asyncio.sleep(0.01)
     await connected(session)
-    assert await session.hold(said(BACKEND)) != used
+    assert await session.run(said(BACKEND)) != used
 
 
 async def test_a_black_hole_is_left_within_the_limits(
@@ -275,7 +275,7 @@ async def test_a_black_hole_is_left_within_the_limits(
     assert session._connection is not None
     session._connection.connection.answer_seconds = 0.3
     proxy.black_hole()
-    answer = session.hold(said("select 'done'"))
+    answer = session.run(said("select 'done'"))
     await asyncio.sleep(0.6)
 
     proxy.heal()
@@ -287,11 +287,11 @@ async def test_a_black_hole_is_left_within_the_limits(
 async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(
     connector: Connector, sessions: Sessions
 ) -> None:
-    session = LoopSession(connector, sessions, limits=Limits(statement_seconds=1))
+    session = LoopSession(connector, sessions, limits=SessionLimits(statement_seconds=1))
     await connected(session)
 
     with pytest.raises(StoreUnavailable, match="statement_timeout"):
-        await session.hold(said("select pg_sleep(20)::text"))
+        await session.run(said("select pg_sleep(20)::text"))
 
     await session.stop()
 
@@ -302,7 +302,7 @@ async def test_while_the_server_is_away_callers_fail_at_once(session: LoopSessio
 
     for _ in range(20):
         with pytest.raises(StoreUnavailable):
-            await session.hold(said("select '1'"))
+            await session.run(said("select '1'"))
 
     proxy.heal()
     while True:
@@ -314,12 +314,12 @@ async def test_while_the_server_is_away_callers_fail_at_once(session: LoopSessio
 
 
 async def test_without_prepared_statements_talks_work_as_well(postgres_url: str) -> None:
-    def chain() -> Talk[str]:
-        answer: str = yield chained((b"begin", ()), (b"select %s || %s", ("it's ", 5)), (b"commit", ()))
+    def chain() -> Script[str]:
+        answer: str = yield pipelined((b"begin", ()), (b"select %s || %s", ("it's ", 5)), (b"commit", ()))
         return answer
 
     joint = "&" if "?" in postgres_url else "?"
-    address = Address.of(f"{postgres_url}{joint}prepare=off")
+    address = PostgresAddress.of(f"{postgres_url}{joint}prepare=off")
     connector = Connector(address)
     sessions = Sessions(address, "test", 1, connector=connector)
     sessions.start()
@@ -327,8 +327,8 @@ async def test_without_prepared_statements_talks_work_as_well(postgres_url: str)
     await connected(session)
 
     for _ in range(3):
-        assert await session.hold(said("select count(*)::text || %s from pg_prepared_statements", "!")) == "0!"
-        assert await session.hold(chain) == "it's 5"
+        assert await session.run(said("select count(*)::text || %s from pg_prepared_statements", "!")) == "0!"
+        assert await session.run(chain) == "it's 5"
 
     await session.stop()
     sessions.stop()
@@ -337,7 +337,7 @@ async def test_without_prepared_statements_talks_work_as_well(postgres_url: str)
 async def test_what_is_under_way_is_answered_before_the_end(connector: Connector, sessions: Sessions) -> None:
     session = LoopSession(connector, sessions)
     await connected(session)
-    answer = session.hold(said("select pg_sleep(0.3)::text || 'done'"))
+    answer = session.run(said("select pg_sleep(0.3)::text || 'done'"))
 
     await session.stop()
 
@@ -350,7 +350,7 @@ async def test_the_end_does_not_wait_for_a_black_hole(
     session = LoopSession(connector, sessions)
     await connected(session)
     proxy.black_hole()
-    answer = session.hold(said("select 'done'"))
+    answer = session.run(said("select 'done'"))
 
     await session.stop(0.1)
 
@@ -363,11 +363,11 @@ def test_it_may_be_used_on_one_loop_after_the_other(connector: Connector, sessio
 
     async def use() -> str:
         await connected_here()
-        return await session.hold(said("select 'done'"))
+        return await session.run(said("select 'done'"))
 
     async def connected_here() -> None:
         while session._connection is None or session._loop is not asyncio.get_running_loop():
-            await session.hold(said("select '1'"))
+            await session.run(said("select '1'"))
             await asyncio.sleep(0.01)
 
     assert [asyncio.run(use()) for _ in range(3)] == ["done"] * 3
@@ -376,15 +376,15 @@ def test_it_may_be_used_on_one_loop_after_the_other(connector: Connector, sessio
 
 async def test_on_another_loop_the_sessions_answer(session: LoopSession) -> None:
     async def use() -> str:
-        return await session.hold(said("select 'done'"))
+        return await session.run(said("select 'done'"))
 
     assert await asyncio.to_thread(asyncio.run, use()) == "done"
-    assert await session.hold(said("select 'done'")) == "done"
+    assert await session.run(said("select 'done'")) == "done"
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 async def test_a_forked_child_leaves_the_connection_of_its_parent_alone(session: LoopSession) -> None:
-    before = await session.hold(said(BACKEND))
+    before = await session.run(said(BACKEND))
 
     child = os.fork()
     if not child:
@@ -393,4 +393,4 @@ async def test_a_forked_child_leaves_the_connection_of_its_parent_alone(session:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 
-    assert await session.hold(said(BACKEND)) == before
+    assert await session.run(said(BACKEND)) == before

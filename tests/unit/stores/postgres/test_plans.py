@@ -12,12 +12,11 @@ from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
 from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import backlogs, claims, listing, pruning, purging, reads, requests
-from holdfast.stores.postgres.calls import Calls
+from holdfast.stores.postgres import backlogs, claims, listing, pruning, purging, reads, sql_requests
 from holdfast.stores.postgres.checkpoints import Held, Writing
-from holdfast.stores.postgres.deciding import PART
-from holdfast.stores.postgres.statements import qualified
-from holdfast.stores.postgres.talks import hold
+from holdfast.stores.postgres.scripts import run_script
+from holdfast.stores.postgres.sql import Calls, qualified
+from holdfast.stores.postgres.unit_of_work import PART
 from holdfast.testing.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
 
@@ -174,7 +173,7 @@ READS: dict[str, tuple[str, Any, str]] = {
     "letters": (reads._LETTERS, {"after": 5, "limit": 10}, "letters_pkey"),
     "letters of a topic": (reads._LETTERS_OF_TOPIC, OF_TOPIC, "letters_topic"),
     "letters of a family": (reads._LETTERS_OF_FAMILY, OF_TOPIC, "letters_pkey"),
-    "requests": (requests._TAKE, (100,), "requests_pkey"),
+    "requests": (sql_requests._TAKE, (100,), "requests_pkey"),
     "expired events": (pruning._EXPIRED, AGES, "events_age"),
     "taken events": (pruning._EXPIRED, AGES, "events_taken"),
     "topics of new events": (pruning._TO_LOOK_AT, (19_000, 19_100), "events_pkey"),
@@ -264,7 +263,7 @@ def a_claim(limit: int = 5, types: Sequence[str] = ("type.1", "type.3", "type.19
 
 def test_a_claim_reads_only_what_is_due_however_many_runs_sleep_or_have_ended(full: Place) -> None:
     def claim() -> None:
-        claimed = hold(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
+        claimed = run_script(full.connection, claims.claim(Calls(full.schema), a_claim(), None))
         assert len(claimed.leases) == 3
 
     scanned, rows = touched(full, claim)
@@ -278,7 +277,7 @@ def test_a_claim_of_a_thousand_types_seeks_only_those_there_are(full: Place) -> 
 
     def seeks(types: Sequence[str]) -> int:
         request = a_claim(types=types)
-        return seeks_of(full, lambda: hold(full.connection, claims.claim(Calls(full.schema), request, None)))
+        return seeks_of(full, lambda: run_script(full.connection, claims.claim(Calls(full.schema), request, None)))
 
     nothing, few = seeks(["offered.0"]), seeks(["type.1"])
 
@@ -343,7 +342,7 @@ def test_a_look_at_the_backlog_reads_only_what_is_due_or_held(full: Place) -> No
 
 def test_a_claim_that_finds_nothing_reads_next_to_nothing(full: Place) -> None:
     def claim() -> None:
-        claimed = hold(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
+        claimed = run_script(full.connection, claims.claim(Calls(full.schema), a_claim(types=["type.0"]), None))
         assert claimed.leases == ()
 
     scanned, rows = touched(full, claim)
@@ -394,8 +393,10 @@ def test_a_claim_of_a_limited_type_reads_only_what_is_due_however_many_wait_for_
     calls = Calls(full.schema)
 
     def claim() -> None:
-        found = hold(full.connection, claims.claim(calls, a_claim(), None))
-        claimed = found.claimed or hold(full.connection, claims.claim_limited(calls, a_claim(), found, None, PART))
+        found = run_script(full.connection, claims.claim(calls, a_claim(), None))
+        claimed = found.claimed or run_script(
+            full.connection, claims.claim_limited(calls, a_claim(), found, None, PART)
+        )
         assert {lease.run.type for lease in claimed.leases} <= {"type.3", "type.19"}
 
     with full.connection.transaction(force_rollback=True):
@@ -434,7 +435,7 @@ def test_whoever_gives_a_slot_back_reads_only_the_first_of_those_who_wait(full: 
         end = Checkpoint(run_id=run_id, token=7, seen=0, next=Finish(state=RunState.SUCCEEDED))
 
         def give_back() -> None:
-            (verdict,) = hold(full.connection, writing.decide([end], PART)).verdicts
+            (verdict,) = run_script(full.connection, writing.decide([end], PART)).verdicts
             assert not verdict.is_lost
 
         scanned, rows = touched(full, give_back)

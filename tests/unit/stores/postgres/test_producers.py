@@ -16,12 +16,12 @@ from holdfast.core import audit, rules
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import Cancel, Cancellation, EmitEvents, SendMessages
-from holdfast.core.model import Event, Message, Run
+from holdfast.core.model import Event, MessageToRun, Run
 from holdfast.core.states import RunState
-from holdfast.stores.postgres import claims, reads, requests
-from holdfast.stores.postgres.calls import Calls
-from holdfast.stores.postgres.requests import RequestedCommand
-from holdfast.stores.postgres.talks import hold
+from holdfast.stores.postgres import claims, reads, sql_requests
+from holdfast.stores.postgres.scripts import run_script
+from holdfast.stores.postgres.sql import Calls
+from holdfast.stores.postgres.sql_requests import RequestedCommand
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import find_installation
 from tests.stage import complaints
@@ -56,7 +56,7 @@ def user_of(place: Place) -> str:
 
 def taken(place: Place) -> list[RequestedCommand]:
     with place.connection.transaction():
-        found = requests.take(place.connection, place.schema, 100)
+        found = sql_requests.take(place.connection, place.schema, 100)
     return [one.command for one in found if one.command is not None]
 
 
@@ -70,7 +70,7 @@ def claimed_of(place: Place, type: str, limit: int = 5) -> list[str]:
     request = ClaimRequest(
         id=str(uuid4()), worker="w", types=(type,), limit=limit, lease=SECOND, python="3.11.0", may_suspect=True
     )
-    claimed = hold(place.connection, claims.claim_again(Calls(place.schema), request, None))
+    claimed = run_script(place.connection, claims.claim_again(Calls(place.schema), request, None))
     return [lease.run.id for lease in claimed.leases]
 
 
@@ -103,7 +103,7 @@ def test_an_inserted_intent_is_claimed_like_any_other(place: Place) -> None:
         id="c", worker="w", types=("content.thumbnail.v1",), limit=5, lease=SECOND, python="3.11.0", may_suspect=True
     )
 
-    claimed = hold(place.connection, claims.claim_again(Calls(place.schema), request, None))
+    claimed = run_script(place.connection, claims.claim_again(Calls(place.schema), request, None))
 
     assert [(lease.run.id, lease.run.token, lease.entries) for lease in claimed.leases] == [(run_id, 1, ())]
 
@@ -351,7 +351,7 @@ def test_a_run_that_waits_for_a_slot_is_left_for_a_worker_who_takes_it_out_of_th
     assert psql(place, "select holdfast.cancel('second')") == "t"
 
     assert run(place, "second").state is RunState.PENDING
-    requests.carry_out(place.connection, Calls(place.schema), None)
+    sql_requests.carry_out(place.connection, Calls(place.schema), None)
     assert run(place, "second").state is RunState.CANCELLED
     assert place.all("select count(*) from {schema}.waits") == [0]
 
@@ -361,11 +361,11 @@ def test_a_run_that_got_a_slot_is_left_for_a_worker_who_hands_it_on(place: Place
     place.execute("insert into {schema}.intent (id, type) values ('third', 'shop')")
     assert claimed_of(place, "shop") == []
     psql(place, "select holdfast.cancel('first')")
-    requests.carry_out(place.connection, Calls(place.schema), None)
+    sql_requests.carry_out(place.connection, Calls(place.schema), None)
     assert place.all("select run_id from {schema}.slots") == ["second"]
 
     assert psql(place, "select holdfast.cancel('second')") == "t"
-    requests.carry_out(place.connection, Calls(place.schema), None)
+    sql_requests.carry_out(place.connection, Calls(place.schema), None)
 
     assert place.all("select run_id from {schema}.slots") == ["third"]
     assert claimed_of(place, "shop") == ["third"]
@@ -383,8 +383,10 @@ def test_a_message_is_left_for_a_worker_to_deliver(place: Place) -> None:
     by = f"sql:{user_of(place)}"
     assert given == "m1"
     assert taken(place) == [
-        SendMessages(messages=(Message(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id),), by=by),
-        SendMessages(messages=(Message(id=made, name="approve", payload="null", run_id=run_id),), by=by),
+        SendMessages(
+            messages=(MessageToRun(id="m1", name="approve", payload='{"by": "\\u0000 é"}', run_id=run_id),), by=by
+        ),
+        SendMessages(messages=(MessageToRun(id=made, name="approve", payload="null", run_id=run_id),), by=by),
     ]
 
 
@@ -465,9 +467,9 @@ def test_requests_are_taken_oldest_first_and_are_back_if_the_taker_fails(place: 
         place.execute("select {schema}.emit('t', %s::text::json)", str(number))
 
     with place.connection.transaction(force_rollback=True):
-        requests.take(place.connection, place.schema, 3)
+        sql_requests.take(place.connection, place.schema, 3)
     with place.connection.transaction():
-        first = requests.take(place.connection, place.schema, 3)
+        first = sql_requests.take(place.connection, place.schema, 3)
 
     assert [one.command.events[0].payload for one in first if isinstance(one.command, EmitEvents)] == ["0", "1", "2"]
     assert len(taken(place)) == 2
@@ -478,7 +480,7 @@ def test_while_one_takes_requests_nobody_else_does(place: Place) -> None:
     place.execute("select {schema}.emit('t')")
 
     with place.again() as other, other.connection.transaction():
-        first = requests.take(other.connection, other.schema, 1)
+        first = sql_requests.take(other.connection, other.schema, 1)
         meanwhile = taken(place)
 
     assert (len(first), meanwhile, len(taken(place))) == (1, [], 1)
@@ -515,7 +517,7 @@ def test_a_request_that_nobody_can_carry_out_is_dropped_and_the_others_are_not(
     (number,) = place.all("insert into {schema}.requests (body) values (%s) returning number", body)
     place.execute("select {schema}.send(%s, 'after', id => 'a')", run_id)
 
-    requests.carry_out(place.connection, Calls(place.schema), None)
+    sql_requests.carry_out(place.connection, Calls(place.schema), None)
 
     assert place.all("select id from {schema}.message order by number") == ["b", "a"]
     assert place.all("select count(*) from {schema}.requests") == [0]
@@ -529,7 +531,7 @@ def test_what_fails_for_a_while_is_left_for_later(place: Place) -> None:
     place.execute("alter table {schema}.inbox rename to elsewhere")
 
     with pytest.raises(psycopg.errors.UndefinedTable):
-        requests.carry_out(place.connection, Calls(place.schema), None)
+        sql_requests.carry_out(place.connection, Calls(place.schema), None)
 
     assert place.all("select count(*) from {schema}.requests") == [1]
 
@@ -552,7 +554,7 @@ async def test_a_worker_is_not_idle_before_it_has_done_what_was_asked_for(place:
 
 async def test_more_than_a_batch_of_requests_is_carried_out_before_a_worker_is_idle(place: Place) -> None:
     place.execute("insert into {schema}.intent (id, type) values ('r', 'shop')")
-    count = 2 * requests.BATCH_LIMIT + 1
+    count = 2 * sql_requests.BATCH_LIMIT + 1
     place.all("select {schema}.send('r', 'go', to_json(n)) from generate_series(1, %s) as n", count)
 
     hf = Holdfast(place.url)

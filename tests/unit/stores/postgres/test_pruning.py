@@ -19,7 +19,7 @@ from holdfast.stores.memory.state import Published, Record, State
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import pruning as operations
 from holdfast.stores.postgres import pruning, reads, topics
-from holdfast.stores.postgres.talks import hold
+from holdfast.stores.postgres.scripts import run_script
 from tests.unit.stores.postgres.database import Place
 
 NOW = 100 * DAY
@@ -35,7 +35,7 @@ STATES: tuple[EventState, ...] = ("open", "pending", "handed", "taken")
 
 def set_topics(place: Place, wanted: Sequence[Topic]) -> None:
     with place.connection.transaction():
-        hold(place.connection, topics.put(place.schema, wanted))
+        run_script(place.connection, topics.put(place.schema, wanted))
 
 
 def a_state(chance: Random) -> State:

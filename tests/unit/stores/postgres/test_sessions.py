@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.core.errors import KeyConflict, StoreUnavailable
 from holdfast.stores.postgres import connector as connectors
-from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connections import Connection, Limits, connect
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import Connection, SessionLimits, connect
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import CONFLICT_LIMIT, Sessions
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_for
@@ -76,7 +76,7 @@ async def test_jobs_run_side_by_side_up_to_the_size(sessions: Sessions) -> None:
     assert len(set(backends)) == 2
 
 
-async def test_jobs_that_wait_are_done_in_their_order(far: Address) -> None:
+async def test_jobs_that_wait_are_done_in_their_order(far: PostgresAddress) -> None:
     lone = Sessions(far, "lone", 1)
     lone.start()
     done: list[int] = []
@@ -120,7 +120,7 @@ async def test_a_transaction_that_is_left_open_is_undone(sessions: Sessions, obs
     assert observer.execute("select count(*) from things").fetchone() == (0,)
 
 
-async def test_a_caller_who_has_given_up_is_not_served_any_more(far: Address) -> None:
+async def test_a_caller_who_has_given_up_is_not_served_any_more(far: PostgresAddress) -> None:
     lone = Sessions(far, "lone", 1)
     lone.start()
     done: list[str] = []
@@ -261,8 +261,8 @@ async def test_a_statement_that_somebody_cancels_is_repeated(sessions: Sessions,
     assert await sessions.run(failing(1, "57014")) == 1
 
 
-async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(far: Address) -> None:
-    hasty = Sessions(far, "hasty", 1, limits=Limits(statement_seconds=1))
+async def test_a_statement_that_takes_too_long_fails_by_the_name_of_the_setting(far: PostgresAddress) -> None:
+    hasty = Sessions(far, "hasty", 1, limits=SessionLimits(statement_seconds=1))
     hasty.start()
     attempts: list[int] = []
 
@@ -286,9 +286,9 @@ async def test_while_the_server_is_away_callers_fail_at_once_and_it_is_not_hamme
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
     await sessions.run(one)
-    attempts: list[Address] = []
+    attempts: list[PostgresAddress] = []
 
-    def attempt(address: Address, limits: Limits) -> Connection:
+    def attempt(address: PostgresAddress, limits: SessionLimits) -> Connection:
         attempts.append(address)
         return connect(address, limits)
 
@@ -333,7 +333,7 @@ async def test_a_server_that_comes_back_is_found_again(
 
 
 async def test_a_restart_of_the_server_is_survived(postgres_server: PostgresServer) -> None:
-    sessions = Sessions(Address.of(postgres_server.url), "test", 2)
+    sessions = Sessions(PostgresAddress.of(postgres_server.url), "test", 2)
     sessions.start()
     before = await sessions.run(backend)
 
@@ -349,7 +349,7 @@ async def test_a_restart_of_the_server_is_survived(postgres_server: PostgresServ
     sessions.stop()
 
 
-async def test_a_black_hole_is_left_within_the_limits(far: Address, proxy: PostgresProxy) -> None:
+async def test_a_black_hole_is_left_within_the_limits(far: PostgresAddress, proxy: PostgresProxy) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     await sessions.run(one)
@@ -369,10 +369,10 @@ async def test_a_black_hole_is_left_within_the_limits(far: Address, proxy: Postg
 
 
 def test_an_outage_before_the_first_connection_is_the_openers_to_tell(
-    address: Address, caplog: pytest.LogCaptureFixture
+    address: PostgresAddress, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.store")
-    nowhere = Address.of("postgresql://127.0.0.1:1/nowhere")
+    nowhere = PostgresAddress.of("postgresql://127.0.0.1:1/nowhere")
 
     with pytest.raises(StoreUnavailable, match="nobody listens there"):
         Connector(nowhere).connect()
@@ -383,7 +383,7 @@ def test_an_outage_before_the_first_connection_is_the_openers_to_tell(
 # Ending
 
 
-async def test_what_was_asked_for_is_done_before_the_end(far: Address, observer: Connection) -> None:
+async def test_what_was_asked_for_is_done_before_the_end(far: PostgresAddress, observer: Connection) -> None:
     observer.execute("create table things (n int)")
     sessions = Sessions(far, "test", 1)
     sessions.start()
@@ -399,7 +399,7 @@ async def test_what_was_asked_for_is_done_before_the_end(far: Address, observer:
         sessions.run(one)
 
 
-async def test_the_end_waits_for_nothing_for_ever(far: Address, proxy: PostgresProxy) -> None:
+async def test_the_end_waits_for_nothing_for_ever(far: PostgresAddress, proxy: PostgresProxy) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     await sessions.run(one)
@@ -418,7 +418,7 @@ def is_of_test(thread: threading.Thread) -> bool:
     return thread.name.startswith("holdfast-postgres-test")
 
 
-def test_connections_are_closed_in_the_end(far: Address, observer: Connection) -> None:
+def test_connections_are_closed_in_the_end(far: PostgresAddress, observer: Connection) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     used = sessions.run_blocking(backend)
@@ -430,7 +430,7 @@ def test_connections_are_closed_in_the_end(far: Address, observer: Connection) -
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
-def test_a_forked_child_leaves_the_connections_of_its_parent_alone(far: Address) -> None:
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(far: PostgresAddress) -> None:
     sessions = Sessions(far, "test", 1)
     sessions.start()
     used = sessions.run_blocking(backend)
@@ -457,10 +457,10 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(far: Address)
 
 _PARENT_THAT_DIES = """
 import os, signal, sys
-from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.sessions import Sessions
 
-sessions = Sessions(Address.of(sys.argv[1]), "test", 1)
+sessions = Sessions(PostgresAddress.of(sys.argv[1]), "test", 1)
 sessions.start()
 used = sessions.run_blocking(lambda connection: connection.info.backend_pid)
 parent = os.getpid()

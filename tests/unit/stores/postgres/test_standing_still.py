@@ -15,11 +15,11 @@ from holdfast.core.commands import ChangeTypes, SendMessages
 from holdfast.core.model import TypeChange
 from holdfast.core.questions import ListTypes
 from holdfast.stores.operations import types
-from holdfast.stores.postgres import deciding
 from holdfast.stores.postgres import store as store_module
-from holdfast.stores.postgres.connections import OWN, Limits
-from holdfast.stores.postgres.deciding import decided
+from holdfast.stores.postgres import unit_of_work
+from holdfast.stores.postgres.connections import OWN, SessionLimits
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.unit_of_work import decided
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
 from holdfast.testing.patience import wait_for
@@ -52,7 +52,7 @@ class Sleeper:
     async def _change(self, *, is_small: bool) -> None:
         store = PostgresStore(self._url)
         await store.open()
-        while is_small and store._loop_session._connection is None:  # the first talks open it
+        while is_small and store._loop_session._connection is None:  # the first scripts open it
             await store.apply(SendMessages(messages=[]))
             await asyncio.sleep(0.01)
         to_load = LoadRequest(types={"t"}, is_ruling=True)
@@ -71,7 +71,7 @@ class Sleeper:
 async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
     postgres_store_url: str, monkeypatch: pytest.MonkeyPatch, *, is_small: bool
 ) -> None:
-    monkeypatch.setattr(store_module, "OWN", Limits(idle_seconds=0.3))
+    monkeypatch.setattr(store_module, "OWN", SessionLimits(idle_seconds=0.3))
     sleeper = Sleeper(postgres_store_url)
     store = PostgresStore(postgres_store_url)
     await store.open()
@@ -91,8 +91,8 @@ async def test_others_go_on_and_so_does_the_process_when_it_wakes_up(
 async def test_who_has_much_to_decide_on_is_given_the_time(
     postgres_store_url: str, monkeypatch: pytest.MonkeyPatch, outsider: psycopg.Connection[Any]
 ) -> None:
-    monkeypatch.setattr(store_module, "OWN", Limits(idle_seconds=0.2))
-    monkeypatch.setattr(deciding, "MUCH_CHARACTERS", 0)
+    monkeypatch.setattr(store_module, "OWN", SessionLimits(idle_seconds=0.2))
+    monkeypatch.setattr(unit_of_work, "MUCH_CHARACTERS", 0)
     slow = Sleeper(postgres_store_url)
     deciding_slowly = asyncio.create_task(asyncio.to_thread(slow.change, is_small=False))
     await asyncio.to_thread(wait_for, "the sleeper stands still", slow.stands)

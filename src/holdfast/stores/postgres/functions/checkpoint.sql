@@ -6,7 +6,7 @@
 --
 -- The answer says `lost` of a run under another token. A run that nobody holds was `applied`: an earlier attempt of
 -- this call let it go. Everything else that is not as expected is left untouched and answered with `other`, because it
--- takes more than one trip: the run is to pause, something arrived before it could sleep, others must be told of its
+-- takes more than one statement: the run is to pause, something arrived before it could sleep, others must be told of its
 -- end, or its slot must be handed on.
 --
 -- Each run is looked up by its id, in a loop or a lateral join. Of a plain join Postgres may make one of each with each

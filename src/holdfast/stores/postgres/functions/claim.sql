@@ -10,7 +10,7 @@
 -- the lock is held sees all that the last holder has written.
 --
 -- Disabled types are passed over. If runs of limited types are due, nothing is leased. The answer tells which types
--- are limited and which others are to be claimed, because handing out slots takes more than one trip. A change of the
+-- are limited and which others are to be claimed, because handing out slots takes more than one statement. A change of the
 -- rules of types waits until all claims by the old rules have ended, so no run is leased past a limit that does not
 -- count it.
 create function claim_v1(
@@ -158,7 +158,7 @@ begin
         'now', now,
         'next_ready_at', next_ready,
         'has_requests', exists (select from requests),
-        'leases', leases_v1(claimed, is_repeat)
+        'leases', leases_of_runs_v1(claimed, is_repeat)
     )::text;
 end
 $$;

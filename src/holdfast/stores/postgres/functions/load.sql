@@ -10,12 +10,12 @@
 -- - `lifted`: types that have no limits any more. All runs that wait because of them are locked, but not loaded.
 --
 -- What is not asked for is not looked at.
-create function load_v1(wishes text, at bigint) returns text
+create function load_v1(request text, at bigint) returns text
     {{operation}}
     set enable_bitmapscan = off
     as $$
 declare
-    asked constant json := wishes::json;
+    asked constant json := request::json;
     w record;
     bucket record;
     now bigint;

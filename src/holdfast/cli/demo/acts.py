@@ -1,0 +1,230 @@
+"""The two acts of the demo: an order that takes its time, and one whose worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.cli.demo.application import CHECKOUT, STEPS
+from holdfast.cli.demo.processes import DemoProcesses
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.follow import follow, read
+from holdfast.cli.output import Output
+from holdfast.cli.progress import Progress
+from holdfast.cli.table import Cell, Column, Line, Table
+from holdfast.cli.view import Snapshot, timeline_lines
+from holdfast.core.model import EntryKind, WaitKind
+from holdfast.core.states import RunState
+from holdfast.engine.handle import RunHandle
+
+_ACT_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_FIRST, _SECOND = "A-1", "A-2"
+_FIRST_WORKER, _SECOND_WORKER = "demo-1", "demo-2"
+
+
+class Acts:
+    """Plays both acts and judges them."""
+
+    def __init__(self, out: Output, stage: DemoProcesses, hf: Holdfast, *, pace: float, is_kept: bool) -> None:
+        self._out = out
+        self._stage = stage
+        self._hf = hf
+        self._pace = pace
+        self._is_kept = is_kept
+        self._recorded: set[str] = set()
+        self._killed = 0
+
+    async def perform(self) -> ExitCode:
+        """Both acts, and what is to be learned from them."""
+        self._introduce()
+        worker = self._stage.hire(_FIRST_WORKER)
+        first = await self._play_first(worker)
+        if first.info.state is not RunState.SUCCEEDED:
+            return self._give_up(first)
+        second = await self._play_second(worker)
+        if second.info.state is not RunState.SUCCEEDED:
+            return self._give_up(second)
+        return self._judge(first, second)
+
+    # The acts
+
+    async def _play_first(self, worker: subprocess.Popen[bytes]) -> Snapshot:
+        self._title("Act 1: an order that takes its time")
+        self._say(f"A worker process is started ({_FIRST_WORKER}, process {worker.pid}), then order {_FIRST}.")
+        run = await self._start(_FIRST)
+        return await self._watch(run, _FIRST, self._approve(run))
+
+    async def _play_second(self, worker: subprocess.Popen[bytes]) -> Snapshot:
+        self._title("Act 2: the worker is killed")
+        self._say(f"Order {_SECOND} is started. Its approval is sent at once: a message waits until it is asked for.")
+        run = await self._start(_SECOND)
+        await run.send("approve", {"by": "bob"})
+        return await self._watch(run, _SECOND, self._kill_and_replace(run, worker))
+
+    async def _start(self, order: str) -> RunHandle[Any]:
+        payload = {"order": order, "cooling_seconds": 1.0 * self._pace}
+        return await self._hf.start(CHECKOUT, payload, key=f"order-{order}", tags={"shop": "demo"})
+
+    async def _approve(self, run: RunHandle[Any]) -> None:
+        async for snapshot in follow(self._hf, run.id):
+            if any(wait.kind is WaitKind.MESSAGE for wait in snapshot.info.waits):
+                break
+        self._say("It waits for a person now. It could do so for a month: nothing of it is left in any process.")
+        await asyncio.sleep(1.2 * self._pace)
+        self._say("The person approves:", f"holdfast send key:order-{_FIRST} approve by=ann")
+        await run.send("approve", {"by": "ann"})
+
+    async def _kill_and_replace(self, run: RunHandle[Any], worker: subprocess.Popen[bytes]) -> None:
+        while not self._stage.ledger.begun(_SECOND, "pack", worker.pid):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(0.4 * self._pace)
+        worker.kill()
+        await asyncio.to_thread(worker.wait)
+        self._killed = worker.pid
+        self._recorded = await self._recorded_steps(run)
+        self._say("In the middle of packing the worker dies:", f"kill -9 {worker.pid}")
+        await asyncio.sleep(1.0 * self._pace)
+        successor = self._stage.hire(_SECOND_WORKER)
+        self._say(f"Another worker is started ({_SECOND_WORKER}, process {successor.pid}). It takes the order over.")
+
+    async def _recorded_steps(self, run: RunHandle[Any]) -> set[str]:
+        """The steps whose results are in the store, those of children included: they must never run again."""
+        recorded = set()
+        for entry in await run.history():
+            if entry.kind is EntryKind.STEP and entry.finished_at is not None:
+                recorded.add(entry.location)
+            elif entry.kind is EntryKind.CHILD and entry.ref is not None:
+                recorded |= await self._recorded_steps(self._hf.run(entry.ref))
+        return recorded
+
+    async def _watch(self, run: RunHandle[Any], order: str, action: Coroutine[Any, Any, None]) -> Snapshot:
+        """Show a run until it ends, while something is done to it."""
+        snapshot = await read(self._hf, run.id)
+        acting = asyncio.create_task(action)
+        try:
+            async with asyncio.timeout(_ACT_SECONDS + 15 * self._pace):
+                with Progress(self._out, snapshot, lambda shown, now: self._draw(shown, order, now)) as progress:
+                    async for snapshot in follow(self._hf, run.id):
+                        if not self._out.is_json:
+                            progress.show(snapshot)
+                await acting
+        except TimeoutError:
+            pass  # the snapshot tells how far it came
+        finally:
+            acting.cancel()
+        return snapshot
+
+    def _draw(self, snapshot: Snapshot, order: str, now: datetime) -> Sequence[Line]:
+        lines: list[Line] = [[""], *timeline_lines(snapshot, now, self._out.width)]
+        if snapshot.info.state.is_end:
+            return [*lines, [(f"■ order {order} {snapshot.info.state.value}", "good")]]
+        holder = snapshot.workers.get(snapshot.info.worker or "")
+        if self._killed and holder == _FIRST_WORKER:
+            return [*lines, [(f"▸ order {order}: its worker is dead, and nobody else works on it yet.", "bad")]]
+        return [*lines, [(f"▸ order {order}: {snapshot.explanation}", "busy")]]
+
+    # What is said
+
+    def _introduce(self) -> None:
+        self._title("holdfast demo")
+        self._say("An order goes through a checkout, a plain Python function whose every finished step is recorded:")
+        self._say("  reserve > charge > sleep > wait for approval > print label (a child run) > pack > ship > notify")
+        self._say(f"Its runs are kept in one SQLite file, {self._stage.directory / 'demo.db'}.")
+
+    def _title(self, text: str) -> None:
+        if not self._out.is_json:
+            self._out.line("")
+            self._out.line((text, "title"))
+
+    def _say(self, text: str, command: str = "") -> None:
+        if self._out.is_json:
+            return
+        cells: list[Cell] = [text]
+        if command:
+            cells += ["  ", (command, "busy")]
+        self._out.line(*cells)
+
+    def _give_up(self, snapshot: Snapshot) -> ExitCode:
+        info = snapshot.info
+        self._out.talk(f"run {info.id} should have succeeded, but it is {info.state.value}: {snapshot.explanation}")
+        log = self._stage.log.read_text(errors="replace").splitlines()[-20:]
+        self._out.talk("\n".join(["the last lines of the worker's log:", *log]))
+        return ExitCode.FAILED
+
+    # The moral
+
+    def _judge(self, first: Snapshot, second: Snapshot) -> ExitCode:
+        repeated = [step for step in STEPS if self._is_repeated(step)]
+        if self._out.is_json:
+            self._out.item(self._json(first, second, repeated))
+        else:
+            self._sum_up(repeated)
+            self._take_leave()
+        return ExitCode.FAILED if repeated else ExitCode.OK
+
+    def _is_repeated(self, step: str) -> bool:
+        """Whether a step was executed again although its result was recorded."""
+        ledger = self._stage.ledger
+        after_kill = ledger.begun(_SECOND, step) - ledger.begun(_SECOND, step, self._killed)
+        wanted = 2 if step == "charge" else 1  # its first attempt fails
+        return (step in self._recorded and after_kill > 0) or ledger.begun(_FIRST, step) > wanted
+
+    def _sum_up(self, repeated: Sequence[str]) -> None:
+        self._title("What really was executed, by the ledger that the steps write")
+        columns = (Column("step"), Column(_FIRST, is_number=True), Column(_SECOND, is_number=True), Column("remark"))
+        table = Table(columns)
+        for step in STEPS:
+            first, second = (self._stage.ledger.begun(order, step) for order in (_FIRST, _SECOND))
+            remark = self._remark(step, repeated)
+            table.rows.append({"step": step, _FIRST: str(first), _SECOND: str(second), "remark": remark})
+        self._out.table(table)
+        self._out.line("")
+        if repeated:
+            self._out.line((f"Repeated although recorded: {', '.join(repeated)}. This is a bug of holdfast.", "bad"))
+        else:
+            self._out.line(
+                ("Both orders are on their way. No finished step ran again, though its worker died.", "good")
+            )
+
+    def _remark(self, step: str, repeated: Sequence[str]) -> Cell:
+        ledger = self._stage.ledger
+        if step in repeated:
+            return "was recorded, and ran again", "bad"
+        if step in self._recorded:
+            more = "fails once and is retried; " if step == "charge" else ""
+            return f"{more}recorded before the kill, not repeated", "good"
+        if ledger.begun(_SECOND, step, self._killed):
+            return "cut off by the kill, so begun again", "wait"
+        return "done by the new worker", ""
+
+    def _take_leave(self) -> None:
+        if not self._is_kept:
+            self._say("Everything the demo made is removed; `holdfast demo --keep` lets you look around.")
+            return
+        self._say("Look around, it is all still there:")
+        for words in ("ls", f"show key:order-{_SECOND}", f"audit key:order-{_SECOND}", "doctor"):
+            self._say("", f"holdfast --url {self._stage.url} {words}")
+        self._say(f"Remove it with: rm -r {self._stage.directory}")
+
+    def _json(self, first: Snapshot, second: Snapshot, repeated: Sequence[str]) -> dict[str, Any]:
+        ledger = self._stage.ledger
+        return {
+            "ok": not repeated,
+            "directory": str(self._stage.directory) if self._is_kept else None,
+            "runs": [
+                {
+                    "order": order,
+                    "id": snapshot.info.id,
+                    "state": snapshot.info.state.value,
+                    "executions": {step: ledger.begun(order, step) for step in STEPS},
+                }
+                for order, snapshot in ((_FIRST, first), (_SECOND, second))
+            ],
+            "recorded_before_kill": sorted(self._recorded),
+            "repeated": list(repeated),
+        }

@@ -1,0 +1,45 @@
+"""The step log of the demo: a file to which every step appends a line when it begins and when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+What = Literal["begin", "end"]
+
+
+class StepLine(msgspec.Struct, frozen=True):
+    """A trace of something that was executed."""
+
+    order: str
+    step: str
+    what: What
+    pid: int
+
+
+class StepLog:
+    """What really happened, whatever the store says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, order: str, step: str, what: What) -> None:
+        line = msgspec.json.encode(StepLine(order, step, what, os.getpid())) + b"\n"
+        with self._path.open("ab", buffering=0) as file:
+            file.write(line)
+
+    def lines(self, order: str) -> Iterator[StepLine]:
+        """The traces of an order. A last line that is cut off, by a kill, does not count."""
+        text = self._path.read_bytes() if self._path.exists() else b""
+        for raw in text.split(b"\n")[:-1]:
+            line = msgspec.json.decode(raw, type=StepLine)
+            if line.order == order:
+                yield line
+
+    def begun(self, order: str, step: str, pid: int | None = None) -> int:
+        """How often a step was begun, by anybody or by one process."""
+        return sum(line.step == step and line.what == "begin" and pid in (None, line.pid) for line in self.lines(order))

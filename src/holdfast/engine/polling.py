@@ -1,0 +1,152 @@
+"""Polling: waits on behalf of many callers for something to appear in the store.
+
+Hints make it quick, a slow poll makes it sure. A hint leads to a look for what it names and no more: where thousands
+wait, a look for all of them each time one has come would cost more than what they wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.hint import Hint
+from holdfast.core.outage import Outage
+from holdfast.core.ports import Store
+
+POLL_SECONDS = 1.0
+
+_log = logging.getLogger("holdfast.engine")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Poller(Generic[K, V]):
+    """Everybody in this process who waits for something, under a key; one look at the store serves them all."""
+
+    poll_seconds = POLL_SECONDS
+    """So often it looks even if it hears nothing."""
+
+    awaited: str
+    """What is waited for, in the plural."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._waiters: dict[K, set[asyncio.Future[V]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._wanted: set[K] = set()
+        self._wanted_by = math.inf
+        self._poll_at = math.inf
+        self._outage = Outage(
+            _log, f"cannot look for {self.awaited}; trying again", f"looking for {self.awaited} works again"
+        )
+        self._unlisten: Callable[[], None] = store.listen(self._hear)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiters)
+
+    async def close(self) -> None:
+        """Stop watching; whoever still waits is cancelled."""
+        self._is_closed = True
+        self._unlisten()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for waiting in list(self._waiters.values()):
+            for waiter in list(waiting):
+                waiter.cancel()
+
+    # For the kind of lookout it is
+
+    def _hear(self, hint: Hint) -> None:
+        """Look soon if a hint concerns somebody who waits."""
+        raise NotImplementedError
+
+    async def _look(self, keys: Sequence[K]) -> None:
+        """Ask the store for some of what is waited for, and resolve what has appeared."""
+        raise NotImplementedError
+
+    async def _await(self, key: K, seconds: float) -> V:
+        """What is waited for, when it comes; the first look is within so many seconds."""
+        waiter: asyncio.Future[V] = self._loop.create_future()
+        if not self._waiters:
+            self._poll_at = self._loop.time() + self.poll_seconds
+        self._waiters.setdefault(key, set()).add(waiter)
+        self._look_for([key], seconds)
+        try:
+            return await waiter
+        finally:
+            waiting = self._waiters.get(key)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._waiters[key]
+
+    def _resolve(self, key: K, value: V) -> None:
+        for waiter in self._waiters.get(key, ()):
+            if not waiter.done():
+                waiter.set_result(value)
+
+    def _look_for(self, keys: Iterable[K], seconds: float) -> None:
+        """Look for some of what is waited for, within so many seconds."""
+        self._wanted.update(keys)
+        self._wanted_by = min(self._wanted_by, self._loop.time() + seconds)
+        self._set_timer()
+
+    def _look_for_all(self) -> None:
+        """Look now for everything that is waited for."""
+        self._poll_at = self._loop.time()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._task is not None or not self._waiters or self._is_closed:
+            return  # whoever waits next, or the end of the look under way, sets it
+        when = min(self._wanted_by, self._poll_at)
+        if self._timer is None or self._timer.when() > when:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(when, self._look_now)
+
+    def _look_now(self) -> None:
+        self._timer = None
+        is_poll = self._loop.time() >= self._poll_at
+        keys = list(self._waiters) if is_poll else [key for key in self._wanted if key in self._waiters]
+        self._wanted.clear()
+        self._wanted_by = math.inf
+        if is_poll:
+            self._poll_at = math.inf
+        if keys:
+            self._task = self._loop.create_task(self._look_once(keys))
+            self._task.add_done_callback(partial(self._looked, keys))
+        else:
+            self._set_timer()
+
+    async def _look_once(self, keys: Sequence[K]) -> None:
+        try:
+            await self._look(keys)
+        except StoreUnavailable as error:  # whoever waits has a timeout of their own; the poll looks again
+            self._outage.failed(error)
+        else:
+            self._outage.worked()
+
+    def _looked(self, keys: Sequence[K], task: asyncio.Task[None]) -> None:
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            for waiter in [waiter for key in keys for waiter in self._waiters.get(key, ())]:
+                if not waiter.done():
+                    waiter.set_exception(error)
+        self._poll_at = min(self._poll_at, self._loop.time() + self.poll_seconds)
+        self._set_timer()

@@ -1,0 +1,75 @@
+"""Results: runs that end in this process are answered from memory, others by one shared poller."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.checkpoint import Finish
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.hint import Hint
+from holdfast.core.model import Run
+from holdfast.core.ports import Store
+from holdfast.core.questions import EndsOf
+from holdfast.core.states import RunState
+from holdfast.engine.polling import Poller
+
+_SOON_SECONDS = 0.005
+_REMEMBERED = 1_000
+_REMEMBERED_BYTES = 64 * 1024
+
+
+class End(msgspec.Struct, frozen=True):
+    """How a run ended."""
+
+    state: RunState
+    result: str | None
+    error: ErrorRecord | None
+
+    @classmethod
+    def of(cls, ended: Run | Finish) -> End:
+        return cls(RunState(ended.state), ended.result, ended.error)
+
+
+class Results(Poller[str, End]):
+    """Everybody in this process who waits for a run to end."""
+
+    awaited = "results"
+
+    def __init__(self, store: Store) -> None:
+        self._recent: OrderedDict[str, End] = OrderedDict()
+        super().__init__(store)
+
+    def note(self, run_id: str, finish: Finish) -> None:
+        """A run has ended in this process, and the commit is done."""
+        end = End.of(finish)
+        self._resolve(run_id, end)
+        if len(end.result or "") <= _REMEMBERED_BYTES:
+            self._recent[run_id] = end
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+
+    async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
+        """The end of a run, when it comes. `is_fresh`: just started here, so most likely to be noted soon."""
+        if (known := self._recent.get(run_id)) is not None:
+            return known
+        return await self._await(run_id, _SOON_SECONDS if is_fresh else 0)
+
+    def forget(self, run_id: str) -> None:
+        """A run that ended was reopened."""
+        self._recent.pop(run_id, None)
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.is_elsewhere or hint.is_foreign:
+            self._recent.clear()  # another process may have reopened what ended here
+        if hint.is_elsewhere:
+            self._look_for_all()
+        elif ended := [run_id for run_id in hint.ended if run_id in self._waiters]:
+            # What ends here is most likely noted by then.
+            self._look_for(ended, 0 if hint.is_foreign else _SOON_SECONDS)
+
+    async def _look(self, keys: Sequence[str]) -> None:
+        for run in await self._store.changes(EndsOf(run_ids=keys)):
+            self._resolve(run.id, End.of(run))

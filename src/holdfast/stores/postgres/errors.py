@@ -1,0 +1,164 @@
+"""Errors of the driver and the server, translated into ours: what happened, and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+
+from holdfast.core.errors import HoldfastError, InvalidRequest, SchemaOutOfDate, StoreUnavailable
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import SessionLimits, Unanswered
+
+_CONFLICTS = frozenset({"40001", "40P01"})
+_OVERDUE = frozenset({"25P03", "25P04"})
+_HELD_UP = frozenset({"55P03", "57014"})
+_TIMEOUTS = _OVERDUE | _HELD_UP
+_LOST = frozenset({"57P01", "57P02", "57P03", "57P04", "57P05", "53300", "25006"})
+_SCHEMA = frozenset({"3F000", "42P01", "42703", "42883"})
+
+_ADVICE = {
+    "25006": (
+        "cannot be written: it is a standby, or was set read-only; name the primary, or list all hosts so that it is "
+        "found"
+    ),
+    "25P03": "ended the transaction, because idle_in_transaction_session_timeout was reached; nothing was written",
+    "25P04": "ended the transaction, because transaction_timeout was reached; nothing was written",
+    "26000": "does not know a prepared statement of ours; behind a pooler add ?prepare=off&hints=off to the URL",
+    "28000": "does not let this user in; check the user's name, and pg_hba.conf on the server",
+    "28P01": "refuses the password; check user and password of the URL, or set PGPASSWORD",
+    "3D000": "has no such database; create it (`createdb`), or correct the URL",
+    "40001": "undid it again and again for the sake of other transactions; nothing was written; try again",
+    "40P01": "undid it again and again for the sake of other transactions; nothing was written; try again",
+    "42P05": "knows a prepared statement that is not ours; behind a pooler add ?prepare=off&hints=off to the URL",
+    "53100": "has no disk space left; nothing was written; free some space, then it works again",
+    "53200": "is out of memory; nothing was written; if it speaks of locks, raise max_locks_per_transaction",
+    "53300": (
+        "has no connection left for us; raise max_connections, use fewer processes, or put a pooler in between "
+        "(then with ?prepare=off&hints=off)"
+    ),
+    "55P03": "did not get a lock in time (lock_timeout); is somebody holding a transaction open?",
+    "57014": "took too long for a statement (statement_timeout), or somebody cancelled it; nothing was written",
+    "57P01": "is shutting down, or its administrator ended the connection",
+    "57P02": "is recovering from a crash of one of its processes",
+    "57P03": "is starting or stopping; it can be used again in a moment",
+    "57P04": "has dropped the database",
+}
+
+# A server that refuses a connection gives no code that the driver would hand on, only words.
+_REFUSALS = (
+    (re.compile(r"password authentication failed|no password supplied"), "28P01"),
+    (re.compile(r'database "[^"]*" does not exist'), "3D000"),
+    (re.compile(r'role "[^"]*" does not exist|pg_hba\.conf|authentication failed|is not permitted to log in'), "28000"),
+    (re.compile(r"too many clients|connection slots|too many connections|no more connections"), "53300"),
+    (re.compile(r"the database system is|not yet accepting connections"), "57P03"),
+    (re.compile(r"session is read-only|server is in hot standby mode"), "25006"),
+)
+_UNREACHED = (
+    (
+        re.compile(r"unsupported startup parameter"),
+        "this seems to be a pooler; add ?prepare=off&hints=off to the URL, then it works behind one",
+    ),
+    (re.compile(r"Connection refused"), "nobody listens there; is the server running, and are host and port right?"),
+    (re.compile(r"resolve host|translate host name"), "the host's name is not known; is it spelled right?"),
+    (re.compile(r"No such file or directory"), "there is no such socket; is the server running there?"),
+    (re.compile(r"timeout expired|timed out"), "no answer; is the host right, and does a firewall let us through?"),
+)
+
+_DENIED = re.compile(r"permission denied for (\w+)")
+_GRANTS = {
+    "database": "grant create on database {database} to {user}",
+    "schema": "grant usage on schema {schema} to {user}",
+    "table": "grant select, insert, update, delete on all tables in schema {schema} to {user}",
+    "view": "grant select, insert, update, delete on all tables in schema {schema} to {user}",
+    "sequence": "grant usage, select on all sequences in schema {schema} to {user}",
+    "function": "grant execute on all functions in schema {schema} to {user}",
+    "procedure": "grant execute on all procedures in schema {schema} to {user}",
+}
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the server undid a transaction for the sake of another one: it may be repeated at once."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _CONFLICTS
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether the server undid what took too long (or was cancelled by somebody): a repetition will, too."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _TIMEOUTS
+
+
+def is_overdue(error: BaseException | None) -> bool:
+    """Whether the server ended a connection because its transaction was left open for too long."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _OVERDUE
+
+
+def is_cancelled(error: BaseException, seconds: float, limits: SessionLimits) -> bool:
+    """Whether what looks like a time-out cannot be one of ours yet: somebody cancelled it, it may be repeated."""
+    return is_timeout(error) and not is_overdue(error) and seconds < limits.shortest_seconds / 2
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection, or the time for it, is gone: what was asked for may be repeated on a new one.
+
+    It may have been done: only of a time-out it is certain that nothing was written.
+    """
+    if not isinstance(error, psycopg.Error):
+        return False
+    if error.sqlstate is None:
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+    return error.sqlstate in _LOST or error.sqlstate.startswith("08") or is_timeout(error)
+
+
+def unavailable(address: PostgresAddress, error: BaseException) -> BaseException:
+    """The error for the caller, to be raised `from` the driver's. What is not the driver's comes back as it is."""
+    match error:
+        case HoldfastError():
+            return error
+        case UnicodeEncodeError():
+            return InvalidRequest(f"a value cannot be stored in Postgres: {error}")
+        case psycopg.Error():
+            return _translated(address, error, _told(address, error))
+        case _:
+            return error
+
+
+def _translated(address: PostgresAddress, error: psycopg.Error, text: str) -> HoldfastError:
+    code = error.sqlstate or next((code for words, code in _REFUSALS if words.search(text)), "")
+    if code[:2] in ("22", "23", "54") or (not code and isinstance(error, psycopg.DataError)):
+        return InvalidRequest(f"a value cannot be stored in Postgres: {text}")
+    if code in _SCHEMA:
+        return SchemaOutOfDate(
+            f"{address.shown} lacks what this version of holdfast needs in its schema {address.schema!r} ({text}); "
+            "`holdfast migrate` makes the schema if it is empty, and says what to do if another version made it"
+        )
+    if code == "42501":
+        return StoreUnavailable(f"{address.shown} lacks a permission ({text}); {_grant(address, text)}")
+    if isinstance(error, Unanswered):
+        return StoreUnavailable(
+            f"{address.shown} does not answer ({text}); what was asked for may or may not have happened, and may be "
+            "repeated"
+        )
+    if code:
+        coded = StoreUnavailable(f"{address.shown} {_ADVICE.get(code, f'reports error {code}')} ({text})")
+        coded.is_held_up = code in _HELD_UP
+        return coded
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        advice = next((advice for words, advice in _UNREACHED if words.search(text)), "is the server running?")
+        return StoreUnavailable(f"{address.shown} cannot be reached: {advice} ({text})")
+    return StoreUnavailable(f"{address.shown} cannot be used ({text})")
+
+
+def _told(address: PostgresAddress, error: psycopg.Error) -> str:
+    """What the server or driver said, on one line, without a password."""
+    text = error.diag.message_primary or str(error)
+    return address.scrubbed(" ".join(text.split()))
+
+
+def _grant(address: PostgresAddress, text: str) -> str:
+    """What an administrator has to say for this to be allowed."""
+    found = _DENIED.search(text)
+    statement = _GRANTS.get(found.group(1)) if found else None
+    if statement is None:  # `must be owner of …`, for one
+        return f"let the owner of the schema {address.schema!r} do this, or give this user his role"
+    names = {"database": address.database or "…", "schema": address.schema, "user": address.user or "…"}
+    return f"have its owner run: {statement.format(**names)}"

@@ -1,0 +1,214 @@
+"""Requests of producers in plain SQL, kept until a worker carries them out by the same rules as everything.
+
+They are written by the functions `cancel`, `send` and `emit` of the schema.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+
+from holdfast.core.clock import Micros
+from holdfast.core.commands import Cancel, EmitEvents, SendMessages
+from holdfast.core.errors import RunNotFound
+from holdfast.core.hint import News
+from holdfast.core.model import Event, MessageToRun, Value
+from holdfast.stores.operations import commands
+from holdfast.stores.postgres.scripts import Connection, run_script
+from holdfast.stores.postgres.sql import Calls, qualified
+from holdfast.stores.postgres.topics import REQUESTING, classid
+from holdfast.stores.postgres.unit_of_work import PART, decided
+from holdfast.stores.working.load_request import LoadRequest
+from holdfast.stores.working.working_set import WorkingSet
+
+BATCH_LIMIT = 200
+
+_log = logging.getLogger("holdfast.store")
+
+
+class SendRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="send"):
+    """Send a message to a run. It may have ended since."""
+
+    message: MessageToRun
+
+
+class EmitRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="emit"):
+    """Publish an event."""
+
+    event: Event
+
+
+class CancelBody(Value, frozen=True, kw_only=True):
+    """The id and the reason of a cancel."""
+
+    id: str
+    reason: str = ""
+
+
+class CancelRequest(Value, frozen=True, kw_only=True, tag_field="kind", tag="cancel"):
+    """Cancel a run. It may have ended since."""
+
+    run_id: str
+    request: CancelBody
+
+
+Request = SendRequest | EmitRequest | CancelRequest
+
+RequestedCommand = SendMessages | EmitEvents | Cancel
+
+
+class Taken(NamedTuple):
+    """A request by its number, as a command; None stands for one that cannot be read, and is dropped."""
+
+    number: int
+    command: RequestedCommand | None
+
+
+_WAITING = """
+    select exists (select from {schema}.requests)
+"""
+
+_TURN = """
+    select pg_try_advisory_xact_lock(%s, %s)
+"""
+
+_TAKE = """
+    with taken as (
+        delete from {schema}.requests
+        where number = any(array(
+            select number
+            from {schema}.requests
+            order by number
+            limit %s
+            for update skip locked
+        ))
+        returning number, body, by
+    )
+    select number, body, by
+    from taken
+    order by number
+"""  # by the primary key
+
+_request: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_payload: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+_VALUES = ("21", "22", "23", "54")
+"""Classes of errors of the server that are about values."""
+
+
+def are_waiting(connection: Connection, schema: str) -> bool:
+    """Whether there are requests, be it that somebody carries them out just now."""
+    ((is_so,),) = connection.execute(qualified(_WAITING, schema)).fetchall()
+    return bool(is_so)
+
+
+def carry_out(connection: Connection, calls: Calls, at: Micros | None) -> News | None:
+    """Do what the oldest requests ask for, in their order, and forget them, all in one transaction; None if none is.
+
+    If one of them cannot be done by anybody, each gets a transaction of its own, and that one is dropped.
+    """
+    try:
+        with connection.transaction():
+            taken = take(connection, calls.schema, BATCH_LIMIT)
+            return _done(connection, calls, taken, at) if taken else None
+    except Exception as error:
+        if not _is_hopeless(error):
+            raise
+    return _carry_out_singly(connection, calls, at)
+
+
+def _carry_out_singly(connection: Connection, calls: Calls, at: Micros | None) -> News:
+    news = News()
+    for _ in range(BATCH_LIMIT):
+        with connection.transaction():
+            taken = take(connection, calls.schema, 1)
+            if not taken:
+                break
+            try:
+                news.add(_done(connection, calls, taken, at))
+            except Exception as error:
+                if not _is_hopeless(error):
+                    raise
+                reason = str(error).partition("\n")[0]
+                _log.warning("request %s is dropped: it cannot be carried out: %s", taken[0].number, reason)
+    return news
+
+
+def _done(connection: Connection, calls: Calls, taken: Sequence[Taken], at: Micros | None) -> News:
+    """Do what requests ask for, wholly or not at all, in a transaction that is open."""
+    asked = [one.command for one in taken if one.command is not None]
+    if not asked:
+        return News()
+
+    def operation(working: WorkingSet, now: Micros) -> None:
+        for command in asked:
+            _perform(working, command, now)
+
+    _, news = run_script(connection, decided(calls, LoadRequest.of(*asked), operation, at, PART))
+    return news
+
+
+def _is_hopeless(error: Exception) -> bool:
+    """Whether it is the request itself that fails: with its values, at the server, or by the rules.
+
+    Whatever else the server refuses, for want of space or of a permission, may work later.
+    """
+    if not isinstance(error, psycopg.Error):
+        return True
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.DataError)
+    return error.sqlstate[:2] in _VALUES
+
+
+def _perform(working: WorkingSet, command: RequestedCommand, now: Micros) -> None:
+    """Carry out a command as far as that is still possible: the run may have ended since it was written."""
+    match command:
+        case SendMessages():
+            (sent,) = commands.apply(working.unit, command, now)
+            if sent.refused is not None:
+                _log.warning(
+                    "a message to run %s is dropped: the run has ended meanwhile",
+                    sent.run_id,
+                    extra={"run_id": sent.run_id},
+                )
+        case EmitEvents():
+            commands.apply(working.unit, command, now)
+        case Cancel():
+            with suppress(RunNotFound):
+                commands.apply(working.unit, command, now)
+
+
+def take(connection: psycopg.Connection[Any], schema: str, limit: int) -> list[Taken]:
+    """The oldest requests, which are gone once the open transaction is committed.
+
+    One at a time does this, or what a producer asked for could be carried out in another order: nothing is there to be
+    taken while somebody else is at it. Call it before anything is locked.
+    """
+    found = connection.execute(_TURN, (classid(schema), REQUESTING)).fetchone()
+    if found is None or not found[0]:
+        return []
+    rows = connection.execute(qualified(_TAKE, schema), (limit,))
+    return [Taken(number, _decoded(number, body, by)) for number, body, by in rows]
+
+
+def _decoded(number: int, body: str, by: str) -> RequestedCommand | None:
+    try:
+        request = _request.decode(body)
+        match request:
+            case SendRequest():
+                _payload.decode(request.message.payload)
+                return SendMessages(messages=(request.message,), by=by)
+            case EmitRequest():
+                _payload.decode(request.event.payload)
+                return EmitEvents(events=(request.event,), by=by)
+            case CancelRequest():
+                return Cancel(run_id=request.run_id, id=request.request.id, reason=request.request.reason, by=by)
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        # Nobody would ever understand it, and it must not stand in the way of the others.
+        _log.warning("request %s is dropped: nobody could read it: %s", number, error)
+        return None

@@ -1,0 +1,92 @@
+"""The heartbeat: renews leases from its own thread, so that a busy event loop does not lose its runs.
+
+An event loop that has been silent for several leases is dead and loses them: another worker must go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast.core.checkpoint import Verdicts
+from holdfast.core.clock import SECOND, Micros
+from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.outage import Outage
+from holdfast.core.ports import Store
+
+BEATS_PER_LEASE = 3
+SILENT_LEASES = 4
+
+LONGEST_PAUSE_SECONDS = 20.0
+"""However long the lease: others take a worker for dead that they have not heard of for a minute."""
+
+_log = logging.getLogger("holdfast.worker")
+
+
+class Heartbeat:
+    """Beats until stopped; every answer of the store is handed to the loop, with when it was asked for."""
+
+    def __init__(
+        self,
+        store: Store,
+        info: Callable[[], WorkerInfo],
+        lease: Micros,
+        *,
+        holdings: Callable[[], Sequence[Holding]],
+        now: Callable[[], Micros],
+        renewed: Callable[[Sequence[Holding], Micros, Verdicts], None],
+    ) -> None:
+        self._store = store
+        self._tell = info
+        self._info = info()
+        self._lease = lease
+        self._holdings = holdings
+        self._now = now
+        self._renewed = renewed
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._pulse = time.monotonic()
+        self._outage = Outage(_log, "cannot renew leases; trying again", "renewing leases works again")
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread = threading.Thread(target=self._beat_on, name="holdfast-heart", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop beating, and wait for a beat under way."""
+        self._stopping.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 5.0)
+
+    def _beat_on(self) -> None:
+        seconds = min(self._lease / SECOND / BEATS_PER_LEASE, LONGEST_PAUSE_SECONDS)
+        while not self._stopping.wait(seconds):
+            try:
+                self._loop.call_soon_threadsafe(self._feel)
+            except RuntimeError:
+                return  # the loop is closed
+            if time.monotonic() - self._pulse > SILENT_LEASES * self._lease / SECOND:
+                _log.error("the event loop has been silent for %d leases; its runs are left to others", SILENT_LEASES)
+                continue
+            self._beat()
+
+    def _feel(self) -> None:
+        """Called on the loop, where types are registered: the next beat tells of them."""
+        self._pulse = time.monotonic()
+        self._info = self._tell()
+
+    def _beat(self) -> None:
+        try:
+            holdings, asked_at = self._holdings(), self._now()
+            answer = self._store.renew(self._info, holdings, self._lease)
+            self._loop.call_soon_threadsafe(self._renewed, holdings, asked_at, answer)
+        except Exception as error:  # noqa: BLE001 - a heart that stops loses every run; it tries again
+            if not self._loop.is_closed():
+                self._outage.failed(error)
+        else:
+            self._outage.worked()

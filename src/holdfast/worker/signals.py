@@ -1,0 +1,192 @@
+"""Signals of one worker. What they say of a run is what the store has written.
+
+Callers ask first whether anybody listens (`signals.is_used`), so that nothing is spent if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import Context
+
+from msgspec.structs import replace
+
+from holdfast.core.checkpoint import (
+    Block,
+    Checkpoint,
+    ContinueAsNew,
+    Finish,
+    Hold,
+    Next,
+    Release,
+    StartRollback,
+    Suspend,
+    Verdict,
+)
+from holdfast.core.clock import SECOND, Clock, Micros, moment
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.model import Entry, EntryKind, EntryState, Run
+from holdfast.core.signals import Signal, Signals
+from holdfast.core.states import RunState
+
+_BODIES = frozenset({EntryKind.STEP, EntryKind.TX, EntryKind.UNDO})
+_SETTLED = {EntryState.DONE: "step.succeeded", EntryState.FAILED: "step.failed", EntryState.RETRYING: "step.retried"}
+
+
+class SignalSender:
+    """Speaks for one worker, which it names in each signal."""
+
+    def __init__(self, signals: Signals, worker: str, clock: Clock) -> None:
+        self.signals = signals
+        self._worker = worker
+        self._clock = clock
+
+    def worker(self, name: str) -> None:
+        """The worker itself has started or stopped."""
+        if self.signals.wants(name):
+            self.signals.give(Signal(name=name, at=moment(self._clock.now()), worker=self._worker))
+
+    def flushed(self, count: int, seconds: float) -> None:
+        """What so many runs gained was written, in one go."""
+        if self.signals.wants("worker.flushed"):
+            at = moment(self._clock.now())
+            self.signals.give(Signal(name="worker.flushed", at=at, worker=self._worker, count=count, seconds=seconds))
+
+    def started(
+        self, run_id: str, type: str, at: Micros, *, parent_id: str | None = None, trace: str | None = None
+    ) -> None:
+        """A run was made: by its parent, or by a schedule."""
+        if self.signals.wants("run.started"):
+            self.signals.give(
+                Signal(
+                    name="run.started",
+                    at=moment(at),
+                    run_id=run_id,
+                    type=type,
+                    state=RunState.PENDING,
+                    worker=self._worker,
+                    parent_id=parent_id,
+                    trace=trace,
+                )
+            )
+
+    def claimed(self, run: Run, at: Micros, ready_at: Micros | None) -> None:
+        """A run is held; `ready_at` is since when it could have been, if that is known."""
+        if self.signals.wants("run.claimed"):
+            waited = None if ready_at is None else max(0, at - ready_at) / SECOND
+            self._tell("run.claimed", run, at, state=run.state, attempt=run.attempt, seconds=waited)
+
+    def lost(self, run: Run) -> None:
+        """A run is no longer the worker's, by somebody else's doing."""
+        if self.signals.wants("run.lost"):
+            self._tell("run.lost", run, self._clock.now())
+
+    def step_started(self, run: Run, location: str, kind: EntryKind, attempt: int, context: Context) -> None:
+        """An attempt at a step begins. It is told inside the body's context: what is set there, the body sees."""
+        if self.signals.wants("step.started"):
+            context.run(self._tell_step, "step.started", run, location, kind, attempt)
+
+    def written(self, run: Run, checkpoint: Checkpoint, verdict: Verdict, seconds: Mapping[str, float]) -> None:
+        """A checkpoint was written; `seconds` is how long the attempts took that it tells of, by location."""
+        now = self._clock.now()
+        for entry in checkpoint.entries:
+            if entry.kind in _BODIES:
+                self._tell_entry(run, entry, seconds.get(entry.location))
+        for child in checkpoint.children:
+            self.started(child.id, child.type, now, parent_id=run.id, trace=child.options.trace)
+        if not verdict.is_held:
+            self._tell_leave(run, checkpoint.next, verdict.state, now)
+
+    def _tell_leave(self, run: Run, next: Next, state: RunState | None, now: Micros) -> None:
+        """How a run was let go. The store has the last word: one that was to pause, say, is paused and nothing else."""
+        asked, error = _asked(next)
+        state = asked if state is None else state
+        if state is None:
+            return
+        name = f"run.{state.value}"
+        if state is RunState.PENDING:
+            name = "run.continued" if isinstance(next, ContinueAsNew) else "run.released"
+        elif state is RunState.ROLLING_BACK and not isinstance(next, StartRollback):
+            name = "run.released" if isinstance(next, Release) else "run.suspended"
+        if self.signals.wants(name):
+            took = (now - run.created_at) / SECOND if state.is_end else None
+            told = error.type if error is not None and state is asked else None
+            self._tell(name, run, now, state=state, error=told, seconds=took)
+
+    def _tell_entry(self, run: Run, entry: Entry, seconds: float | None) -> None:
+        name = _SETTLED.get(entry.state)
+        # An attempt that died with its worker is charged without an error; nobody has seen it fail.
+        if name is None or (name == "step.retried" and entry.error is None) or not self.signals.wants(name):
+            return
+        error = None if entry.error is None else entry.error.type
+        self._tell_step(name, run, entry.location, entry.kind, entry.attempts, error=error, seconds=seconds)
+
+    def _tell_step(
+        self,
+        name: str,
+        run: Run,
+        location: str,
+        kind: EntryKind,
+        attempt: int,
+        *,
+        error: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        now = self._clock.now()
+        self._tell(name, run, now, location=location, kind=kind, attempt=attempt, error=error, seconds=seconds)
+
+    def _tell(
+        self,
+        name: str,
+        run: Run,
+        at: Micros,
+        *,
+        state: RunState | None = None,
+        location: str | None = None,
+        kind: EntryKind | None = None,
+        attempt: int | None = None,
+        error: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self.signals.give(
+            Signal(
+                name=name,
+                at=moment(at),
+                run_id=run.id,
+                type=run.type,
+                state=state,
+                location=location,
+                kind=None if kind is None else kind.value,
+                attempt=attempt,
+                error=error,
+                seconds=seconds,
+                worker=self._worker,
+                parent_id=run.parent_id,
+                trace=run.options.trace,
+            )
+        )
+
+    def with_trace(self, run: Run, checkpoint: Checkpoint) -> Checkpoint:
+        """A checkpoint whose new children carry on the trace of their parent, or else that it was started with."""
+        tracing = self.signals.tracing
+        trace = (None if tracing is None else tracing.of_run(run.id)) or run.options.trace
+        if trace is None:
+            return checkpoint
+        children = (replace(one, options=replace(one.options, trace=trace)) for one in checkpoint.children)
+        return replace(checkpoint, children=tuple(children))
+
+
+def _asked(next: Next) -> tuple[RunState | None, ErrorRecord | None]:
+    """The state a checkpoint asked for, and the error it goes back to."""
+    match next:
+        case Suspend():
+            return RunState.SUSPENDED, None
+        case Finish():
+            return next.state, next.error
+        case StartRollback():
+            return RunState.ROLLING_BACK, next.error
+        case Block():
+            return RunState.BLOCKED, next.error
+        case ContinueAsNew() | Release():
+            return RunState.PENDING, None
+        case Hold():
+            return None, None

@@ -1,0 +1,24 @@
+"""One word has one meaning: no class name occurs twice, and no module of ours has a name that means nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+MEANINGLESS = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+
+def test_every_class_name_is_unique() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_every_module_is_named_after_what_it_is() -> None:
+    assert [path.name for path in SOURCE.rglob("*.py") if path.stem in MEANINGLESS] == []

@@ -1,0 +1,118 @@
+"""Actors: the audit tells who did what to a run."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from typing import Any
+
+import pytest
+
+from holdfast import Context, InvalidRequest, Registry
+from holdfast.cli.actor import actor
+from holdfast.engine.controls import ACTOR_LIMIT
+from tests.stage import Stage
+from tests.unit.cli.conftest import shop
+from tests.unit.cli.rig import Shop
+
+__all__ = ["shop"]  # a fixture that is used by being here
+
+CONTROLS = ["cancel", "pause", "resume", "wake", "rewind", "recover", "fork", "delete", "send", "request"]
+
+
+@pytest.mark.every_store
+async def test_the_audit_tells_who_did_it(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.receive("approve")
+
+    async with stage.harness(app) as h:
+        run = await h.start(order)
+        await h.settle()
+        await run.pause("closed today", by="ada")
+        assert " by ada (closed today); " in await run.explain()
+        await run.resume(by="bob")
+        await h.settle()
+        await run.send("approve", 1, by="cyd")
+        await run.result()
+        await run.rewind("receive:approve", by="dan")
+
+        facts = {fact.event: fact for fact in await run.audit()}
+        assert {event: fact.by for event, fact in facts.items() if fact.by is not None} == {
+            "paused": "ada",
+            "resumed": "bob",
+            "woken": "cyd",
+            "rewound": "dan",
+        }
+        assert [event for event, fact in facts.items() if fact.is_asked_for] == ["paused", "resumed", "rewound"]
+
+
+@pytest.mark.parametrize("verb", CONTROLS)
+@pytest.mark.parametrize(
+    ("by", "complaint"),
+    [
+        (7, "by=7: it is a text"),
+        ("no\0where", "by= has a NUL in it"),
+        ("x" * (ACTOR_LIMIT + 1), f"by= has {ACTOR_LIMIT + 1} characters; the name of an actor has at most"),
+    ],
+)
+async def test_an_actor_that_cannot_be_kept_is_refused(stage: Stage, verb: str, by: Any, complaint: str) -> None:
+    async with stage.harness(Registry()) as h:
+        run = await h.start("a.v1", {})
+        arguments = ["x"] if verb in ("rewind", "fork", "send", "request") else []
+
+        with pytest.raises(InvalidRequest, match=complaint):
+            await getattr(run, verb)(*arguments, by=by)
+
+        assert [fact.event for fact in await run.audit()] == ["created"]
+
+
+async def test_an_event_names_who_emitted_it(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        return await ctx.wait_event("paid")
+
+    async with stage.harness(app) as h:
+        run = await h.start(order)
+        await h.settle()
+        await h.emit("paid", 7, by="the till")
+
+        assert (await run.audit())[-1].by == "the till"
+
+
+def test_the_command_line_names_the_login(shop: Shop) -> None:
+    login = f"cli:{getpass.getuser()}"
+    run_id = shop.start("shop.order.v1", {"name": "ann"}, key="k")
+    shop.work()
+    shop.type("pause", "key:k", "--reason", "closed today")
+    shop.type("resume", "key:k")
+    shop.type("send", "key:k", "approve", "1")
+    shop.type("cancel", "key:k", "--yes", "--reason", "enough")
+
+    table = shop.type("audit", "key:k").stdout
+    facts = [fact for fact in shop.read("audit", run_id) if fact["by"] is not None]
+    shown = shop.type("show", "key:k").stdout
+
+    assert [(fact["event"], fact["by"]) for fact in facts] == [
+        ("paused", login),
+        ("resumed", login),
+        ("cancelled", login),
+    ]
+    assert re.search(rf"^paused .* by {login}: closed today$", shown, re.MULTILINE)
+    assert re.search(rf"^cancelled .* by {login}: enough$", shown, re.MULTILINE)
+    assert table.splitlines()[0].split() == ["AT", "AFTER", "EVENT", "BY", "DATA"]
+    assert sum(login in line for line in table.splitlines()) == 3
+
+
+def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+
+    assert actor() == f"cli:uid-{os.getuid()}"

@@ -1,0 +1,364 @@
+"""The hints: who listens hears, in this process and in others; what breaks is repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from holdfast.core.hint import Hint
+from holdfast.stores.postgres import hints as hints_module
+from holdfast.stores.postgres.address import PostgresAddress
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.hints import Hints
+from holdfast.testing.patience import GUARD_SECONDS, guarded, until
+from holdfast.testing.postgres import PostgresProxy
+
+READY = Hint(ready=frozenset({"order"}))
+LOOK = Hint(is_elsewhere=True)
+
+
+class Ear:
+    """Somebody who listens."""
+
+    def __init__(self, hints: Hints) -> None:
+        self.heard: asyncio.Queue[Hint] = asyncio.Queue()
+        self.leave = hints.listen(self.heard.put_nowait)
+
+    async def next(self) -> Hint:
+        return await guarded("a hint comes", self.heard.get())
+
+    def drain(self) -> list[Hint]:
+        return [self.heard.get_nowait() for _ in range(self.heard.qsize())]
+
+
+@asynccontextmanager
+async def ringing(address: PostgresAddress, **options: Any) -> AsyncIterator[Hints]:
+    """As another process would have it."""
+    hints = Hints(address, **options)
+    hints.start()
+    try:
+        yield hints
+    finally:
+        await asyncio.to_thread(hints.stop, GUARD_SECONDS)
+
+
+def listeners(observer: Connection) -> int:
+    row = observer.execute(
+        "select count(*) from pg_stat_activity where query ilike 'listen%' and datname = current_database()"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def connected(observer: Connection) -> Iterator[int]:
+    return (
+        pid
+        for (pid,) in observer.execute(
+            "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+            "and application_name = 'holdfast'"  # not those who lend the database
+        )
+    )
+
+
+# In one process
+
+
+async def test_who_listens_hears_what_is_told_until_he_leaves(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    gone, still = Ear(hints), Ear(hints)
+    gone.leave()
+    gone.leave()
+
+    hints.tell(READY)
+
+    assert await still.next() == READY
+    assert gone.drain() == []
+
+
+async def test_one_who_raises_does_not_silence_the_others(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    def raising(_: Hint) -> None:
+        raise RuntimeError("mine")
+
+    hints.listen(raising)
+    ear = Ear(hints)
+
+    hints.tell(READY)
+
+    assert await ear.next() == READY
+
+
+async def test_what_is_told_in_any_thread_is_heard_on_the_loop(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    heard: asyncio.Future[asyncio.AbstractEventLoop] = asyncio.get_running_loop().create_future()
+    hints.listen(lambda _: heard.set_result(asyncio.get_running_loop()))
+
+    threading.Thread(target=hints.tell, args=(READY,)).start()
+
+    assert await heard is asyncio.get_running_loop()
+
+
+async def test_a_loop_that_is_gone_is_forgotten(address: PostgresAddress) -> None:
+    async def listen() -> None:
+        hints.listen(print)
+
+    hints = Hints(address)
+    await asyncio.to_thread(asyncio.run, listen())
+
+    hints.tell(READY)
+
+    assert hints._circles == {}
+
+
+# From process to process
+
+
+async def test_others_hear_what_became_ready(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        assert await ear.next() == LOOK  # it listens now; something may have happened before
+
+        here.ring(READY)
+
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_nobody_hears_himself(address: PostgresAddress, observer: Connection) -> None:
+    async with ringing(address) as hints:
+        ear = Ear(hints)
+        await ear.next()
+
+        hints.ring(READY)
+        observer.execute("notify holdfast")  # after it, by another
+
+        assert await ear.next() == LOOK
+
+
+async def test_types_that_are_too_many_are_left_out(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        here.ring(Hint(ready=frozenset(f"type-number-{number}" for number in range(1_000))))
+
+        assert await ear.next() == LOOK
+
+
+async def test_schemas_do_not_hear_each_other(postgres_url: str) -> None:
+    joint = "&" if "?" in postgres_url else "?"
+    here, there = PostgresAddress.of(postgres_url), PostgresAddress.of(f"{postgres_url}{joint}schema=other")
+    async with ringing(here) as mine, ringing(there) as theirs, ringing(there) as also_theirs:
+        ear = Ear(theirs)
+        await ear.next()
+
+        mine.ring(READY)
+        await asyncio.to_thread(mine.stop)
+        also_theirs.ring(Hint(ready=frozenset({"last"})))
+
+        assert await ear.next() == Hint(ready=frozenset({"last"}), is_elsewhere=True)
+
+
+async def test_a_stream_of_hints_becomes_at_most_a_hundred_a_second(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there, ringing(address) as last:
+        ear = Ear(there)
+        await ear.next()
+
+        began = time.monotonic()
+        for number in range(2_000):
+            here.ring(Hint(ready=frozenset({f"type-{number % 7}"})))
+            await asyncio.sleep(0)
+        await asyncio.to_thread(here.stop, GUARD_SECONDS)  # which tells the rest
+        seconds = time.monotonic() - began
+        last.ring(Hint(ready=frozenset({"last"})))
+
+        heard = [await ear.next()]
+        while "last" not in heard[-1].ready:
+            heard.append(await ear.next())
+        assert len(heard) <= seconds * 100 + 4
+        assert frozenset().union(*(hint.ready for hint in heard)) == {f"type-{number}" for number in range(7)} | {
+            "last"
+        }
+
+
+async def test_what_is_rung_last_is_told_before_the_end(address: PostgresAddress) -> None:
+    async with ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        async with ringing(address) as here:
+            here.ring(READY)  # it has no connection yet
+
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_only_while_somebody_listens_the_server_is_listened_to(
+    address: PostgresAddress, observer: Connection
+) -> None:
+    async with ringing(address) as hints:
+        assert list(connected(observer)) == []
+        first, second = Ear(hints), Ear(hints)
+        await first.next()
+        assert listeners(observer) == 1
+
+        first.leave()
+        second.leave()
+
+        while listeners(observer):
+            await asyncio.sleep(0.02)
+
+
+async def test_who_listens_before_the_start_hears_after_it(address: PostgresAddress) -> None:
+    hints = Hints(address)
+    ear = Ear(hints)
+
+    hints.start()
+
+    assert await ear.next() == LOOK
+    await asyncio.to_thread(hints.stop)
+
+
+# Trouble
+
+
+async def test_a_line_that_is_cut_is_set_up_again_and_listeners_look_for_what_they_missed(
+    far: PostgresAddress, proxy: PostgresProxy, address: PostgresAddress
+) -> None:
+    async with ringing(far) as far_away, ringing(address) as here:
+        ear = Ear(far_away)
+        await ear.next()
+
+        proxy.cut()
+
+        assert await ear.next() == LOOK
+        here.ring(READY)
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)
+
+
+async def test_a_line_that_is_dead_without_knowing_it_is_replaced(
+    far: PostgresAddress, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ringing(far, ping_seconds=0.2) as hints:
+        ear = Ear(hints)
+        await ear.next()
+        line = hints._notify
+        assert line is not None
+        assert line._connection is not None
+        line._connection.answer_seconds = 0.3
+        proxy.black_hole()
+        await until("a ping went unanswered", lambda: not line._is_listening)
+
+        proxy.heal()
+
+        assert await ear.next() == LOOK
+
+
+async def test_a_server_that_is_away_is_told_of_once(
+    far: PostgresAddress, proxy: PostgresProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "holdfast.store")
+    async with ringing(far) as hints:
+        ear = Ear(hints)
+        await ear.next()
+        proxy.refuse()
+        proxy.cut()
+        hints.ring(READY)
+        await until("the outage is noticed", lambda: "lost the database" in caplog.text)
+        await asyncio.sleep(1.5)  # in which it is tried again, and not told again
+
+        proxy.heal()
+
+        assert await ear.next() == LOOK
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "lost the database, connecting again",
+        "the database is back",
+    ]
+
+
+async def test_the_end_does_not_wait_for_a_black_hole(far: PostgresAddress, proxy: PostgresProxy) -> None:
+    hints = Hints(far)
+    hints.start()
+    ear = Ear(hints)
+    await ear.next()
+    proxy.black_hole()
+    hints.ring(READY)
+    assert hints._notify is not None
+    thread = hints._notify._thread
+    assert thread is not None
+
+    await asyncio.to_thread(hints.stop, 0.2)
+
+    await until("the thread of the line has ended", lambda: not thread.is_alive())
+
+
+# Without hints
+
+
+async def test_without_hints_there_is_no_connection_and_listeners_look_for_themselves_ever_less_often(
+    postgres_url: str, observer: Connection
+) -> None:
+    joint = "&" if "?" in postgres_url else "?"
+    async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
+        ear = Ear(hints)
+        (circle,) = hints._circles.values()
+        intervals = []
+        for _ in range(6):
+            assert await ear.next() == LOOK
+            intervals.append(circle._interval)
+        hints.ring(READY)
+
+        assert list(connected(observer)) == []
+        assert intervals[-1] > 2 * intervals[0]
+        ear.leave()
+
+
+async def test_without_hints_something_that_happens_here_makes_listeners_look_soon(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints_module, "POLL_GROWTH", 1_000)
+    monkeypatch.setattr(hints_module, "LAST_POLL_SECONDS", 1_000)
+    joint = "&" if "?" in postgres_url else "?"
+    async with ringing(PostgresAddress.of(f"{postgres_url}{joint}hints=off")) as hints:
+        ear = Ear(hints)
+        await ear.next()  # and the next one would be in a thousand seconds
+
+        hints.tell(READY)
+
+        assert await ear.next() == READY
+        assert await ear.next() == LOOK
+        ear.leave()
+
+
+async def test_without_hints_an_idle_listener_looks_less_than_once_in_a_second() -> None:
+    assert hints_module.LAST_POLL_SECONDS > 1
+
+
+# Forks
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+async def test_a_forked_child_leaves_the_line_of_its_parent_alone(address: PostgresAddress) -> None:
+    async with ringing(address) as here, ringing(address) as there:
+        ear = Ear(there)
+        await ear.next()
+
+        child = os.fork()
+        if not child:
+            for hints in (here, there):
+                hints.abandon()
+                hints.ring(READY)
+                hints.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+        here.ring(READY)
+        assert await ear.next() == Hint(ready=frozenset({"order"}), is_elsewhere=True)

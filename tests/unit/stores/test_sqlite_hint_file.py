@@ -1,0 +1,119 @@
+"""The board: others read what was posted, as it was meant or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.hint import Hint, News
+from holdfast.core.ids import new_id
+from holdfast.stores.sqlite.files import Files
+from holdfast.stores.sqlite.hint_file import NOTE_BYTES, NOTES, HintFile, mark
+
+LOOK = Hint(is_elsewhere=True)
+HINT = Hint(
+    ready=frozenset({"order"}),
+    arrived=frozenset({"a"}),
+    ended=frozenset({"b", "c"}),
+    taken=frozenset({"d"}),
+    replied=frozenset({"ë"}),
+    is_rescheduled=True,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    files = Files(tmp_path / "runs.db")
+    files.make()
+    return files
+
+
+def board(files: Files, sender: str) -> HintFile:
+    board = HintFile(files, sender)
+    board.open()
+    return board
+
+
+def test_what_others_post_is_read_as_it_was_meant(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    one.post(HINT)
+    one.post(Hint(ready=frozenset({"invoice"})))
+
+    assert two.heading().count == 2
+    assert two.news(1, 2) == Hint(ready=frozenset({"invoice"}), is_foreign=True)
+    both = two.news(0, 2)
+    assert both is not None
+    assert (both.ready, both.ended, both.is_rescheduled) == (frozenset({"order", "invoice"}), HINT.ended, True)
+
+
+def test_what_one_has_posted_himself_is_no_news(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    one.post(HINT)
+    two.post(Hint(ready=frozenset({"invoice"})))
+
+    assert one.news(0, 1) is None
+    assert one.news(0, 2) == Hint(ready=frozenset({"invoice"}), is_foreign=True)
+    assert one.news(2, 2) is None
+
+
+def test_whoever_comes_too_late_has_to_look(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    for _ in range(NOTES + 1):
+        one.post(HINT)
+
+    assert two.news(0, NOTES + 1) == LOOK
+    assert two.news(0, NOTES) == LOOK, "the first was written over, though not by so many that it could be told"
+    assert two.news(1, NOTES + 1) is not None
+    assert two.news(NOTES + 1, 3) == LOOK, "somebody has made the files anew"
+
+
+def test_what_does_not_fit_has_to_be_looked_for(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    one.post(Hint(ended=frozenset(f"run {number}" for number in range(NOTE_BYTES))))
+    assert two.news(0, 1) == LOOK
+
+
+def test_only_what_there_is_to_tell_takes_room(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    news = News()
+    news.ended = {new_id() for _ in range(11)}
+    hint = news.hint()
+    assert hint is not None
+    one.post(hint)
+    found = two.news(0, 1)
+    assert found is not None
+    assert found.ended == news.ended
+
+
+@pytest.mark.parametrize("place", [0, 8, 14, 40])
+def test_a_note_that_is_damaged_has_to_be_looked_for(files: Files, place: int) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    one.post(HINT)
+    with files.board.open("r+b") as notes:
+        notes.seek(place)
+        notes.write(b"\xff")
+    assert two.news(0, 1) == LOOK
+
+
+def test_garbage_in_the_files_hinders_nobody(files: Files) -> None:
+    one, two = board(files, "one"), board(files, "two")
+    files.hint.write_bytes(b"\xff" * 100)
+    files.board.write_bytes(b"\xff" * 100)
+    before = two.heading()
+    one.post(HINT)
+    one.post(HINT)
+    after = two.heading()
+
+    assert two.news(before.count, after.count) == LOOK
+    assert two.news(after.count - 1, after.count) is not None
+
+
+def test_a_mark_tells_only_that_something_happened(files: Files) -> None:
+    one = board(files, "one")
+    before = one.heading()
+    mark(files)
+    after = one.heading()
+    assert (after.count, after.mark != before.mark) == (before.count, True)
+    one.post(HINT)
+    assert one.heading().mark == after.mark

@@ -1,0 +1,188 @@
+"""The watch: what another process commits is heard of at once, with and without the help of the system."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from holdfast.core.hint import Hint
+from holdfast.stores.sqlite import SqliteStore, hint_watcher
+from holdfast.testing.contract.arrange import TYPE, an_intent, claim, start
+from holdfast.testing.patience import guarded, until
+
+ELSEWHERE = Hint(is_elsewhere=True)
+STARTED = Hint(ready=frozenset({TYPE}), is_foreign=True)
+
+
+class Ear:
+    """Collects hints, and lets a test wait for the next one."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Hint] = asyncio.Queue()
+
+    def __call__(self, hint: Hint) -> None:
+        self.heard.put_nowait(hint)
+
+    async def next(self) -> Hint:
+        return await guarded("a hint comes", self.heard.get())
+
+
+@pytest.fixture
+def slow_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look without a reason, so that only touches can be heard."""
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def no_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no such thing here")
+
+    monkeypatch.setattr(hint_watcher, "_Watch", fail)
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_a_touch_is_heard(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await start(other, an_intent(1))
+
+    assert await ear.next() == STARTED
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_every_touch_is_heard_or_followed_by_one_that_is(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(20):
+        await start(other, an_intent(number))
+        assert await ear.next() == STARTED
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_own_commits_are_told_once_and_precisely(store: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(20):
+        await start(store, an_intent(number))
+        assert (await ear.next()).ready
+    await asyncio.sleep(0.05)  # the time for a wrong hint to arrive
+
+    assert ear.heard.empty()
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_many_commits_are_told_in_few_hints(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+    begun = time.monotonic()
+
+    for number in range(300):
+        await start(other, an_intent(number))
+    await ear.next()
+
+    seconds = time.monotonic() - begun
+    assert 1 + ear.heard.qsize() <= seconds * hint_watcher._TOUCHES_A_SECOND + hint_watcher._TOUCHES_AT_ONCE + 2
+    stop()
+
+
+async def test_a_touch_that_is_lost_is_made_up_for_by_a_look(
+    store: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hint_watcher, "_SLOW_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(other._hint_watcher, "post", lambda _: None)
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await start(other, an_intent(1))
+
+    assert await ear.next() == ELSEWHERE
+    stop()
+
+
+@pytest.mark.usefixtures("no_inotify")
+async def test_without_inotify_the_version_is_polled(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    for number in range(3):
+        await start(other, an_intent(number))
+        assert await ear.next() == ELSEWHERE
+    stop()
+
+
+async def test_nothing_is_told_of_what_changed_nothing(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+
+    await claim(other)
+    await asyncio.sleep(0.05)
+
+    assert ear.heard.empty()
+    stop()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_a_listener_from_before_the_opening_hears_too(tmp_path: Path, other: SqliteStore) -> None:
+    early = SqliteStore(tmp_path / "runs.db")
+    ear = Ear()
+    stop = early.listen(ear)
+    await early.open()
+
+    await start(other, an_intent(1))
+
+    assert await ear.next() in (STARTED, ELSEWHERE)  # whichever is first: the touch, or a look after the opening
+    stop()
+    await early.close()
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_whoever_has_left_hears_nothing_and_leaves_nothing_behind(store: SqliteStore, other: SqliteStore) -> None:
+    ear = Ear()
+    stop = store.listen(ear)
+    stop()
+    stop()
+
+    await start(other, an_intent(1))
+    await start(store, an_intent(2))
+    await asyncio.sleep(0.02)
+
+    assert ear.heard.empty()
+    assert store._hint_watcher._watches == {}
+
+
+@pytest.mark.usefixtures("slow_look")
+async def test_an_idle_store_with_a_listener_looks_only_now_and_then(store: SqliteStore) -> None:
+    stop = store.listen(Ear())
+    await until("the first look has been taken", lambda: (store._hint_watcher.patience() or 0.0) > 1800)
+    stop()
+
+    assert store._hint_watcher.patience() is None
+
+
+def test_it_works_on_uvloop(tmp_path: Path) -> None:
+    async def main() -> Hint:
+        store, other = SqliteStore(tmp_path / "runs.db"), SqliteStore(tmp_path / "runs.db")
+        await store.open()
+        await other.open()
+        ear = Ear()
+        stop = store.listen(ear)
+        await start(other, an_intent(1))
+        hint = await ear.next()
+        stop()
+        await store.close()
+        await other.close()
+        return hint
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == STARTED
