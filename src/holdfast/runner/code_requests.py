@@ -115,7 +115,7 @@ class CodeRequests:
         return future
 
     def _enter(self, operation: Operation) -> None:
-        """Make an operation one of those asked for; what is recorded for it is fed in its turn."""
+        """Add an operation to the open ones. Its outcome, if it is recorded, is fed when its position is next."""
         if self.loop.is_evicting:
             return
         self._serial += 1
@@ -147,7 +147,7 @@ class CodeRequests:
         self._pending.amend(awaited)
 
     def _enter_group(self, group: ChildGroup) -> None:
-        """Ask for the ends of many children: those recorded are told in their turn, the others are waited for."""
+        """Ask for the ends of many children: those recorded are fed by position, the others are waited for."""
         for child_id, location in group.members.items():
             recorded = self._history.get(location)
             assert recorded is not None, "a group is asked for after its children were created"
@@ -159,7 +159,7 @@ class CodeRequests:
         self._open.add(group, is_recorded=not group.started)
 
     def withdraw(self, operation: Operation) -> None:
-        """Workflow code no longer waits for an operation; a body that runs for it is abandoned."""
+        """Remove an operation that the code no longer waits for; a body that runs for it is abandoned."""
         if self.loop.is_evicting or not self._open.holds(operation):
             return
         self._open.remove(operation)
@@ -179,7 +179,7 @@ class CodeRequests:
         reply: Reply | None = None,
         is_awaited: bool = False,
     ) -> Entry | None:
-        """Do something to the world with the next checkpoint, once. Gives the record if it was done before.
+        """Have the next checkpoint do something to the world, once. Returns the record if it was done before.
 
         `is_awaited`: the code waits for the end of the child that it starts.
         """
@@ -301,19 +301,19 @@ class CodeRequests:
     # Values and timers
 
     def publish(self, name: str, value: str) -> None:
-        """Set a named value. Before the last recorded fact it was set already, and may be newer by now."""
+        """Set a named value. Before the last recorded fact it was set already, and may have changed since."""
         if not self._history.is_behind and not self.loop.is_evicting:
             self._pending.publish(name, value)
 
     def timer_started(self, timer: LoopTimer) -> None:
-        """Plain asyncio asked for a timer: it is durable like any other."""
+        """Take in a timer of plain asyncio: it is durable like any other."""
         deadline = round(min(timer.deadline, NEVER_SECONDS) * SECOND)
         sleep = Sleep(timer.location, deadline=deadline, fire=lambda: self.loop.fire(timer))
         self._timers[timer] = sleep
         self._enter(sleep)
 
     def timer_cancelled(self, timer: LoopTimer) -> None:
-        """Plain asyncio no longer needs a timer."""
+        """Remove a timer that plain asyncio no longer needs."""
         sleep = self._timers.pop(timer, None)
         if sleep is not None:
             self.withdraw(sleep)

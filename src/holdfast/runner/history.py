@@ -223,7 +223,7 @@ class History:
     # Replaying
 
     def schedule(self, operation: Operation, recorded: Entry) -> None:
-        """An operation was asked for whose outcome is recorded; it is told in its turn."""
+        """Have the recorded outcome of an operation fed when its position is next."""
         heapq.heappush(self.to_replay, (recorded.position, operation.serial, operation, recorded))
 
     def pop_replay(self) -> tuple[Operation, Entry]:

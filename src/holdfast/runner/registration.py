@@ -21,7 +21,7 @@ class Registration:
         self._version = 0
 
     def has_new(self) -> bool:
-        """Whether the run waits for something by name that the store does not know of."""
+        """Whether the run waits for something by name that the store does not know."""
         if self._open.named_version != self._version:
             self._version = self._open.named_version
             self._has_new = self._open.named_waits() != (self._written or ())
@@ -54,7 +54,7 @@ class Registration:
         self._known_events = self._written_events
 
     def knows(self, operation: Operation) -> bool:
-        """Whether the store looks out for the event that an operation waits for."""
+        """Whether the store knows the wait of an operation for an event."""
         return self._open.wait_of(operation) in self._known_events
 
     def inherit(self, old: Registration) -> None:
