@@ -182,9 +182,13 @@ REPLAY = (
         edits=(
             Edit(
                 "runner/dry_run.py",
-                "        return self._history.diverged\n",
-                "        self.told |= {one.location: one for *_, one, _ in self._history.to_replay}\n"
-                "        return self._history.diverged\n",
+                "DryRun(fit, summary, report, turn.told)",
+                "DryRun(fit, summary, report, turn.told | turn._open.by_location)",
+            ),
+            Edit(
+                "runner/dry_run.py",
+                "DryRun(fit, misfit.what, misfit.report, turn.told, misfit)",
+                "DryRun(fit, misfit.what, misfit.report, turn.told | turn._open.by_location, misfit)",
             ),
         ),
         caught_by=(Catch("unit tests of runs", "test_what_the_code_was_told_is_known_with_its_function"),),
