@@ -17,7 +17,7 @@ from holdfast.config.configuration import Configuration
 from holdfast.config.secret import scrubbed
 from holdfast.core.checkpoint import Finish
 from holdfast.core.clock import in_seconds
-from holdfast.core.errors import InvalidRequest
+from holdfast.core.errors import HoldfastError, InvalidRequest
 from holdfast.core.ports import Store
 from holdfast.core.signals import Signal, named
 from holdfast.engine.base import opened_elsewhere, refuse_workflow_code
@@ -97,7 +97,7 @@ class Holdfast(Engine):
             if self._results is None:
                 await self._store.open()
                 self._replies = self._make_replies()
-                self._results = self._make_ends()
+                self._results = self._make_results()
                 self._pid = os.getpid()
 
     @property
@@ -109,7 +109,7 @@ class Holdfast(Engine):
         if self._pid is not None and self._is_forked:
             raise opened_elsewhere("this Holdfast", self._pid)
 
-    def _make_ends(self) -> Results:
+    def _make_results(self) -> Results:
         return Results(self._store)
 
     def _make_replies(self) -> Replies:
@@ -284,7 +284,7 @@ def store_for(url: str) -> Store:
         _refuse_options(url, options)
         path = unquote(parts.path[1:])
         return SqliteStore(path if namespace is None else in_namespace(path, namespace), mode=mode)
-    return _third_party(url, parts.scheme)
+    return _third_party(url)
 
 
 def _postgres(url: str) -> Store:
@@ -301,26 +301,31 @@ ENTRY_POINTS = "holdfast.stores"
 """The group of entry points in which packages offer stores: the name is the scheme of URLs, the value takes a URL."""
 
 
-def _third_party(url: str, scheme: str) -> Store:
-    """The store that an installed package offers for a scheme."""
+def _third_party(url: str) -> Store:
+    """The store that an installed package offers for the scheme of a URL."""
     from importlib.metadata import entry_points  # here, because it takes long and few need it
 
+    scheme = url.partition(":")[0].lower()
     offered = entry_points(group=ENTRY_POINTS)
-    found = {point.value: point for point in offered if point.name == scheme}
+    found = {point.value: point for point in offered if point.name.lower() == scheme}
     if not found:
         others = "".join(f", {name}://…" for name in sorted({point.name for point in offered}))
         raise InvalidRequest(
             f"{scrubbed(url)!r}: unknown kind of store; use sqlite:///file.db, postgresql://user@host/database, "
-            f"memory://{others}, or install a package that offers {scheme or 'that kind of'} stores"
+            f"memory://{others}, or install a package that offers such a store"
         )
     if len(found) > 1:
         raise InvalidRequest(f"several packages offer stores for {scheme}://: {', '.join(sorted(found))}; keep one")
     ((value, point),) = found.items()
     try:
-        make: Callable[[str], Store] = point.load()
-    except (ImportError, AttributeError) as error:
-        raise InvalidRequest(f"the store for {scheme}://, {value}, cannot be loaded: {error}") from error
-    return make(url)
+        store: Store = point.load()(url)
+    except HoldfastError:
+        raise
+    except Exception as error:  # a package may fail in any way, and the message has to name it
+        raise InvalidRequest(f"the store for {scheme}://, {value}, cannot be made: {error!r}") from error
+    if not hasattr(store, "apply"):
+        raise InvalidRequest(f"the store for {scheme}://, {value}, gave {store!r}, which is no store")
+    return store
 
 
 def _refuse_options(url: str, options: dict[str, str]) -> None:

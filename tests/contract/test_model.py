@@ -32,7 +32,7 @@ from holdfast.stores.operations import (
     limits,
     queues,
     revisions,
-    transitions,
+    run_end,
 )
 from holdfast.stores.postgres import transfers, unit_of_work
 from holdfast.stores.postgres.scripts import Script
@@ -160,19 +160,25 @@ def forgets_receipts(right: Callable[..., None], unit: StateUnit, checkpoint: Ch
     right(unit, checkpoint, now)
 
 
-def sends_to_the_dead(right: Callable[..., Sent], unit: StateUnit, message: MessageToRun, now: Micros) -> Sent:
-    return replace(right(unit, message, now), refused=None)
+def sends_to_the_dead(
+    right: Callable[..., Sent], unit: StateUnit, message: MessageToRun, now: Micros, **by: str
+) -> Sent:
+    return replace(right(unit, message, now, **by), refused=None)
 
 
-def wakes_nobody(right: Callable[..., None], unit: StateUnit, run: Run, arrival: Arrival, now: Micros) -> None:
-    right(unit, run, arrival, now)
+def wakes_nobody(
+    right: Callable[..., None], unit: StateUnit, run: Run, arrival: Arrival, now: Micros, **by: str
+) -> None:
+    right(unit, run, arrival, now, **by)
     record = unit.state.records[run.id]
     record.run = replace(record.run, ready_at=run.ready_at)
 
 
-def leaves_children_alone(right: Callable[..., None], unit: StateUnit, run: Run, now: Micros) -> None:
+def leaves_children_alone(
+    right: Callable[..., None], unit: StateUnit, run: Run, now: Micros, cancel: run_end.CancelRun
+) -> None:
     children = unit.state.children.pop(run.id, [])
-    right(unit, run, now)
+    right(unit, run, now, cancel)
     unit.state.children[run.id] = children
 
 
@@ -232,10 +238,10 @@ BUGS: dict[Callable[..., object], tuple[ModuleType, str]] = {
     forgets_receipts: (checkpoints, "_send_out"),
     sends_to_the_dead: (arrivals, "send_one"),
     wakes_nobody: (inboxes, "deliver"),
-    leaves_children_alone: (transitions, "_bury"),
+    leaves_children_alone: (run_end, "end"),
     keeps_what_a_rewind_waited_for: (revisions, "revise"),
     reopens_children_without_a_slot: (revisions, "revise"),
-    tells_every_end_of_a_child: (transitions, "_tell_parent"),
+    tells_every_end_of_a_child: (run_end, "_tell_parent"),
     pauses_without_asking: (controls, "_change"),
     keeps_what_it_was_handed: (queues, "give_back"),
     hands_nothing_on: (limits, "leave"),

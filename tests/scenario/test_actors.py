@@ -116,3 +116,31 @@ def test_a_user_without_a_name_is_named_by_number(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(getpass, "getuser", nobody)
 
     assert actor() == f"cli:uid-{os.getuid()}"
+
+
+@pytest.mark.parametrize("login", ["x" * 300, "no\udcfftext"])
+def test_a_login_that_is_no_name_keeps_nobody_from_controlling(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, login: str
+) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: login)
+    run_id = shop.start("shop.order.v1", {"name": "ann"})
+
+    assert shop.type("pause", run_id).exit_code == 0
+    assert shop.read("audit", run_id)[-1]["by"].startswith(f"cli:{login[:2]}")
+
+
+async def test_a_pause_is_explained_by_who_paused_though_somebody_forked_since(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        await ctx.step("pack", lambda: 1)
+        return await ctx.receive("approve")
+
+    async with stage.harness(app) as h:
+        run = await h.start(order)
+        await h.settle()
+        await run.pause("month end", by="ann")
+        await run.fork("pack", by="bob")
+
+        assert " by ann (month end); " in await run.explain()

@@ -32,6 +32,7 @@ from holdfast.core.questions import ListSchedules, ListTypes
 from holdfast.core.states import ENDS
 from holdfast.core.transfer import Dump
 from holdfast.engine import importing
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
 from holdfast.testing.postgres import Databases
@@ -725,3 +726,15 @@ async def test_a_run_that_cannot_be_so_is_refused(tmp_path: Path, change: Any, m
             await there.import_([header, json.dumps(changed).encode(), *rest])
 
         assert [info async for info in there.list()] == []
+
+
+async def test_a_store_that_exports_nothing_refuses_before_it_pauses_anything() -> None:
+    class Small(MemoryStore):
+        transfer = None  # type: ignore[assignment]
+
+    async with Holdfast(store=Small()) as hf:
+        run = await hf.start("a.v1", {})
+
+        with pytest.raises(InvalidRequest, match=r"hf\.export: Small cannot export or import runs"):
+            [line async for line in hf.export()]
+        assert (await run.info()).state is RunState.PENDING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from holdfast import Context, Fatal, Registry, Retry, RunFailed, RunState, StepFailed, StepTimeout, step_info
 from holdfast.core.model import EntryState
-from holdfast.testing.patience import wait_for
+from holdfast.testing.harness import Harness
+from holdfast.testing.patience import until, wait_for
 from tests.stage import Stage, facts
 
 
@@ -400,3 +402,62 @@ async def test_a_body_that_raises_more_than_an_exception_fails_its_step_and_not_
 
     async with stage.harness(app) as h:
         assert await h.execute(shop) == [f"1 {type(error).__name__}"] * 2
+
+
+async def test_steps_that_a_crash_used_up_are_told_in_the_order_of_a_replay() -> None:
+    """T3: what is recorded and asked for after the first of them comes before the next one."""
+    seen: list[list[str]] = []
+    begun: list[str] = []
+
+    def shop(version: int) -> Registry:
+        app = Registry()
+        once = Retry(max_attempts=1)
+
+        async def hang() -> None:
+            begun.append(step_info().location)
+            await asyncio.sleep(1e6)
+
+        async def new_step(ctx: Context, name: str) -> None:
+            with suppress(StepFailed):
+                await ctx.step(name, hang, retry=once)
+
+        @app.workflow("shop", strict=False)
+        async def shop(ctx: Context) -> list[str]:
+            order: list[str] = []
+
+            async def left(ctx: Context) -> None:
+                if version == 2:
+                    await new_step(ctx, "a")
+                await ctx.step("r", lambda: 1)
+                order.append("r")
+
+            async def right(ctx: Context) -> None:
+                await (new_step(ctx, "b") if version == 2 else ctx.receive("never"))
+                order.append("b")
+
+            await ctx.join("j", {"l": left, "r": right})
+            seen.append(list(order))
+            await ctx.step(f"first-{order[0]}", lambda: 1)
+            await ctx.sleep(3600)
+            return order
+
+        return app
+
+    async with Harness(shop(1)) as h:
+        run = await h.start("shop", {})
+        await h.advance(1)
+        await h.stop_worker()
+        h.registry = shop(2)
+        await run.wake()
+        await h.start_worker()
+        await run.send("never")
+        await until("both steps execute", lambda: len(begun) == 2)
+        await h.crash_worker()
+        await h.start_worker()
+        await h.advance(60)
+        await h.crash_worker()
+        await h.start_worker()
+        await h.advance(4000)
+
+        assert await run.result() == ["r", "b"]
+        assert all(order == ["r", "b"] for order in seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -53,7 +54,7 @@ def test_a_package_does_not_replace_a_store_of_ours(offered: list[metadata.Entry
 def test_an_unknown_scheme_is_refused_with_those_there_are(offered: list[metadata.EntryPoint]) -> None:
     offered.append(point("toy", f"{__name__}:make"))
 
-    with pytest.raises(InvalidRequest, match=r"'tyo://\*{0,3}x': unknown kind of store; use .* toy://…, or install"):
+    with pytest.raises(InvalidRequest, match=r"'tyo://x': unknown kind of store; use .* toy://…, or install"):
         Holdfast("tyo://x")
 
 
@@ -64,9 +65,47 @@ def test_two_packages_for_one_scheme_are_refused(offered: list[metadata.EntryPoi
         Holdfast("toy://x")
 
 
-@pytest.mark.parametrize("value", ["nowhere_at_all:Store", "holdfast.app:NoSuchStore"])
-def test_a_store_that_cannot_be_loaded_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
+def fail(url: str) -> MemoryStore:
+    raise ModuleNotFoundError(f"no driver for {url}")
+
+
+def refuse(url: str) -> MemoryStore:
+    raise InvalidRequest(f"{url} has no host")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "nowhere_at_all:Store",
+        "holdfast.app:NoSuchStore",
+        "holdfast.app",
+        "holdfast.app:ENTRY_POINTS",
+        f"{__name__}:fail",
+    ],
+)
+def test_a_store_that_cannot_be_made_is_named(offered: list[metadata.EntryPoint], value: str) -> None:
     offered.append(point("toy", value))
 
-    with pytest.raises(InvalidRequest, match=f"the store for toy://, {value}, cannot be loaded"):
+    with pytest.raises(InvalidRequest, match=re.escape(f"the store for toy://, {value}, cannot be made: ")):
         Holdfast("toy://x")
+
+
+def test_a_store_says_itself_what_is_wrong_with_a_url(offered: list[metadata.EntryPoint]) -> None:
+    offered.append(point("toy", f"{__name__}:refuse"))
+
+    with pytest.raises(InvalidRequest, match=r"^toy:// has no host$"):
+        Holdfast("toy://")
+
+
+def test_what_is_no_store_is_refused(offered: list[metadata.EntryPoint]) -> None:
+    offered.append(point("toy", "builtins:len"))
+
+    with pytest.raises(InvalidRequest, match=r"the store for toy://, builtins:len, gave 7, which is no store"):
+        Holdfast("toy://x")
+
+
+@pytest.mark.parametrize("scheme", ["my_store", "Etcd", "etcd", "ETCD"])
+def test_the_name_of_an_entry_point_is_found_in_any_case(offered: list[metadata.EntryPoint], scheme: str) -> None:
+    offered += [point("my_store", f"{__name__}:make"), point("Etcd", f"{__name__}:make")]
+
+    assert isinstance(Holdfast(f"{scheme}://x")._store, MemoryStore)

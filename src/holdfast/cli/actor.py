@@ -5,10 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 
+LOGIN_LIMIT = 100
+
 
 def actor() -> str:
     """`cli:` and the login of whoever runs the command; the number of the user, if it has no name here."""
     try:
-        return f"cli:{getpass.getuser()}"
+        login = getpass.getuser()
     except (KeyError, OSError):  # in a container, a user may have no entry and no variable
-        return f"cli:uid-{os.getuid()}"
+        login = f"uid-{os.getuid()}"
+    # A variable may name the user, and have anything in it. It must not keep a person from controlling a run.
+    return "cli:" + login.encode(errors="backslashreplace").decode()[:LOGIN_LIMIT]

@@ -212,7 +212,7 @@ def fate(dump: Dump, known: Run | None, facts: Iterable[AuditFact], key_holder: 
 
 def export_pause(facts: Sequence[AuditFact]) -> str | None:
     """The request by which an export paused a run, if that is the last thing anybody asked of it."""
-    asked = [fact for fact in facts if REQUEST in fact.data]
+    asked = [fact for fact in facts if REQUEST in fact.data and fact.event != "forked"]  # a fork changes another run
     last = str(asked[-1].data[REQUEST]) if asked else ""
     return last if last.startswith(EXPORT) else None
 

@@ -93,7 +93,7 @@ def _paused(run: Run, facts: Sequence[AuditFact]) -> str:
 
 def _asked(facts: Sequence[AuditFact]) -> str:
     """Who paused a run, and why."""
-    asked = next((fact for fact in reversed(facts) if audit.REQUEST in fact.data), None)
+    asked = next((f for f in reversed(facts) if f.event in ("paused", "pausing") and audit.REQUEST in f.data), None)
     if asked is None:
         return ""
     by, reason = asked.data.get(audit.BY), asked.data.get("reason")

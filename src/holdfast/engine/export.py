@@ -88,6 +88,7 @@ class Export:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         await self._engine.opened()
         store = self._engine.store
+        transfer_of(store, "export")  # refused before anything is paused
         query = await query_of(store, self._chosen)
         if self._is_live:
             await self._pause_all(store, query)

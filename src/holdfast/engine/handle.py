@@ -167,11 +167,13 @@ class RunHandle(Generic[R]):
         (sent,) = await self._engine.store.apply(SendMessages(messages=[message], by=check_actor(by)))
         self._check(sent, name)
 
-    async def send_in(self, connection: object, name: str, payload: Any = None, *, id: str | None = None) -> None:
+    async def send_in(
+        self, connection: object, name: str, payload: Any = None, *, id: str | None = None, by: str = ""
+    ) -> None:
         """Send the run a message in your own transaction: it arrives when you commit what is open on the connection."""
         message = self._message(name, payload, id)
         await self._engine.opened()
-        (sent,) = await self._engine.database_for("send_in").send_in(connection, [message])
+        (sent,) = await self._engine.database_for("send_in").send_in(connection, [message], by=check_actor(by))
         self._check(sent, name)
 
     def _message(self, name: str, payload: Any, id: str | None) -> MessageToRun:

@@ -372,13 +372,14 @@ class Sync(_Facade):
         payload: Any = None,
         *,
         id: str | None = None,
+        by: str = "",
     ) -> None:
         """Send a run a message in your own transaction: it arrives when you commit what is open on the connection.
 
         The run is a handle, by id or by key, or an id. Refused at once are runs that do not exist or have ended.
         """
         handle = self.run(run) if isinstance(run, str) else run
-        handle.send_in(connection, name, payload, id=id)
+        handle.send_in(connection, name, payload, id=id, by=by)
 
     emit_in = _blocking(Engine.emit_in)
 

@@ -12,6 +12,7 @@ from holdfast.core.model import Event
 from holdfast.core.ports import Database
 from holdfast.engine.base import EngineBase, refuse_workflow_code
 from holdfast.engine.capabilities import database_of
+from holdfast.engine.controls import check_actor
 
 if TYPE_CHECKING:
     from holdfast.engine.handle import RunHandle
@@ -41,22 +42,23 @@ class UserTransactions(EngineBase):
         payload: Any = None,
         *,
         id: str | None = None,
+        by: str = "",
     ) -> None:
         """Send a run a message in your own transaction: it arrives when you commit what is open on the connection.
 
         The run is a handle, by id or by key, or an id. Refused at once are runs that do not exist or have ended.
         """
         handle = self.run(run) if isinstance(run, str) else run
-        await handle.send_in(connection, name, payload, id=id)
+        await handle.send_in(connection, name, payload, id=id, by=by)
 
-    async def emit_in(self, connection: object, topic: str, payload: Any = None) -> int:
+    async def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
         """Publish an event in your own transaction: it is there when you commit what is open on the connection.
 
         The answer is how many runs that wait now it will reach then.
         """
         event = an_event(topic, payload)
         await self.opened()
-        (reached,) = await self.database_for("emit_in").emit_in(connection, [event])
+        (reached,) = await self.database_for("emit_in").emit_in(connection, [event], by=check_actor(by))
         return reached
 
     def database_for(self, what: str) -> Database:

@@ -7,6 +7,7 @@ step's result, an arrival, a due timer), lets it run to a standstill, and says w
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,6 +78,8 @@ class Turn:
         self._limits = TimeLimits.of(run)
         self._root: asyncio.Task[Any] | None = None
         self._is_spinning = False
+        self._used_up: deque[tuple[StepCall, Settled]] = deque()
+        """Steps that crashes of workers have used up, and that the code is still to be told of."""
 
     def _history_of(self, lease: Lease) -> History:
         return History(lease.run, lease.entries, self._open, is_strict=self.definition.is_strict)
@@ -122,6 +125,8 @@ class Turn:
                 self.outcome = outcome.undone_first(outcome.cancelled(why), has_undo=history.has_undo)
             elif self.inbox.awaited and (due := self._pop_due(now)) is not None:
                 self._feed_due(*due, now)
+            elif self._used_up:
+                self._feed_used_up(*self._used_up.popleft(), now)
             elif not self.pending.crashes or not self._charge_crashes(now):
                 if history.unreached or not self._open.by_location:
                     self._check_stuck(now)
@@ -194,20 +199,22 @@ class Turn:
     def _charge_crashes(self, now: Micros) -> bool:
         """Charge the steps at the frontier with the workers that died with this run, once.
 
-        Returns True if that used up a step, whose failure was fed.
+        Returns True if that used up steps. They are fed one at a time, because recorded facts that the code asks for
+        after the first of them come before the next one, as in a replay.
         """
         crashes, self.pending.crashes = self.pending.crashes, 0
-        used_up: list[tuple[StepCall, Settled]] = []
         for call in self._open.idle_steps:
             match charge_crashes(call, crashes):
                 case Settled() as settled:
-                    used_up.append((call, settled))
+                    self._used_up.append((call, settled))
                 case TryAgain(error):
                     self.pending.add(call.retrying(error), is_lazy=True)
-        for call, settled in used_up:
-            if self._is_open(call) and not self._is_over():
-                self._settle_step(call, settled, now)
-        return bool(used_up)
+        return bool(self._used_up)
+
+    def _feed_used_up(self, call: StepCall, settled: Settled, now: Micros) -> None:
+        """Tell the code that a step has failed for good, unless the code has withdrawn it meanwhile."""
+        if self._is_open(call):
+            self._settle_step(call, settled, now)
 
     def _pop_due(self, now: Micros) -> tuple[Arrival | None, Operation] | None:
         """What has arrived or is due, by its instant.

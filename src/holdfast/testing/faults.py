@@ -249,11 +249,11 @@ class FaultyDatabase:
     async def create_in(self, connection: object, intents: Sequence[Intent]) -> Created:
         return await self.inner.create_in(connection, intents)
 
-    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
-        return await self.inner.send_in(connection, messages)
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun], *, by: str = "") -> Sequence[Sent]:
+        return await self.inner.send_in(connection, messages, by=by)
 
-    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
-        return await self.inner.emit_in(connection, events)
+    async def emit_in(self, connection: object, events: Sequence[Event], *, by: str = "") -> Sequence[int]:
+        return await self.inner.emit_in(connection, events, by=by)
 
 
 def _lost(name: str) -> StoreUnavailable:

@@ -239,7 +239,7 @@ class Writing:
     def decide(
         self, batch: Sequence[Checkpoint], bounds: Bounds = TRANSACTION, *, settling: str | None = None
     ) -> Script[Verdicts]:
-        """Write a batch by the shared operations. `AlreadySettled` if another attempt settled the location `settling`."""
+        """Write a batch by the shared operations. `AlreadySettled` if another attempt has settled `settling`."""
         to_load = LoadRequest()
         for checkpoint in batch:
             to_load.checkpoint(checkpoint)

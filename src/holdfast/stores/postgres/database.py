@@ -164,12 +164,12 @@ class PostgresDatabase:
         at, _ = self._time()
         return await self._run_script(connection, claims.create(self._calls, intents, None, at, PART))
 
-    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
-        command = SendMessages(messages=messages)
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun], *, by: str = "") -> Sequence[Sent]:
+        command = SendMessages(messages=messages, by=by)
         return await self._apply_in(connection, LoadRequest.of(command), command)
 
-    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
-        command = EmitEvents(events=events)
+    async def emit_in(self, connection: object, events: Sequence[Event], *, by: str = "") -> Sequence[int]:
+        command = EmitEvents(events=events, by=by)
         return await self._apply_in(connection, LoadRequest.of(command), command)
 
     async def _apply_in(self, connection: object, to_load: LoadRequest, command: Command[T]) -> T:

@@ -27,7 +27,7 @@ from holdfast.stores.postgres.sessions import Sessions, Work
 STOP_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 
-# What is longer would run_script up the loop while it is copied.
+# What is longer would hold up the loop while it is copied.
 ARGUMENTS_LIMIT_CHARACTERS = 64 * 1024
 
 T = TypeVar("T")

@@ -70,7 +70,7 @@ class PostgresStore:
         self._readers = Sessions(self._address, "reader", READERS, limits=OWN, connector=connector)
         # Leases are renewed whatever else goes on, so nothing else may stand in the way.
         self._heart = Sessions(self._address, "heart", 1, limits=HEART_LIMITS, connector=connector)
-        # Functions of users may take their time, and must not run_script up anybody else.
+        # Functions of users may take their time, and must not hold up anybody else.
         self._transactors = Sessions(self._address, "transactor", TRANSACTORS, connector=connector, is_for_users=True)
         self._loop_session = LoopSession(connector, self._writers, limits=OWN)
         self._request_thread = RequestThread(
@@ -107,8 +107,9 @@ class PostgresStore:
         if self._at_exit is not None:
             self._at_exit.detach()
         await self._loop_session.stop()
-        self._loop_session = LoopSession(self._connector, self._writers, limits=OWN)  # for the next time
         await asyncio.to_thread(_end, self._parts, self._pid)
+        # For the next time. Not before: an operation that comes meanwhile would open a connection that nobody closes.
+        self._loop_session = LoopSession(self._connector, self._writers, limits=OWN)
         self._held = Held()
         self._pid = None  # nothing is open that a fork could not take along
 

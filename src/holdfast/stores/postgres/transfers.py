@@ -1,6 +1,6 @@
 """Transfers: runs, events and dead letters leave for another store, or come from one.
 
-What becomes of them the operations of the memory store decide, as of everything else.
+`stores.operations` decides what becomes of them, as of everything else.
 """
 
 from __future__ import annotations

@@ -106,13 +106,13 @@ class SqliteDatabase:
         with self._unit(connection) as unit:
             return starts.create(unit, intents, None, unit.now())
 
-    async def send_in(self, connection: object, messages: Sequence[MessageToRun]) -> Sequence[Sent]:
+    async def send_in(self, connection: object, messages: Sequence[MessageToRun], *, by: str = "") -> Sequence[Sent]:
         with self._unit(connection) as unit:
-            return arrivals.send(unit, messages, unit.now())
+            return arrivals.send(unit, messages, unit.now(), by=by)
 
-    async def emit_in(self, connection: object, events: Sequence[Event]) -> Sequence[int]:
+    async def emit_in(self, connection: object, events: Sequence[Event], *, by: str = "") -> Sequence[int]:
         with self._unit(connection) as unit:
-            return arrivals.emit(unit, events, unit.now())
+            return arrivals.emit(unit, events, unit.now(), by=by)
 
     @contextmanager
     def _unit(self, connection: object) -> Iterator[Unit]:

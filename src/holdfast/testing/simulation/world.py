@@ -485,8 +485,8 @@ class World:
 class _Outsider(Holdfast):
     """Waits for ends without looking every second: there may be a month of them."""
 
-    def _make_ends(self) -> Results:
-        ends = super()._make_ends()
+    def _make_results(self) -> Results:
+        ends = super()._make_results()
         ends.poll_seconds = POLL / SECOND
         return ends
 
