@@ -148,7 +148,7 @@ class Harness(Holdfast):
         await self._pass_to(due)
         return True
 
-    def _make_ends(self) -> Results:
+    def _make_results(self) -> Results:
         return _ImpatientEnds(self)
 
     def _make_replies(self) -> Replies:
