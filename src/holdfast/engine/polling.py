@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
@@ -137,7 +138,8 @@ class Poller(Generic[K, V]):
         try:
             await self._look(keys)
         except StoreUnavailable as error:  # whoever waits has a timeout of their own; the poll looks again
-            self._outage.failed(error)
+            if threading.main_thread().is_alive():  # else the process ends, and that has closed the store
+                self._outage.failed(error)
         else:
             self._outage.worked()
 
