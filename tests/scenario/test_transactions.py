@@ -32,7 +32,7 @@ from holdfast.stores.sqlite import user_transactions
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.faults import FaultyStore
 from holdfast.testing.harness import Harness
-from holdfast.testing.patience import guard, guarded, wait_for
+from holdfast.testing.patience import guard, guarded, until, wait_for
 from tests.stage import DATABASE_KINDS, Stage, facts, url_for
 
 NOW = Retry(max_attempts=3, initial=0, jitter=0)
@@ -622,16 +622,21 @@ async def test_a_shutdown_waits_for_a_transaction_and_loses_nothing(bank: Bank) 
     faults, harness = bank.open_faulty()
     async with harness as h:
         prepare(h)
-        under_way = asyncio.Event()
+        under_way, may_go_on = asyncio.Event(), asyncio.Event()
 
         async def linger() -> None:
             under_way.set()
-            await asyncio.sleep(0.02)
+            await may_go_on.wait()
 
         faults.interpose("transact", linger, when="after")
         run = await h.start(save)
         await guarded("the transaction is under way", under_way.wait())
-        await h.stop_worker()
+        worker = h._worker
+        assert worker is not None
+        stopping = asyncio.create_task(h.stop_worker())
+        await until("the worker is draining", lambda: worker.is_draining)
+        may_go_on.set()
+        await stopping
         assert balance(h) == 5
         assert (await run.info()).state is RunState.PENDING
         await h.start_worker()
