@@ -9,7 +9,7 @@ LOGIN_LIMIT = 100
 
 
 def actor() -> str:
-    """`cli:` and the login of whoever runs the command; the number of the user, if it has no name here."""
+    """`cli:` and the login of the user who runs the command; the user's number, if there is no login."""
     try:
         login = getpass.getuser()
     except (KeyError, OSError):  # in a container, a user may have no entry and no variable

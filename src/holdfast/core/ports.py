@@ -277,7 +277,7 @@ class Database(Protocol):
         ...
 
     # In a transaction that is open on a connection of a user's. They are like the store's own operations, and what
-    # they write is committed, or rolled back, with it; after a commit everybody is told soon. A refusal leaves the
+    # they write is committed, or rolled back, with it; after a commit listeners are told soon. A refusal leaves the
     # transaction as it was before. `InvalidRequest` if the connection cannot be used for it. Connections may be of
     # several kinds, and some of them have to be awaited.
 

@@ -88,11 +88,11 @@ class Export:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         await self._engine.opened()
         store = self._engine.store
-        transfer_of(store, "export")  # refused before anything is paused
+        transfer = transfer_of(store, "export")  # refused before anything is paused
         query = await query_of(store, self._chosen)
         if self._is_live:
             await self._pause_all(store, query)
-        last_event = await transfer_of(store, "export").last_event()  # when no run can learn of another one
+        last_event = await transfer.last_event()  # when no run can learn of another one
         yield export_format.encode(await self._header(store, last_event))
         async for line in self._contents(store, query, last_event):
             self.counts[export_format.tag_of(line)] += 1

@@ -226,19 +226,16 @@ class RunHandle(Generic[R]):
 
     async def _details(self) -> Details:
         await self._engine.opened()
-        details = await self._engine.store.get(await self._resolve())
+        details = await self._engine.store.get(self._id, key=self._key if self._id is None else None)
         if details is None:
             raise self._not_found()
+        self._id = details.run.id
         return details
 
     async def _resolve(self) -> str:
+        """The id of the run; a key is looked up once."""
         await self._engine.opened()
-        if self._id is None and self._key is not None:
-            details = await self._engine.store.get(key=self._key)
-            self._id = None if details is None else details.run.id
-        if self._id is None:
-            raise self._not_found()
-        return self._id
+        return (await self._details()).run.id if self._id is None else self._id
 
     def _not_found(self) -> RunNotFound:
         return RunNotFound(f"there is no run {self._id}" if self._id else f"no run has the key {self._key!r}")

@@ -48,7 +48,7 @@ _LOCK = """
     ) as wanted
 """  # in the order given: there is nothing that could change it
 
-_TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
+TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
 
 _topic = msgspec.json.Decoder(Topic)
 
@@ -84,7 +84,7 @@ def lock(connection: psycopg.Connection[Any], schema: str, topics: Iterable[str]
 
 def take_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> None:
     """Wait for one of the turns, and keep it until the end of the transaction. Before any lock of a topic."""
-    connection.execute(_TAKE_TURN, (classid(schema), turn))
+    connection.execute(TAKE_TURN, (classid(schema), turn))
 
 
 def try_turn(connection: psycopg.Connection[Any], schema: str, turn: int) -> bool:
@@ -97,7 +97,7 @@ def put(schema: str, topics: Sequence[Topic]) -> Script[None]:
     """Set the rules for topics; of several for one name the last counts. The pruner looks at all topics again."""
     last = {topic.name: topic for topic in topics}
     wanted = [_Rules(one.name, one.mode, one.retention, one.max_pending) for one in last.values()]
-    yield _TAKE_TURN, (classid(schema), PRUNING)  # or a pruner that read the old rules would say that it looked
+    yield TAKE_TURN, (classid(schema), PRUNING)  # or a pruner that read the old rules would say that it looked
     yield qualified(_PUT, schema), (msgspec.json.encode(wanted).decode(),)
     yield qualified(_LOOK_AGAIN, schema), ()
 

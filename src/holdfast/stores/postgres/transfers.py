@@ -23,7 +23,7 @@ from holdfast.stores.postgres import schedules
 from holdfast.stores.postgres.reads import DETAILS_FIELDS
 from holdfast.stores.postgres.scripts import Script
 from holdfast.stores.postgres.sql import Calls, qualified
-from holdfast.stores.postgres.topics import RESTORING, classid
+from holdfast.stores.postgres.topics import RESTORING, TAKE_TURN, classid
 from holdfast.stores.postgres.unit_of_work import PART, TRANSACTION, decided
 from holdfast.stores.postgres.unreadable import readable
 from holdfast.stores.working.load_request import LoadRequest
@@ -98,8 +98,6 @@ _KEPT_EVENTS = """
 _LAST_EVENT = """
     select coalesce(pg_sequence_last_value('{schema}.events_number_seq'), 0)
 """
-
-_TAKE_TURN = b"select pg_advisory_xact_lock(%s, %s)"
 
 _ORIGIN = """
     select value
@@ -204,7 +202,7 @@ def restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Scrip
 
 def _restored(calls: Calls, restoration: Restoration, at: Micros | None) -> Script[tuple[Restored, News]]:
     schema, name = calls.schema, f"origin {restoration.export_id}"
-    yield _TAKE_TURN, (classid(schema), RESTORING)
+    yield TAKE_TURN, (classid(schema), RESTORING)
     origin = yield from _known_origin(schema, name)
     if not origin.is_finished:
         yield from _raise_numbers(schema, restoration.last_event)
