@@ -13,6 +13,7 @@ import time
 from benchmarks.processes import workers
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Context, Holdfast, Registry
+from holdfast.app import session_of
 from holdfast.cli.bench import measures
 from holdfast.cli.bench.measures import Work, all_suspended, messages, seconds, starts, steps_in_a_row
 
@@ -70,7 +71,7 @@ async def in_process(url: str, store: MeasuredStore) -> None:
 async def across_processes(url: str, store: MeasuredStore) -> None:
     async with Holdfast(url) as hf:
         hf.include(registry)
-        await hf.opened()
+        await session_of(hf).open()
         with workers(url, "benchmarks.latency", 1):
             await report(hf, store, "start to result of one step, other process", starts)
             await report(hf, store, "message to result of a waiting run, other process", messages)

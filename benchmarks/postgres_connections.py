@@ -20,6 +20,7 @@ import psycopg
 
 from benchmarks.stores import the_postgres
 from holdfast import Holdfast
+from holdfast.app import session_of
 from holdfast.cli.bench import measures
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Hold
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
@@ -116,8 +117,8 @@ async def write_step(store: PostgresStore, lease: Lease, position: int) -> None:
 async def measure(url: str, pairs: int) -> None:
     async with Holdfast(url) as hf:
         hf.include(measures.registry)
-        await hf.opened()
-        store = hf.store
+        await session_of(hf).open()
+        store = session_of(hf).store
         assert isinstance(store, PostgresStore)
         usual = store._loop_session
         ways = {name: await opened(store, way) for name, way in WAYS.items()}

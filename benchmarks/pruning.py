@@ -17,6 +17,7 @@ import psycopg
 
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Holdfast
+from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint, ClaimRequest, Finish
 from holdfast.core.clock import SECOND
 from holdfast.core.ids import new_id
@@ -107,7 +108,7 @@ async def claims(store: Store, is_over: Callable[[], bool]) -> list[float]:
 async def prune(hf: Holdfast) -> tuple[int, list[float]]:
     """Remove all there is to remove; how much, and how long each bite took, in milliseconds."""
     removed, took, began = 0, [], time.perf_counter()
-    async for pruned in bites(hf.store):
+    async for pruned in bites(session_of(hf).store):
         now = time.perf_counter()
         took.append((now - began) * 1e3)
         removed += sum(pruned.runs.values())
@@ -123,25 +124,27 @@ async def prune_elsewhere(url: str) -> None:
 
 async def measure(store: MeasuredStore, url: str, count: int, *, is_elsewhere: bool) -> None:
     async with Holdfast(url) as hf:
-        await hf.opened()
+        await session_of(hf).open()
     fill(url, count)
     print(f"{count:,} ended runs, {store.megabytes(url):,.0f} MB", flush=True)
     async with Holdfast(url) as hf:
-        await hf.opened()
+        await session_of(hf).open()
         until = time.monotonic() + 1
-        await claims(hf.store, lambda: time.monotonic() > until)
+        await claims(session_of(hf).store, lambda: time.monotonic() > until)
         until = time.monotonic() + IDLE_SECONDS
-        tell("claims, nobody else there", await claims(hf.store, lambda: time.monotonic() > until))
+        tell("claims, nobody else there", await claims(session_of(hf).store, lambda: time.monotonic() > until))
         began = time.perf_counter()
         pruning = asyncio.create_task(prune_elsewhere(url) if is_elsewhere else prune(hf))
-        took = await claims(hf.store, pruning.done)
+        took = await claims(session_of(hf).store, pruning.done)
         seconds = time.perf_counter() - began
         tell("claims, while pruning", took)
         if isinstance(done := pruning.result(), tuple):
             tell("bites, with the pauses between them", done[1])
             assert done[0] == count
         left = sum(
-            sum(states.values()) for type, states in (await hf.store.stats(CountRuns())).items() if type != BUSY_TYPE
+            sum(states.values())
+            for type, states in (await session_of(hf).store.stats(CountRuns())).items()
+            if type != BUSY_TYPE
         )
         assert left == 0
         print(f"  {count / seconds:,.0f} runs removed a second, {seconds:,.1f} s in all", flush=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from holdfast import Holdfast
+from holdfast.app import session_of
 from holdfast.core.clock import DAY
 from holdfast.core.commands import FireSchedules, PutSchedules
 from holdfast.core.model import Schedule
@@ -29,7 +30,7 @@ async def fill(hf: Holdfast, start: int, end: int) -> float:
     began = time.perf_counter()
     for first in range(start, end, BATCH):
         numbers = range(first, min(end, first + BATCH))
-        await hf.store.apply(
+        await session_of(hf).store.apply(
             PutSchedules(
                 schedules=[
                     Schedule(name=f"s{n}", type="nobody.v1", payload="{}", every=DAY * (1 + n % 90)) for n in numbers
@@ -44,7 +45,7 @@ async def look_seconds(hf: Holdfast) -> float:
     times = []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        await hf.store.catalog(ListDueSchedules(limit=200))
+        await session_of(hf).store.catalog(ListDueSchedules(limit=200))
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
@@ -60,11 +61,13 @@ async def idle_share(hf: Holdfast) -> float:
 
 async def fires(hf: Holdfast, count: int) -> float:
     """Runs made in a second, of schedules that are all due."""
-    due = [await hf.put_schedule(f"due{n}", "nobody.v1", every=1) for n in range(count)]
+    due = [await hf.schedules.put(f"due{n}", "nobody.v1", every=1) for n in range(count)]
     await asyncio.sleep(1.1)
-    found = await hf.store.catalog(ListDueSchedules(limit=len(due)))
+    found = await session_of(hf).store.catalog(ListDueSchedules(limit=len(due)))
     began = time.perf_counter()
-    await hf.store.apply(FireSchedules(firings=[firing(schedule, found.now) for schedule in found.schedules]))
+    await session_of(hf).store.apply(
+        FireSchedules(firings=[firing(schedule, found.now) for schedule in found.schedules])
+    )
     return len(found.schedules) / (time.perf_counter() - began)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Holdfast, Registry
+from holdfast.app import session_of
 
 registry = Registry()
 
@@ -39,7 +40,7 @@ async def drained(url: str, type: str, count: int, concurrency: int) -> Figures:
     """Enqueue in one call, then work until nothing is left."""
     async with Holdfast(url) as hf:
         hf.include(registry)
-        await hf.opened()
+        await session_of(hf).open()
         started = time.perf_counter()
         await hf.start_many(type, [{"number": number} for number in range(count)])
         enqueued = count / (time.perf_counter() - started)

@@ -13,6 +13,7 @@ import time
 from benchmarks.processes import workers
 from benchmarks.stores import MeasuredStore, add_options, chosen
 from holdfast import Context, Holdfast, Registry
+from holdfast.app import session_of
 
 STEPS = 5
 
@@ -61,7 +62,7 @@ async def by_processes(url: str, processes: int, runs: int, concurrency: int) ->
     """Steps a second from the first start to the last end, when others do the work."""
     async with Holdfast(url) as hf:
         hf.include(registry)
-        await hf.opened()
+        await session_of(hf).open()
         with workers(url, "benchmarks.throughput", processes, concurrency):
             await asyncio.gather(*(hf.execute("five_async", {"number": 0}) for _ in range(20)))
             started = time.perf_counter()

@@ -37,7 +37,7 @@ async def send(customer: str, number: int) -> str:
 
 async def main() -> None:
     async with hf:
-        await hf.type(send.type, concurrency=AT_ONCE, per_key={"customer": PER_CUSTOMER}, rate=(A_SECOND, 1))
+        await hf.types.set(send.type, concurrency=AT_ONCE, per_key={"customer": PER_CUSTOMER}, rate=(A_SECOND, 1))
         customers = ["big"] * (MAILS - 4) + ["small"] * 4
         runs = [await hf.start(send, who, n, tags={"customer": who}) for n, who in enumerate(customers)]
         began = datetime.now(UTC)

@@ -14,6 +14,7 @@ from uuid import uuid4
 import psycopg
 
 from holdfast import Context, Holdfast
+from holdfast.app import session_of
 
 hf = Holdfast()
 
@@ -90,6 +91,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if not hf.url.startswith("postgres"):
+    if not session_of(hf).url.startswith("postgres"):
         raise SystemExit("this example needs Postgres: HOLDFAST_URL=postgresql://user@host/database")
     asyncio.run(main())

@@ -27,13 +27,13 @@ async def remind(ctx: Context, who: str, what: str) -> str:
 
 async def main() -> None:
     async with hf, hf.worker():
-        schedule = await hf.put_schedule(
+        schedule = await hf.schedules.put(
             "ada's tea", remind, "ada", "your tea is ready", cron="0 16 * * mon-fri", zone="Europe/London"
         )
         print(f"{schedule.name}: next {schedule.upcoming[0]:%a %H:%M} in {schedule.zone}")
         await rang.wait()
         print("the clock ticks")
-        run = await hf.trigger_schedule("ada's tea")
+        run = await hf.schedules.trigger("ada's tea")
         print(await run.result())
 
 

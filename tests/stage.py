@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import EntryInfo, Holdfast, Registry, RunHandle
+from holdfast import Holdfast, Registry, RunHandle
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
 from holdfast.testing.postgres import Databases
+from holdfast.typing import EntryInfo
 
 MEMORY_KINDS = ("memory", "replay")
 """A memory store; the same, with every run replayed after each of its checkpoints."""

@@ -101,6 +101,7 @@ world.fix()
 import apsw  # noqa: E402 - in the fixed world
 
 from holdfast import Context, Holdfast, Registry  # noqa: E402 - likewise
+from holdfast.app import session_of  # noqa: E402 - likewise
 
 STEPS = 5
 _LEASE_SECONDS = 86_400.0
@@ -210,7 +211,7 @@ class Claim(Operation):
     async def prepare(self, sizes: Sequence[int]) -> None:
         world.tick()
         await self.hf.start_many(steps, [(STEPS,)] * sum(sizes))
-        made_by: Callable[..., Any] = get_type_hints(type(self.hf.store).claim)["request"]
+        made_by: Callable[..., Any] = get_type_hints(type(session_of(self.hf).store).claim)["request"]
         self._request = functools.partial(
             made_by,
             worker="claimer",
@@ -224,7 +225,7 @@ class Claim(Operation):
     async def perform(self, size: int) -> None:
         for number in itertools.islice(self._numbers, size):
             world.tick()
-            claimed = await self.hf.store.claim(self._request(id=f"claim-{number}"))
+            claimed = await session_of(self.hf).store.claim(self._request(id=f"claim-{number}"))
             assert len(claimed.leases) == 1
             await asyncio.sleep(0)
 

@@ -22,6 +22,7 @@ from benchmarks.peers.driver import (
 )
 from benchmarks.peers.filling import fill
 from holdfast import Context, Holdfast, Registry
+from holdfast.app import session_of
 
 STEPS = 5
 
@@ -213,7 +214,7 @@ def opened(measure: Callable[[Holdfast, Request], Awaitable[Figures]], *, is_wor
     async def go(request: Request) -> Figures:
         async with Holdfast(request.url) as hf:
             hf.include(registry)
-            await hf.opened()
+            await session_of(hf).open()
             if not is_working:
                 return await measure(hf, request)
             async with hf.worker(concurrency=500):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import without_iterations
 from holdfast.core.signals import Signal
@@ -61,19 +61,19 @@ def instrument(
 
     Calling what is returned ends it.
     """
-    if hf.signals.tracing is not None:
+    if session_of(hf).signals.tracing is not None:
         raise InvalidRequest(f"{hf!r} is instrumented already")
     spans = Spans(trace.get_tracer("holdfast", tracer_provider=tracer_provider))
     numbers = Numbers(metrics.get_meter("holdfast", meter_provider=meter_provider), hf.metrics)
-    hf.signals.tracing = spans
+    session_of(hf).signals.tracing = spans
     untaps = (
-        hf.signals.tap(spans, "run.*", "step.*", "worker.stopped"),
-        hf.signals.tap(Counters(numbers), *PATTERNS),
-        hf.signals.tap(numbers.look_soon, "run.started", "worker.started"),
+        session_of(hf).signals.tap(spans, "run.*", "step.*", "worker.stopped"),
+        session_of(hf).signals.tap(Counters(numbers), *PATTERNS),
+        session_of(hf).signals.tap(numbers.look_soon, "run.started", "worker.started"),
     )
 
     def uninstrument() -> None:
-        hf.signals.tracing = None
+        session_of(hf).signals.tracing = None
         for untap in untaps:
             untap()
         spans.end_all()

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import Holdfast, RunHandle, StoreUnavailable
+from holdfast.app import session_of
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import Cancel, EmitEvents
 from holdfast.core.model import Event
@@ -51,7 +52,9 @@ class Job:
         """Wait until its runs have ended: so there is no more to do than workers can, and they have room for more."""
         while self._open:
             with suppress(StoreUnavailable):
-                self._open -= {run.id for run in await self.hf.store.changes(EndsOf(run_ids=sorted(self._open)))}
+                self._open -= {
+                    run.id for run in await session_of(self.hf).store.changes(EndsOf(run_ids=sorted(self._open)))
+                }
             await asyncio.sleep(LOOK_SECONDS)
 
     def accept(self, what: What, run_id: str = "", **more: Any) -> None:
@@ -76,12 +79,12 @@ class Job:
 
     async def emit(self, topic: str, payload: object) -> None:
         event = Event(id=f"{topic}-{payload}", topic=topic, payload=encode_any(payload, "payload"))
-        await insist(partial(self.hf.store.apply, EmitEvents(events=[event])))
+        await insist(partial(session_of(self.hf).store.apply, EmitEvents(events=[event])))
         self.accept("emit")
 
     async def cancel(self, run: RunHandle[Any]) -> None:
         request = Cancel(run_id=run.id, id=f"{self.item}-cancel", reason="no longer wanted")
-        answer = await insist(partial(self.hf.store.apply, request))
+        answer = await insist(partial(session_of(self.hf).store.apply, request))
         self.accept("cancel", run.id, answer=answer)
 
 

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator
 
 from holdfast import Holdfast
+from holdfast.app import session_of
 from tests.chaos import load
 from tests.chaos.jobs import KINDS, Job
 from tests.chaos.journal import Journal
@@ -77,7 +78,7 @@ async def main(options: argparse.Namespace) -> None:
     async with hf:
         producer = Producer(hf, options)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, producer.end)
-        await insist(hf.opened)
+        await insist(session_of(hf).open)
         await producer.produce()
 
 

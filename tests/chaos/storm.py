@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from holdfast import StoreUnavailable
+from holdfast.app import session_of
 from holdfast.core.questions import CountLeases, CountRuns, ListSchedules
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.chaos import load
@@ -70,18 +71,18 @@ class Storm:
 
     async def _prepare(self) -> None:
         hf = self.crew.hf
-        await hf.opened()
+        await session_of(hf).open()
         with hf.connection() as connection:
             make_tables(connection)
         for type, count in load.CONCURRENCY.items():
-            await hf.type(type, concurrency=count)
+            await hf.types.set(type, concurrency=count)
         for type, (tag, count) in load.PER_KEY.items():
-            await hf.type(type, per_key={tag: count})
+            await hf.types.set(type, per_key={tag: count})
         for type, rate in load.RATES.items():
-            await hf.type(type, rate=rate)
-        await hf.topic(load.QUEUES, mode="queue")
+            await hf.types.set(type, rate=rate)
+        await hf.topics.set(load.QUEUES, mode="queue")
         if not self.plan.kinds:
-            await hf.put_schedule(SCHEDULE, load.tick, self.crew.book, every=load.TICK_SECONDS, catch_up="all")
+            await hf.schedules.put(SCHEDULE, load.tick, self.crew.book, every=load.TICK_SECONDS, catch_up="all")
         self._refill()
         for slot in range(self.plan.producers):
             self._produce(slot)
@@ -221,7 +222,7 @@ class Storm:
         """Let producers finish, and wait until nothing is left to do."""
         await asyncio.to_thread(self.place.heal)
         if not self.plan.kinds:
-            await insist(partial(self.crew.hf.pause_schedule, SCHEDULE))
+            await insist(partial(self.crew.hf.schedules.pause, SCHEDULE))
         for slot in sorted(self._producers):
             await self._close(slot)
         waiting = sum(
@@ -253,8 +254,8 @@ class Storm:
 
     async def _is_quiet(self, waiting: int) -> bool:
         try:
-            counts = (await self.crew.hf.store.stats(CountRuns())).values()
-            held = await self.crew.hf.store.stats(CountLeases())
+            counts = (await session_of(self.crew.hf).store.stats(CountRuns())).values()
+            held = await session_of(self.crew.hf).store.stats(CountLeases())
         except StoreUnavailable:
             return False
         live = sum(number for states in counts for state, number in states.items() if not state.is_end)
@@ -270,7 +271,7 @@ class Storm:
             await asyncio.sleep(0.05)
 
     async def _evidence(self, seconds: float) -> Evidence:
-        store = self.crew.hf.store
+        store = session_of(self.crew.hf).store
         for hand in self.crew.hands:
             hand.worker_id = hand.worker_id or self.witness.known.get(hand.pid, "")
         self.witness.remarks += await self.witness.leftovers()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from holdfast import Holdfast, StoreUnavailable
+from holdfast.app import session_of
 from holdfast.core.clock import SECOND
 from holdfast.core.limits import type_slot
 from holdfast.core.model import EntryState
@@ -38,7 +39,7 @@ class Witness:
     """What was seen so far. `known` are the ids of workers by process, `slowest` the takeover that took longest."""
 
     def __init__(self, hf: Holdfast, seed: str) -> None:
-        self._store = hf.store
+        self._store = session_of(hf).store
         self._chance = random.Random(f"{seed} witness")
         self._sightings: dict[tuple[str, str], Sighting] = {}
         self.killed: dict[str, float] = {}

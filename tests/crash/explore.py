@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import RunCancelled, RunFailed, RunState
+from holdfast.app import session_of
 from holdfast.core.clock import SECOND
 from holdfast.core.questions import FindOrphans, Query
 from holdfast.testing.faults import When
@@ -60,7 +61,7 @@ def program_of(seed: int) -> Program:
 async def act(h: Harness, program: Program) -> None:
     """Start a program, send it what it waits for, end it if it does not end by itself, and let the rest end, too."""
     limits: dict[str, Any] = {program["end"]: LIMIT_SECONDS} if str(program.get("end")).startswith("max") else {}
-    await h.topic("queue*", mode="queue")
+    await h.topics.set("queue*", mode="queue")
     run = await h.start("program", {"program": program}, id="root", **limits)
     for mail, count in mail_of(program).items():
         for each in range(count):
@@ -111,12 +112,12 @@ async def play(program: Program, stage: Stage, faults: Faults, *, strict: bool =
 
 async def read(h: Harness, rehearsal: Rehearsal) -> Play:
     """What came of a play, by the paths of runs."""
-    details = list(await h.store.list(Query(limit=10_000)))
-    histories = {one.run.id: list(await h.store.history(one.run.id)) for one in details}
+    details = list(await session_of(h).store.list(Query(limit=10_000)))
+    histories = {one.run.id: list(await session_of(h).store.history(one.run.id)) for one in details}
     for one in details:
         await h.run(one.run.id).history()  # as its user sees it
     played = Played.of(details, histories, rehearsal.ledger)
-    played.problems += [f"orphan {run_id}" for run_id in await h.store.stats(FindOrphans(limit=10))]
+    played.problems += [f"orphan {run_id}" for run_id in await session_of(h).store.stats(FindOrphans(limit=10))]
     return Play(played, calls=len(rehearsal.store.calls), crashes=rehearsal.crashes)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Registry
+from holdfast.app import session_of
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.model import Entry, EntryKind
 from holdfast.core.ports import Store
@@ -150,7 +151,7 @@ async def play(
 
 
 async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None:
-    details = {one.run.id: one for one in await h.store.list(Query(limit=1_000))}
+    details = {one.run.id: one for one in await session_of(h).store.list(Query(limit=1_000))}
 
     def path(run_id: str) -> str:
         run = details[run_id].run
@@ -161,14 +162,14 @@ async def write_down(h: Harness, ledger: EffectLedger, outcome: Outcome) -> None
     for run_id, one in details.items():
         history = sorted(
             (entry.location, entry.kind.value, entry.state.value, _result(entry), entry.error and str(entry.error))
-            for entry in await h.store.history(run_id)
+            for entry in await session_of(h).store.history(run_id)
         )
         run = one.run
         error = None if run.error is None else str(run.error)
         waits = sorted((wait.location, wait.kind.value) for wait in one.waits)
         outcome.runs[path(run_id)] = (run.state.value, run.result, error, history, one.values, waits)
     outcome.begun = {(path(run_id), location): times for (run_id, location), times in ledger.begun.items()}
-    outcome.orphans = list(await h.store.stats(FindOrphans(limit=10)))
+    outcome.orphans = list(await session_of(h).store.stats(FindOrphans(limit=10)))
 
 
 def _result(entry: Entry) -> str | None:

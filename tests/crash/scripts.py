@@ -20,6 +20,7 @@ from holdfast import (
     WaitTimeout,
     step_info,
 )
+from holdfast.app import session_of
 from holdfast.testing.harness import Harness
 from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
@@ -102,7 +103,7 @@ def queues(app: Registry, ledger: EffectLedger) -> None:
 
 
 async def work_off(h: Harness) -> None:
-    await h.topic("jo*", mode="queue")
+    await h.topics.set("jo*", mode="queue")
     run = await h.start("main", id="main")
     await h.settle()
     await run.send("stop", "stopped", id="stop")
@@ -134,7 +135,7 @@ async def converse(h: Harness) -> None:
     assert await run.request("second", id="second") == 3
     assert await run.request("first", 18, id="first") == [17, "first"]
     await run.result()
-    assert [letter.name async for letter in h.dead_letters()] == []
+    assert [letter.name async for letter in h.dead_letters.list()] == []
 
 
 async def send_everything(h: Harness) -> None:
@@ -284,7 +285,8 @@ def cancels(app: Registry, ledger: EffectLedger) -> None:
 async def cancel_in_the_end(h: Harness) -> None:
     run = await h.start("main", id="main")
     while (
-        len(await h.store.history("main")) < 3 or sum([info.state.value == "suspended" async for info in h.list()]) < 3
+        len(await session_of(h).store.history("main")) < 3
+        or sum([info.state.value == "suspended" async for info in h.list()]) < 3
     ):
         await h.settle()
         await h.advance(1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, RunState
+from holdfast.app import session_of
 from holdfast.core.clock import SECOND
 from holdfast.core.questions import Query
 from holdfast.testing.faults import FaultyStore
@@ -58,7 +59,7 @@ class Scene:
 async def scene(stage: Stage, app: Registry, *, has_endless_bodies: bool = False) -> AsyncIterator[Scene]:
     async with stage.harness(app, has_endless_bodies=has_endless_bodies) as h:
         await h.stop_worker()
-        faults = FaultyStore(h.store)
+        faults = FaultyStore(session_of(h).store)
         first = Worker(faults, app, clock=h.clock, poll=None, has_heart=False, lease_seconds=LEASE_SECONDS)
         await first.start()
         try:
@@ -139,7 +140,7 @@ async def test_whatever_a_worker_writes_of_a_run_that_another_one_holds_is_refus
         assert (await run.info()).state is RunState.RUNNING
         opened.set()
         assert await run.result() == "drawn 2"
-        details = await s.h.store.list(Query(type="listener"))
+        details = await session_of(s.h).store.list(Query(type="listener"))
         assert details[0].run.arrivals == 0
 
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
+from holdfast.app import session_of
 from tests.docs.page import DOCS, Page
 
 OWNER, WORKER = "shop_owner", "shop_worker"
@@ -33,7 +34,7 @@ def as_role(url: str, role: str) -> str:
 
 async def test_a_worker_finds_out_that_somebody_else_has_to_migrate(url: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"run `holdfast migrate` as 'tested_shop_owner'"):
-        await Holdfast(as_role(url, WORKER)).opened()
+        await session_of(Holdfast(as_role(url, WORKER))).open()
 
 
 async def test_after_the_owner_has_migrated_a_worker_can_do_everything(url: str) -> None:
@@ -55,7 +56,7 @@ async def _everything(hf: Holdfast) -> None:
         sent, told = await ctx.receive("sent"), await ctx.wait_event("told")
         return [sent, told, await ctx.call(child), await ctx.tx("tx", lambda _: 4)]
 
-    await hf.topic("queue", mode="queue", max_pending=1)
+    await hf.topics.set("queue", mode="queue", max_pending=1)
     async with hf.worker() as worker:
         run = await hf.start(shop)
         await run.send("sent", 2)
@@ -64,6 +65,6 @@ async def _everything(hf: Holdfast) -> None:
             await hf.emit(topic, 3)
         assert await run.result() == [2, 3, 1, 4]
         await (await hf.start("nobody")).cancel()
-    await hf.store.prune(100)
-    assert [letter.topic async for letter in hf.dead_letters()] == ["queue"]
-    assert await hf.store.check()
+    await session_of(hf).store.prune(100)
+    assert [letter.topic async for letter in hf.dead_letters.list()] == ["queue"]
+    assert await session_of(hf).store.check()

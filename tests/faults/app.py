@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast import Context, Holdfast, Registry, RunHandle, RunState, StoreUnavailable, step_info
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns, FindOrphans
 from holdfast.testing.patience import guard
 
@@ -137,5 +138,5 @@ class Post:
         wanted = Counter({(run.id, place): 1 for run in self.runs for place in ("first", "last")})
         wanted.update({(child, "there"): 1 for child in children})
         assert BOOK.effects - self._earlier == wanted
-        assert (await self._hf.store.stats(CountRuns()))["parcel"] == {RunState.SUCCEEDED: len(self.runs)}
-        assert await self._hf.store.stats(FindOrphans(limit=10)) == []
+        assert (await session_of(self._hf).store.stats(CountRuns()))["parcel"] == {RunState.SUCCEEDED: len(self.runs)}
+        assert await session_of(self._hf).store.stats(FindOrphans(limit=10)) == []

@@ -51,7 +51,7 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
             await may_go_on.wait()
 
     monkeypatch.setattr(BOOK, "rest", rest)
-    await hf.type("errand", concurrency=LIMIT)
+    await hf.types.set("errand", concurrency=LIMIT)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as onlooker:
 
         async def look_until(*, taken: int = 0, ended: int = 0) -> None:
@@ -66,7 +66,7 @@ async def test_limits_are_kept_and_slots_given_back_while_connections_are_cut(
             for wanted in range(ERRANDS_A_ROUND, (ROUNDS + 1) * ERRANDS_A_ROUND, ERRANDS_A_ROUND):
                 cut += await asyncio.to_thread(proxy.cut)
                 # With what is said of the type in between: it begins with waiting for all who claim.
-                await insist(partial(hf.type, "errand", concurrency=LIMIT, description=f"after {cut} cuts"))
+                await insist(partial(hf.types.set, "errand", concurrency=LIMIT, description=f"after {cut} cuts"))
                 may_go_on.set()
                 await look_until(ended=wanted)
 

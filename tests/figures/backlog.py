@@ -124,7 +124,7 @@ async def test_a_run_of_a_limited_type_answers_behind_500_that_are_parked(
     async with opened(store, tmp_path, request) as hf, hf.worker(concurrency=2 * SLOTS):
         runs = await hf.start_many(limited, [()] * TIMES)
         await asleep(hf, limited.type, TIMES)
-        await hf.type(limited.type, concurrency=SLOTS)
+        await hf.types.set(limited.type, concurrency=SLOTS)
         others = await hf.start_many(limited, [()] * 500)
         for other in others:
             await other.send("go", "work")

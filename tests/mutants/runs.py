@@ -124,9 +124,14 @@ REPLAY = (
         breaks="code that does not fit its history executes nothing",
         edits=(
             Edit(
-                "runner/registry.py",
+                "runner/decorators.py",
                 "CRASH_LIMIT, strict: bool = True) -> Any:",
                 "CRASH_LIMIT, strict: bool = False) -> Any:",
+            ),
+            Edit(
+                "runner/decorators.py",
+                "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = True",
+                "add: Add, type: str | None = None, *, crash_limit: int = CRASH_LIMIT, strict: bool = False",
             ),
         ),
         caught_by=(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from holdfast.app import session_of
 from holdfast.core.questions import FindOrphans
 from tests.process.crew import Crew
 
@@ -26,5 +27,5 @@ async def crew(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         finally:
             crew.dismiss()
             sys.stdout.write(crew.report("the end of the test"))
-        assert await crew.hf.store.stats(FindOrphans(limit=10)) == []
+        assert await session_of(crew.hf).store.stats(FindOrphans(limit=10)) == []
         assert crew.complaints() == []

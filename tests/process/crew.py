@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast import AuditInfo, EntryInfo, Holdfast, RunHandle
+from holdfast import Holdfast, RunHandle
+from holdfast.app import session_of
 from holdfast.core.model import EntryKind
 from holdfast.testing.patience import GUARD_SECONDS, until
+from holdfast.typing import AuditInfo, EntryInfo
 from tests.process.app import workflows
 from tests.process.ledger import Deed, Ledger
 from tests.stage import SLOWNESS
@@ -141,13 +143,13 @@ class Crew:
 
     async def ready(self, hand: Hand) -> Hand:
         """Wait until the store knows a worker."""
-        await self.hf.opened()
+        await session_of(self.hf).open()
         await self.until(f"worker {hand.number} is ready", lambda: self._is_ready(hand))
         return hand
 
     async def _is_ready(self, hand: Hand) -> bool:
         assert hand.is_alive, self.report(f"worker {hand.number} ended at once")
-        known = {worker.pid: worker.id for worker in await self.hf.store.workers()}
+        known = {worker.pid: worker.id for worker in await session_of(self.hf).store.workers()}
         hand.worker_id = known.get(hand.pid, "")
         return bool(hand.worker_id)
 

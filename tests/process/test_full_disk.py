@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import RunHandle, StoreUnavailable
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns
 from tests.process.app import quick, story
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks
@@ -142,7 +143,7 @@ async def test_a_full_disk_refuses_starts_and_loses_nothing(cramped: Crew, small
 
     assert [len(result) for result in await crew.results(accepted)] == [2] * len(accepted)
     await check_nothing_was_lost(crew, worker, held)
-    assert sum((await crew.hf.store.stats(CountRuns()))["quick"].values()) == len(
+    assert sum((await session_of(crew.hf).store.stats(CountRuns()))["quick"].values()) == len(
         accepted
     )  # what was refused is not there
     assert os.statvfs(small_disk).f_bavail > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast import RunState
+from holdfast.app import session_of
 from tests.process.app import story
 from tests.process.crew import Crew, facts, marks, on_every_store, step
 
@@ -56,5 +57,5 @@ async def test_a_worker_that_stands_by_takes_over(crew: Crew) -> None:
 
     assert crew.executions(run, "middle") == [killed.number, heir.number]
     left = [heir.pid] if crew.hears_of_deaths else [killed.pid, heir.pid]
-    assert [worker.pid for worker in await crew.hf.store.workers()] == left
+    assert [worker.pid for worker in await session_of(crew.hf).store.workers()] == left
     assert (await run.info()).state is RunState.SUCCEEDED

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from holdfast import RunHandle, RunState
+from holdfast.app import session_of
 from holdfast.core.questions import FindOrphans
 from holdfast.testing.postgres import Databases, PostgresServer
 from tests.duration import lasting
@@ -39,7 +40,7 @@ async def crew(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator
         try:
             async with crew.hf:
                 yield crew
-                assert await crew.hf.store.stats(FindOrphans(limit=10)) == []
+                assert await session_of(crew.hf).store.stats(FindOrphans(limit=10)) == []
         finally:
             crew.dismiss()
             if postgres_server.pid is None:

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Holdfast
+from holdfast.app import session_of
 from holdfast.testing.patience import GUARD_SECONDS, until
 
 APPLICATION = """
@@ -52,7 +53,7 @@ class Firm:
             self.supervisor = subprocess.Popen(
                 [sys.executable, "-m", "holdfast", "worker", target, *options],
                 cwd=self.folder,
-                env=os.environ | {"HOLDFAST_URL": url or self.hf.url},
+                env=os.environ | {"HOLDFAST_URL": url or session_of(self.hf).url},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,12 +62,12 @@ class Firm:
 
     async def staffed(self, number: int, without: frozenset[int] = frozenset()) -> frozenset[int]:
         """Wait until there are so many worker processes, not counting some; their process ids."""
-        await self.hf.opened()
+        await session_of(self.hf).open()
         found: frozenset[int] = frozenset()
 
         async def is_so() -> bool:
             nonlocal found
-            found = frozenset(worker.pid for worker in await self.hf.store.workers()) - without
+            found = frozenset(worker.pid for worker in await session_of(self.hf).store.workers()) - without
             return len(found) == number
 
         await self.until(f"there are {number} worker processes", is_so)
@@ -127,7 +128,9 @@ async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: F
     before = await firm.staffed(2)
     run = await firm.hf.start("slow", {"gate": "g"})
     await firm.begun("g")
-    (holder,) = {worker.pid for worker in await firm.hf.store.workers() if worker.id == (await _holder(firm, run.id))}
+    (holder,) = {
+        worker.pid for worker in await session_of(firm.hf).store.workers() if worker.id == (await _holder(firm, run.id))
+    }
 
     os.kill(holder, signal.SIGKILL)
     (firm.folder / "g").touch()
@@ -139,7 +142,7 @@ async def test_a_process_that_is_killed_is_replaced_and_its_work_goes_on(firm: F
 
 
 async def _holder(firm: Firm, run_id: str) -> str | None:
-    details = await firm.hf.store.get(run_id)
+    details = await session_of(firm.hf).store.get(run_id)
     assert details is not None
     return details.run.worker
 
@@ -157,7 +160,7 @@ async def test_a_signal_stops_all_of_them_after_their_steps_have_ended(firm: Fir
     assert await firm.ended() == 0
     assert await run.result(timeout=GUARD_SECONDS) in pids
     assert not any(map(is_alive, pids))
-    assert await firm.hf.store.workers() == []
+    assert await session_of(firm.hf).store.workers() == []
 
 
 async def test_a_second_signal_ends_the_grace(firm: Firm) -> None:
@@ -223,14 +226,14 @@ async def test_all_of_them_end_when_nothing_is_left_to_do(firm: Firm) -> None:
     assert await firm.ended() == 0
     for run in runs:
         assert await run.result(timeout=GUARD_SECONDS) > 0
-    assert await firm.hf.store.workers() == []
+    assert await session_of(firm.hf).store.workers() == []
 
 
 async def test_each_has_a_name_of_its_own(firm: Firm) -> None:
     firm.open("--processes", "2", "--name", "wally")
     await firm.staffed(2)
 
-    assert {worker.name for worker in await firm.hf.store.workers()} == {"wally-1", "wally-2"}
+    assert {worker.name for worker in await session_of(firm.hf).store.workers()} == {"wally-1", "wally-2"}
 
 
 async def test_the_number_can_be_set_by_a_variable(firm: Firm, monkeypatch: pytest.MonkeyPatch) -> None:

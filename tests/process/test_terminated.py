@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from holdfast import RunState
+from holdfast.app import session_of
 from tests.process.app import BodyName, saga, story
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, marks, step
 
@@ -93,7 +94,7 @@ async def test_a_second_signal_ends_the_grace_at_once(crew: Crew, second: signal
 
     assert await crew.exited(ended) == 0
     assert [fact.event for fact in await run.audit()] == ["created", "claimed", "released"]
-    assert await crew.hf.store.workers() == []
+    assert await session_of(crew.hf).store.workers() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -102,7 +103,7 @@ async def test_an_idle_worker_ends_at_once(crew: Crew, number: signal.Signals) -
     idle.signal(number)
 
     assert await crew.exited(idle) == 0
-    assert await crew.hf.store.workers() == []
+    assert await session_of(crew.hf).store.workers() == []
 
 
 async def test_a_rolling_restart_repeats_nothing_and_charges_nothing(crew: Crew) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Break, Context, Continue, Registry, RunCancelled, RunHandle, RunState, SyncContext, step_info
+from holdfast.app import session_of
 from holdfast.core.questions import FindOrphans
 from holdfast.testing.harness import Harness
 from tests.stage import Stage, facts
@@ -215,7 +216,7 @@ async def test_a_bad_deploy_executes_nothing_and_is_healed_by_the_code_that_wrot
         assert world.done == done
     async with stage.harness(Shop(world, ORIGINAL).registry()) as h:
         assert await results(h, run_ids) == [EXPECTED] * len(run_ids)
-        assert list(await h.store.stats(FindOrphans(limit=10))) == []
+        assert list(await session_of(h).store.stats(FindOrphans(limit=10))) == []
     world.check_once()
 
 

@@ -117,7 +117,7 @@ async def test_an_event_of_a_queue_that_was_fed_before_a_block_stays_with_its_ru
         return await ctx.wait_event("jobs", timeout=60)
 
     async with stage.harness(shop(broken)) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start("shop.v1")
         await h.settle()
         await h.emit("jobs", 1)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast import Context, Fit, Registry, Retry, RunCheck, RunState
+from holdfast import Context, Registry, Retry, RunState
+from holdfast.app import session_of
 from holdfast.core.questions import Details, Query
 from holdfast.testing.harness import Harness
+from holdfast.typing import Fit, RunCheck
 from tests.stage import Stage
 
 Code = Callable[..., Awaitable[Any]]
@@ -234,11 +236,11 @@ async def test_a_run_that_moved_on_between_two_reads_is_read_again(
 ) -> None:
     run_id = await suspended(stage)
     async with stage.harness(shop(old)) as h:
-        read = h.store.list
+        read = session_of(h).store.list
 
         async def read_before(query: Query) -> list[Details]:
             found = await read(query)
             return [replace(one, run=replace(one.run, token=0, payload='{"old": 1}')) for one in found]
 
-        monkeypatch.setattr(h.store, "list", read_before)
+        monkeypatch.setattr(session_of(h).store, "list", read_before)
         assert (await checked(h))[run_id].fit is Fit.FITS

@@ -81,7 +81,7 @@ def test_types_and_topics_are_offered(shop: Shop) -> None:
     shop.start("shop.event.v1", {"topic": "paid"})
     shop.work()
     shop.start("billing.invoice.v1")
-    shop.do(lambda hf: hf.topic("jobs", mode="queue"))
+    shop.do(lambda hf: hf.topics.set("jobs", mode="queue"))
 
     assert offered(shop, "holdfast start ").keys() == {"billing.invoice.v1", "shop.event.v1"}
     assert offered(shop, "holdfast ls --type sh").keys() == {"shop.event.v1"}

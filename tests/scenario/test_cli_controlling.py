@@ -7,6 +7,7 @@ import json
 import pytest
 
 from holdfast import Context, Fatal, Holdfast
+from holdfast.app import session_of
 from holdfast.core.checkpoint import ClaimRequest
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -25,9 +26,9 @@ def hold(shop: Shop) -> None:
     """Have a worker hold an order that is ready."""
 
     async def claim(hf: Holdfast) -> None:
-        await hf.opened()
+        await session_of(hf).open()
         request = ClaimRequest(id="c", worker="w", types=("shop.order.v1",), limit=1, lease=60_000_000, python="3")
-        assert len((await hf.store.claim(request)).leases) == 1
+        assert len((await session_of(hf).store.claim(request)).leases) == 1
 
     shop.do(claim)
 
@@ -174,7 +175,7 @@ def test_a_run_that_rolls_back_is_ended_by_force(shop: Shop) -> None:
     forced = shop.type("cancel", run_id, "--yes", "--force")
 
     assert again.exit_code == 6
-    assert "rolls back already; --force ends it without that" in again.stderr
+    assert "rolls back already; force ends it without that" in again.stderr
     assert forced.stdout == f"cancelled {run_id}\n"
     assert state_of(shop, run_id) == "cancelled"
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.app import session_of
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
 
@@ -144,7 +145,7 @@ def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
     async def hold(hf: Holdfast) -> None:
         from holdfast.testing.contract.arrange import claim
 
-        await claim(hf.store, types=["shop.add.v1"])
+        await claim(session_of(hf).store, types=["shop.add.v1"])
 
     shop.do(hold)
 

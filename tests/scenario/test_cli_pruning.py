@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast import Holdfast
+from holdfast.app import session_of
 from holdfast.core.model import Intent
 from tests.unit.cli.conftest import shop
 from tests.unit.cli.rig import Shop
@@ -43,11 +44,11 @@ def test_what_is_usual_can_be_said(shop: Shop) -> None:
 
 def test_many_runs_go_in_several_bites(shop: Shop) -> None:
     async def start(hf: Holdfast) -> None:
-        await hf.opened()
+        await session_of(hf).open()
         ids = [f"r{number}" for number in range(700)]
-        await hf.store.create([Intent(id=id, type="shop.add.v1", payload="{}", retention=1) for id in ids])
+        await session_of(hf).store.create([Intent(id=id, type="shop.add.v1", payload="{}", retention=1) for id in ids])
         for id in ids:
-            await hf.cancel(id)
+            await hf.run(id).cancel()
 
     shop.do(start)
 

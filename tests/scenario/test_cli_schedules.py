@@ -155,7 +155,7 @@ def test_an_unknown_name_leads_to_the_nearest(shop: Shop, verb: str) -> None:
 
     assert (near.exit_code, far.exit_code) == (3, 3)
     assert "there is no schedule 'nigthly'; did you mean 'nightly'?" in near.stderr
-    assert "there is no schedule 'qqq'; `holdfast schedules ls` lists them" in far.stderr
+    assert "there is no schedule 'qqq'; `holdfast schedules ls` and hf.schedules.list() list them" in far.stderr
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ async def test_a_run_that_ends_again_is_not_heard_of_twice_by_its_parent(stage: 
         run = await h.start(shop)
         await h.settle()
         (info,) = [info async for info in h.list(type="child")]
-        await h.rewind(info.id, "c")
+        await h.run(info.id).rewind("c")
         assert await h.run(info.id).result() == "c2"
         await run.send("go")
         assert await run.result() == "c1"
@@ -253,7 +253,7 @@ async def test_a_location_that_does_not_exist_is_refused_with_those_that_do(stag
         with pytest.raises(InvalidRequest, match="no entry at 'z'; it has 'a'"):
             await run.rewind("z")
         with pytest.raises(RunNotFound):
-            await h.rewind("00000000-0000-7000-8000-000000000000", "a")
+            await h.run("00000000-0000-7000-8000-000000000000").rewind("a")
 
 
 # Recovering
@@ -597,7 +597,7 @@ async def test_whoever_waits_for_a_reopened_run_gets_its_new_end(stage: Stage) -
             with pytest.raises(RunFailed):
                 await handle.result()
         world.broken = set()
-        await h.recover(run.id)
+        await h.run(run.id).recover()
         assert [await run.result(), await other.result()] == ["a2", "a2"]
 
 
@@ -621,7 +621,7 @@ async def test_a_child_that_was_recovered_by_hand_does_not_save_its_parent(stage
         await h.settle()
         (info,) = [info async for info in h.list(type="child")]
         world.broken = set()
-        await h.recover(info.id)
+        await h.run(info.id).recover()
         assert await h.run(info.id).result() == "c2"
         await run.send("advice", "go on")
         assert await run.result() == "go on"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, Retry, RunState
+from holdfast.app import session_of
 from holdfast.core.clock import SECOND
 from holdfast.core.model import Backlog
 from holdfast.engine.liveness import unhandled
@@ -126,7 +127,9 @@ async def test_a_run_whose_workers_died_says_when_they_were_last_heard_of(stage:
         assert await run.explain() == (
             f"Ready since 2030-01-01 00:01:01 UTC, but no worker is running {heard}; start one with `holdfast worker`."
         )
-        assert await unhandled(h.store, h.clock.now()) == [Backlog(type="shop.v1", count=1, since=h.clock.now())]
+        assert await unhandled(session_of(h).store, h.clock.now()) == [
+            Backlog(type="shop.v1", count=1, since=h.clock.now())
+        ]
 
 
 async def test_types_nobody_handles_are_those_with_due_runs_and_no_living_worker(stage: Stage) -> None:
@@ -138,10 +141,12 @@ async def test_types_nobody_handles_are_those_with_due_runs_and_no_living_worker
         await h.start(shop, "sleep")
         await h.settle()
 
-        assert await unhandled(h.store, h.clock.now()) == [Backlog(type="elsewhere.v1", count=1, since=begun)]
+        assert await unhandled(session_of(h).store, h.clock.now()) == [
+            Backlog(type="elsewhere.v1", count=1, since=begun)
+        ]
         await h.stop_worker()
         h.clock.pass_to(begun + 60 * SECOND)
-        assert await unhandled(h.store, h.clock.now()) == [
+        assert await unhandled(session_of(h).store, h.clock.now()) == [
             Backlog(type="elsewhere.v1", count=2, since=begun),
             Backlog(type="later.v1", count=1, since=begun + 60 * SECOND),
         ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, RunState
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns, FindOrphans
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS, until
@@ -125,9 +126,9 @@ async def test_a_thousand_runs_leave_memory_without_a_word(stage: Stage, caplog:
     async with stage.harness(app) as h:
         await h.start_many(wait, [(n,) for n in range(1_000)])
         await h.settle()
-        counts = await h.store.stats(CountRuns())
+        counts = await session_of(h).store.stats(CountRuns())
         assert counts["wait"] == {RunState.SUSPENDED: 1_000}
-        assert list(await h.store.stats(FindOrphans(limit=10))) == []
+        assert list(await session_of(h).store.stats(FindOrphans(limit=10))) == []
     gc.collect()
     assert complaints(caplog) == []
 

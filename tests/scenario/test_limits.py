@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, InvalidRequest, Registry, RunState
+from holdfast.app import session_of
 from holdfast.core.questions import CountSlots, FindOrphans
 from holdfast.testing.harness import Harness
 from tests.stage import Stage
@@ -98,20 +99,20 @@ async def finished(h: Harness, runs: list[Any]) -> None:
 
 async def test_no_more_bodies_run_at_once_than_a_limit_allows_and_all_are_done(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.type("job.v1", concurrency=2)
+        await h.types.set("job.v1", concurrency=2)
         runs = await h.start_many(job, [(f"{number}",) for number in range(20)])
 
         results = [await run.result() for run in runs]
 
         assert results == [f"{number}" for number in range(20)]
         assert 1 <= most["all"] <= 2
-        assert await h.store.stats(FindOrphans(limit=10)) == []
-        assert await h.store.stats(CountSlots()) == []
+        assert await session_of(h).store.stats(FindOrphans(limit=10)) == []
+        assert await session_of(h).store.stats(CountSlots()) == []
 
 
 async def test_each_key_has_its_own_limit(stage: Stage, gate: asyncio.Event) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
-        await h.type("slow.v1", concurrency=5, per_key={"tenant": 2})
+        await h.types.set("slow.v1", concurrency=5, per_key={"tenant": 2})
         runs = [
             await h.start(slow, f"{tenant}{number}", tenant, tags={"tenant": tenant})
             for number in range(4)
@@ -120,7 +121,7 @@ async def test_each_key_has_its_own_limit(stage: Stage, gate: asyncio.Event) -> 
         await h.settle()
 
         assert (inside["all"], inside["a"], inside["b"], inside["c"]) == (5, 2, 2, 1)
-        (info,) = [one for one in await h.types() if one.name == "slow.v1"]
+        (info,) = [one for one in await h.types.list() if one.name == "slow.v1"]
         assert info.parked == 7
         gate.set()
         await finished(h, runs)
@@ -129,7 +130,7 @@ async def test_each_key_has_its_own_limit(stage: Stage, gate: asyncio.Event) -> 
 
 async def test_a_rate_spreads_what_begins_over_time(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.type("job.v1", rate=(3, 60))
+        await h.types.set("job.v1", rate=(3, 60))
         runs = await h.start_many(job, [(f"{number}",) for number in range(8)])
 
         counts = []
@@ -149,7 +150,7 @@ async def test_whoever_waits_for_a_rate_and_more_begins_as_soon_as_both_allow_it
 ) -> None:
     async with stage.harness(app) as h:
         began = h.now
-        await h.type("job.v1", rate=(3, 60), **others)
+        await h.types.set("job.v1", rate=(3, 60), **others)
         runs = [await h.start(job, f"{number}", tags={"tenant": "a"}) for number in range(9)]
 
         assert [await run.result() for run in runs] == [f"{number}" for number in range(9)]
@@ -158,7 +159,7 @@ async def test_whoever_waits_for_a_rate_and_more_begins_as_soon_as_both_allow_it
 
 async def test_a_run_that_waits_leaves_its_slot_to_others(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.type("chat.v1", concurrency=1)
+        await h.types.set("chat.v1", concurrency=1)
         runs = [await h.start(chat, f"{number}") for number in range(5)]
         await h.settle()
 
@@ -171,12 +172,12 @@ async def test_a_run_that_waits_leaves_its_slot_to_others(stage: Stage) -> None:
 
 async def test_limits_are_changed_while_runs_wait(stage: Stage) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
-        await h.type("slow.v1", concurrency=1)
+        await h.types.set("slow.v1", concurrency=1)
         await begin(h, "slow.v1", 6)
         await h.settle()
         counts = [inside["all"]]
         for limit in (3, 2, None):
-            await h.type("slow.v1", concurrency=limit)
+            await h.types.set("slow.v1", concurrency=limit)
             await h.settle()
             counts.append(inside["all"])
 
@@ -185,20 +186,20 @@ async def test_limits_are_changed_while_runs_wait(stage: Stage) -> None:
 
 async def test_a_type_that_is_switched_off_waits_and_others_do_not(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.type("job.v1", enabled=False)
+        await h.types.set("job.v1", enabled=False)
         run = await h.start(job, "x")
 
         assert await h.execute(other) == "done"
 
         await h.settle()
         assert (await run.info()).state is RunState.PENDING
-        await h.type("job.v1", enabled=True)
+        await h.types.set("job.v1", enabled=True)
         assert await run.result() == "x"
 
 
 async def test_a_worker_that_dies_keeps_its_slot_until_another_takes_over(stage: Stage, gate: asyncio.Event) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
-        await h.type("slow.v1", concurrency=1)
+        await h.types.set("slow.v1", concurrency=1)
         first, second = await begin(h, "slow.v1", 2)
         await h.settle()
         await h.crash_worker()
@@ -206,7 +207,7 @@ async def test_a_worker_that_dies_keeps_its_slot_until_another_takes_over(stage:
         gate.set()
         await h.start_worker()
 
-        assert (await h.store.stats(CountSlots()))[0].used == 1
+        assert (await session_of(h).store.stats(CountSlots()))[0].used == 1
         assert (await first.result(), await second.result()) == ("0", "1")
         assert begun == ["0", "0", "1"]
         assert most["all"] == 1
@@ -214,8 +215,8 @@ async def test_a_worker_that_dies_keeps_its_slot_until_another_takes_over(stage:
 
 async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
-        await h.type("slow.v1", concurrency=1)
-        await h.type("job.v1", rate=(1, 60))
+        await h.types.set("slow.v1", concurrency=1)
+        await h.types.set("job.v1", rate=(1, 60))
         _, second, _ = await begin(h, "slow.v1", 3)
         _, next_job, last_job = await begin(h, "job.v1", 3)
         await h.settle()
@@ -229,7 +230,7 @@ async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
             "2 wait."
         )
         assert "begins in its turn" in await last_job.explain()
-        await h.type("slow.v1", enabled=False, concurrency=None, per_key={"tenant": 1})
+        await h.types.set("slow.v1", enabled=False, concurrency=None, per_key={"tenant": 1})
         assert await second.explain() == (
             f"Ready since {at}, but type slow.v1 is switched off; `holdfast types enable slow.v1` switches it on."
         )
@@ -237,7 +238,7 @@ async def test_runs_that_are_parked_say_why(stage: Stage) -> None:
 
 async def test_a_run_that_is_parked_for_its_key_says_so(stage: Stage) -> None:
     async with stage.harness(app, has_endless_bodies=True) as h:
-        await h.type("slow.v1", per_key={"tenant": 1})
+        await h.types.set("slow.v1", per_key={"tenant": 1})
         _, second = await begin(h, "slow.v1", 2, tags={"tenant": "acme"})
         await h.settle()
 
@@ -246,12 +247,12 @@ async def test_a_run_that_is_parked_for_its_key_says_so(stage: Stage) -> None:
 
 async def test_types_are_listed_with_all_that_is_known(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.type("job.v1", concurrency=2, per_key={"tenant": 1}, rate=(100, 60), retention=timedelta(days=1))
-        await h.type("go.v1", runtime="go", description="Not of Python.", enabled=False)
+        await h.types.set("job.v1", concurrency=2, per_key={"tenant": 1}, rate=(100, 60), retention=timedelta(days=1))
+        await h.types.set("go.v1", runtime="go", description="Not of Python.", enabled=False)
         await h.execute(job, "x")
         await h.start("unknown.v1")
 
-        types = {one.name: one for one in await h.types()}
+        types = {one.name: one for one in await h.types.list()}
 
         assert list(types) == ["chat.v1", "go.v1", "job.v1", "other.v1", "slow.v1", "unknown.v1"]
         known = types["job.v1"]
@@ -267,9 +268,9 @@ async def test_types_are_listed_with_all_that_is_known(stage: Stage) -> None:
 async def test_nonsense_is_refused_before_anything_is_stored(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match="concurrency=0"):
-            await h.type("job.v1", concurrency=0, enabled=False)
+            await h.types.set("job.v1", concurrency=0, enabled=False)
 
-        (known,) = [one for one in await h.types() if one.name == "job.v1"]
+        (known,) = [one for one in await h.types.list() if one.name == "job.v1"]
         assert known.enabled
 
 
@@ -282,7 +283,7 @@ async def test_a_run_that_calls_its_own_type_leaves_its_slot_to_its_child(stage:
         return 1 + await ctx.call("self.v1", {"depth": depth - 1}) if depth else 0
 
     async with stage.harness(families) as h:
-        await h.type("self.v1", concurrency=1)
+        await h.types.set("self.v1", concurrency=1)
 
         assert await h.execute(descend, 5) == 5
 
@@ -300,7 +301,7 @@ async def test_children_are_limited_like_any_other_run(stage: Stage) -> None:
         return await ctx.map(child, list(range(count)), limit=4)
 
     async with stage.harness(families) as h:
-        await h.type("child.v1", concurrency=2)
+        await h.types.set("child.v1", concurrency=2)
 
         assert await h.execute(parent, 9) == list(range(9))
         assert most["all"] <= 2

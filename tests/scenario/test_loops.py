@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Break, ChildFailed, Context, Continue, InvalidRequest, Registry, RunFailed, RunState
+from holdfast.app import session_of
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.model import WaitKind
@@ -90,7 +91,7 @@ async def test_the_ends_of_children_nobody_awaits_go_with_their_iterations(stage
         await h.stop_worker()
         await run.send("end")
         request = ClaimRequest(id="c", worker="w", types=(parent.type,), limit=1, lease=SECOND, python="3")
-        (lease,) = (await h.store.claim(request)).leases
+        (lease,) = (await session_of(h).store.claim(request)).leases
         ends = [arrival.name for arrival in lease.arrivals if arrival.kind is WaitKind.CHILD]
         assert len(ends) < 10
 

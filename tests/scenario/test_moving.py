@@ -24,6 +24,7 @@ from holdfast import (
     RunState,
     step_info,
 )
+from holdfast.app import session_of
 from holdfast.core.checkpoint import ClaimRequest
 from holdfast.core.clock import SECOND
 from holdfast.core.commands import PutSchedules
@@ -96,7 +97,7 @@ async def moved(h: Holdfast, there: Holdfast, **options: Any) -> None:
 
 async def everything(h: Holdfast) -> list[Dump]:
     ids = [info.id async for info in h.list()]
-    dumps = await transfer_of(h.store).dump(sorted(ids))
+    dumps = await transfer_of(session_of(h).store).dump(sorted(ids))
     assert len(dumps) == len(ids)
     return list(dumps)
 
@@ -209,7 +210,7 @@ SHOP = (
 
 async def open_shop(h: Harness) -> dict[str, str]:
     """A run of each kind, some way on. The answer is their ids."""
-    await h.topic("jobs", mode="queue")
+    await h.topics.set("jobs", mode="queue")
     runs = {name: (await h.start(name, {}, key=f"key of {name}", priority=50)).id for name in SHOP}
     await h.start("sleeper", {}, delay=7200, key="later")
     await h.settle()
@@ -265,7 +266,7 @@ async def test_everything_is_as_it_was_but_for_the_resuming(stages: tuple[Stage,
         report = await there.import_(lines)
 
         async for info in there.list():
-            await there.pause(info.id)
+            await there.run(info.id).pause()
         after = {dump.run.id: dump for dump in await everything(there)}
         assert (report.known, report.left, report.restored) == (0, 0, len(before))
         for dump in before:
@@ -346,7 +347,7 @@ async def test_a_run_goes_on_undoing_where_it_comes_to(few_stages: tuple[Stage, 
         await there.settle()
         if is_given_up:
             assert (await there.run(run.id).info()).state is RunState.BLOCKED
-            await there.recover(run.id)
+            await there.run(run.id).recover()
         await there.advance(3600)
         info = await there.run(run.id).info()
         assert (info.state, info.error and info.error.message) == (RunState.FAILED, "no luck")
@@ -373,7 +374,7 @@ async def test_the_rounds_of_a_run_move_with_it(few_stages: tuple[Stage, Stage])
 
         await moved(h, there)
 
-        await there.resume(run.id)
+        await there.run(run.id).resume()
         await there.settle()
         assert keys == ["1:charge", "1:~undo/charge", "1:charge:2", "1:~undo/charge:2"]
 
@@ -388,7 +389,7 @@ async def test_a_run_that_a_person_paused_stays_paused(few_stages: tuple[Stage, 
 
         assert (await there.run(run.id).info()).state is RunState.PAUSED
         assert "(by a person)" in await there.run(run.id).explain()
-        await there.resume(run.id)
+        await there.run(run.id).resume()
         assert await there.run(run.id).result() == "awake"
 
 
@@ -469,7 +470,9 @@ async def test_a_run_whose_worker_died_is_told_to_need_another_one(tmp_path: Pat
     async with Stage("memory", tmp_path).harness(Registry()) as h:
         run = await h.start("elsewhere.v1", {})
         types = ("elsewhere.v1",)
-        await h.store.claim(ClaimRequest(id="c", worker="dead", types=types, limit=1, lease=SECOND, python="3.11"))
+        await session_of(h).store.claim(
+            ClaimRequest(id="c", worker="dead", types=types, limit=1, lease=SECOND, python="3.11")
+        )
 
         held, gone = h.export(timeout=0), h.export(timeout=0)
         assert len([line async for line in held]) == 2
@@ -516,7 +519,7 @@ async def test_only_runs_that_have_ended_are_copied_if_wished(few_stages: tuple[
 
         assert {info.id async for info in there.list()} == ended
         assert [info async for info in h.list(state="paused")] == []
-        assert await there.topics() == []
+        assert await there.topics.list() == []
 
 
 async def test_an_import_may_be_repeated(few_stages: tuple[Stage, Stage], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +547,7 @@ async def test_an_import_may_be_repeated(few_stages: tuple[Stage, Stage], monkey
 async def test_importing_into_the_store_it_comes_from_is_the_way_back(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, _):
         runs = await open_shop(h)
-        await h.pause(runs["sleeper"], "by a person")
+        await h.run(runs["sleeper"]).pause("by a person")
         lines = await exported(h)
 
         report = await h.import_(lines)
@@ -582,33 +585,33 @@ async def test_a_key_that_another_run_has_is_told_with_both_ids(few_stages: tupl
 
 async def test_what_was_said_of_a_topic_or_type_counts_where_it_was_said(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
-        await h.topic("jobs", mode="queue", max_pending=5)
-        await h.topic("a*", retention=60)
-        await there.topic("jobs", max_pending=7)
-        await h.type("looper", concurrency=2, retention=86_400)
-        await h.type("sleeper", enabled=False)
-        await there.type("sleeper", concurrency=9)
+        await h.topics.set("jobs", mode="queue", max_pending=5)
+        await h.topics.set("a*", retention=60)
+        await there.topics.set("jobs", max_pending=7)
+        await h.types.set("looper", concurrency=2, retention=86_400)
+        await h.types.set("sleeper", enabled=False)
+        await there.types.set("sleeper", concurrency=9)
 
         await moved(h, there)
 
-        rules = {rule.name: rule for rule in await there.store.catalog(ListTypes())}
+        rules = {rule.name: rule for rule in await session_of(there).store.catalog(ListTypes())}
         assert (rules["looper"].concurrency, rules["looper"].retention) == (2, 86_400 * SECOND)
         assert (rules["sleeper"].concurrency, rules["sleeper"].is_enabled) == (9, True)
-        assert [(topic.name, topic.max_pending) for topic in await there.topics()] == [("a*", 10_000), ("jobs", 7)]
+        assert [(topic.name, topic.max_pending) for topic in await there.topics.list()] == [("a*", 10_000), ("jobs", 7)]
 
 
 async def test_schedules_move_as_they_stand(few_stages: tuple[Stage, Stage]) -> None:
     async with both(few_stages, a_shop()) as (h, there):
-        await h.store.apply(
+        await session_of(h).store.apply(
             PutSchedules(schedules=[Schedule(name="hourly", type="ended", payload="{}", every=3600 * SECOND)])
         )
         await h.advance(7200)
-        before = list(await h.store.catalog(ListSchedules()))
+        before = list(await session_of(h).store.catalog(ListSchedules()))
 
         report = await there.import_(await exported(h))
 
         assert report.schedules == 1
-        assert list(await there.store.catalog(ListSchedules())) == before
+        assert list(await session_of(there).store.catalog(ListSchedules())) == before
         assert await exported(h, type="ended") != []
         assert not [line for line in await exported(h, type="ended") if b'"line":"schedule"' in line]
 

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry, Retry, RunFailed
+from holdfast.app import session_of
 from holdfast.otel import instrument
 from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry.definitions import METRICS
@@ -163,7 +164,7 @@ async def test_children_carry_a_trace_on_through_a_worker_that_is_not_instrument
         await h.run(run.id).result()
         await h.settle()
         (child,) = [one async for one in h.list(type="label.v1")]
-        details = await h.store.get(child.id)
+        details = await session_of(h).store.get(child.id)
 
     assert details is not None
     trace_id = telescope.the("start order.v1").context.trace_id

@@ -24,6 +24,7 @@ from holdfast import (
     RunState,
     StoreUnavailable,
 )
+from holdfast.app import session_of
 from holdfast.stores.sqlite import hint_watcher
 from holdfast.testing.patience import GUARD_SECONDS
 from tests.stage import url_for
@@ -118,7 +119,7 @@ async def test_a_run_of_a_transaction_that_raised_never_was(hf: Holdfast) -> Non
 
 @pytest.mark.usefixtures("nobody_looks")
 async def test_a_worker_that_has_nothing_to_do_hears_of_it_at_once(hf: Holdfast) -> None:
-    async with hf._hire(poll=None) as worker:
+    async with hf._new_worker(poll=None) as worker:
         await worker.run_until_idle()
         with hf.connection() as connection:
             run = await hf.start_in(connection, "ship", {"order": place(connection)})
@@ -129,7 +130,7 @@ async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
     sqlite_hf: Holdfast, tmp_path: Path
 ) -> None:
     connection = apsw.Connection(f"{tmp_path}/shop.db")
-    async with sqlite_hf._hire(poll=None):
+    async with sqlite_hf._new_worker(poll=None):
         connection.execute("begin immediate")
         run = await sqlite_hf.start_in(connection, "ship", {"order": place(connection)})
         connection.execute("commit")
@@ -143,7 +144,7 @@ async def test_a_connection_of_your_own_will_do_and_a_worker_finds_the_run_soon(
 @pytest.mark.usefixtures("nobody_looks")
 async def test_a_message_arrives_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     run = await hf.start("parcel", key="parcel-1")
-    async with hf._hire(poll=None) as worker:
+    async with hf._new_worker(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.send_in(connection, run, "word", f"order {place(connection)} is void")
@@ -169,7 +170,7 @@ async def test_a_message_with_the_same_id_is_the_same_message(hf: Holdfast) -> N
     await run.send("word", "first", id="m")
     with hf.connection() as connection:
         await hf.send_in(connection, run, "word", "second", id="m")
-    assert (await hf.store.get(run.id)).run.arrivals == 1  # type: ignore[union-attr]  # there it is
+    assert (await session_of(hf).store.get(run.id)).run.arrivals == 1  # type: ignore[union-attr]  # there it is
 
 
 async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: Holdfast) -> None:
@@ -189,7 +190,7 @@ async def test_a_message_that_cannot_arrive_is_refused_at_once_without_harm(hf: 
 @pytest.mark.usefixtures("nobody_looks")
 async def test_an_event_is_there_exactly_if_the_transaction_is_committed(hf: Holdfast) -> None:
     runs = [await hf.start("listener") for _ in range(2)]
-    async with hf._hire(poll=None) as worker:
+    async with hf._new_worker(poll=None) as worker:
         await worker.run_until_idle()
         with rolled_back(hf) as connection:
             await hf.emit_in(connection, "rates", f"void {place(connection)}")

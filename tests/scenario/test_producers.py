@@ -27,6 +27,7 @@ from holdfast import (
     RunState,
     SyncContext,
 )
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.patience import GUARD_SECONDS
@@ -187,7 +188,7 @@ async def test_what_nobody_could_ever_execute_is_refused_at_once(program: Progra
         with pytest.raises(error, match=words):
             await producer.execute(*args)
 
-        assert await producer.store.stats(CountRuns()) == {}
+        assert await session_of(producer).store.stats(CountRuns()) == {}
 
 
 # From inside of runs
@@ -292,7 +293,7 @@ async def test_a_child_that_nobody_could_ever_execute_fails_its_parent_with_the_
         with pytest.raises(RunFailed, match=f"{error.__name__}: .*{words}"):
             await shop.execute("shop.bad.v1", {"verb": verb, "kind": kind})
 
-        assert list(await shop.store.stats(CountRuns())) == ["shop.bad.v1"]
+        assert list(await session_of(shop).store.stats(CountRuns())) == ["shop.bad.v1"]
 
 
 async def test_a_map_tells_which_of_its_children_failed_elsewhere(program: Program) -> None:

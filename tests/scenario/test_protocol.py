@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast import ChildFailed, Context, Registry, Retry, RunCancelled, RunFinished, RunHandle, RunState
+from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint, Suspend, Verdicts
 from holdfast.core.ports import Store
 from holdfast.core.questions import EndsOf, FindOrphans
@@ -122,7 +123,7 @@ async def test_t1_nothing_reaches_a_run_that_has_ended(stage: Stage, kind: str) 
 
 
 def faulty(h: Harness) -> FaultyStore:
-    return cast("FaultyStore", h.store)
+    return cast("FaultyStore", session_of(h).store)
 
 
 class Ambush(FaultyStore):
@@ -151,7 +152,7 @@ async def arrive(h: Harness, kind: str) -> None:
             await h.emit("x", 1)
         case _:
             (info,) = [info async for info in h.list(parent_id="parent")]
-            assert await h.cancel(info.id)
+            assert await h.run(info.id).cancel()
 
 
 @pytest.mark.parametrize("kind", ["message", "event", "child", "other message"])
@@ -180,7 +181,7 @@ async def test_t4_what_arrives_between_the_standstill_and_the_suspending_checkpo
                 return await ctx.receive("x")
 
     async with stage.harness(local, wrap=Ambush) as h:
-        store = cast("Ambush", h.store)
+        store = cast("Ambush", session_of(h).store)
 
         store.run_id, store.action = "parent", lambda: arrive(h, kind)
         run = await h.start(parent, id="parent")
@@ -360,7 +361,7 @@ async def test_t9_a_checkpoint_that_the_store_cannot_take_blocks_only_its_run(st
             if number != 7:
                 assert await run.result() == number
         assert await facts(h.run(poisonous)) == []
-        assert list(await h.store.stats(FindOrphans(limit=10))) == []
+        assert list(await session_of(h).store.stats(FindOrphans(limit=10))) == []
 
 
 async def test_t9_a_block_that_the_store_cannot_take_with_its_results_is_written_without_them(stage: Stage) -> None:
@@ -441,7 +442,7 @@ async def test_t9_a_local_result_resolves_after_the_commit_and_never_at_the_feed
             await asyncio.sleep(0)
         assert seen[:1] == [False]
         assert await waiting == "done"
-        store: Store = h.store
+        store: Store = session_of(h).store
         assert [one.state for one in await store.changes(EndsOf(run_ids=[run.id]))] == [RunState.SUCCEEDED]
 
 

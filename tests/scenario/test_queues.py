@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Registry, RunState, TopicInfo, WaitTimeout
+from holdfast import Context, InvalidRequest, Registry, RunState, WaitTimeout
+from holdfast.app import session_of
 from holdfast.core.ports import Store
 from holdfast.testing.faults import FaultyStore
+from holdfast.typing import TopicInfo
 from tests.stage import Stage, facts
 
 pytestmark = pytest.mark.every_store
@@ -52,7 +54,7 @@ async def consume_two_at_once(ctx: Context) -> list[Any]:
 
 async def test_each_event_of_a_queue_goes_to_the_run_that_waits_longest(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         runs = []
         for _ in range(3):
             runs.append(await h.start(consume, 1))
@@ -67,7 +69,7 @@ async def test_each_event_of_a_queue_goes_to_the_run_that_waits_longest(stage: S
 
 async def test_a_queue_is_worked_off_in_order(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         for number in range(5):
             await h.emit("jobs", number)
         await h.advance(60)
@@ -80,7 +82,7 @@ async def test_a_queue_is_worked_off_in_order(stage: Stage) -> None:
 
 async def test_consumers_share_the_work_and_none_of_it_is_done_twice(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jo*", mode="queue")
+        await h.topics.set("jo*", mode="queue")
         runs = [await h.start(consume, 5) for _ in range(4)]
         for number in range(20):
             await h.emit("jobs", number)
@@ -92,7 +94,7 @@ async def test_consumers_share_the_work_and_none_of_it_is_done_twice(stage: Stag
 
 async def test_two_waits_of_one_run_get_two_events(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start(consume_two_at_once)
         await h.settle()
         for number in range(2):
@@ -103,7 +105,7 @@ async def test_two_waits_of_one_run_get_two_events(stage: Stage) -> None:
 
 async def test_a_run_that_gave_up_waiting_takes_nothing(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         assert await h.execute(consume_in_time, 60.0) == "late"
 
         assert await h.emit("jobs", 1) == 0
@@ -113,7 +115,7 @@ async def test_a_run_that_gave_up_waiting_takes_nothing(stage: Stage) -> None:
 
 async def test_a_cancelled_run_hands_its_event_to_the_next(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         first = await h.start(consume, 1)
         await h.settle()
         await h.stop_worker()
@@ -129,7 +131,7 @@ async def test_a_cancelled_run_hands_its_event_to_the_next(stage: Stage) -> None
 async def test_an_event_handed_to_a_run_that_turned_to_something_else_goes_to_the_next(stage: Stage) -> None:
     """The message came first; both are there when the run wakes up."""
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start(choosy)
         await h.settle()
         await h.stop_worker()
@@ -151,8 +153,8 @@ async def test_an_event_that_comes_while_a_run_goes_to_sleep_without_it_does_not
 ) -> None:
     """T4: the checkpoint that withdraws the wait and suspends is on its way; perhaps its holder hears of the event."""
     async with stage.harness(app, wrap=FaultyStore) as h:
-        store = cast("FaultyStore", h.store)
-        await h.topic("jobs", mode="queue")
+        store = cast("FaultyStore", session_of(h).store)
+        await h.topics.set("jobs", mode="queue")
         run = await h.start(choosy)
         await h.settle()
 
@@ -183,7 +185,7 @@ async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_take
         await asyncio.sleep(seconds)
 
     async def step() -> None:
-        cast("FaultyStore", h.store).interpose("checkpoint", emit_meanwhile)
+        cast("FaultyStore", session_of(h).store).interpose("checkpoint", emit_meanwhile)
 
     async def other() -> None: ...
 
@@ -198,7 +200,7 @@ async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_take
         return await ctx.wait_event("jobs")
 
     async with stage.harness(local, wrap=FaultyStore) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start("main")
         await h.settle()
         consumer = await h.start(consume, 1)
@@ -211,7 +213,7 @@ async def test_an_event_that_comes_while_its_wait_is_being_withdrawn_is_not_take
 async def test_a_run_whose_event_was_given_back_goes_on_sleeping(stage: Stage) -> None:
     """T4: what it has not seen and does not have any more must not keep it awake."""
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start(choosy)
         await h.settle()
         await h.stop_worker()
@@ -228,7 +230,7 @@ async def test_a_run_whose_event_was_given_back_goes_on_sleeping(stage: Stage) -
 
 async def test_a_rewound_run_has_its_event_again_and_nobody_else_does(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         await h.emit("jobs", "mine")
         run = await h.start(consume, 1)
         await run.result()
@@ -243,12 +245,12 @@ async def test_a_rewound_run_has_its_event_again_and_nobody_else_does(stage: Sta
 
 async def test_an_event_that_was_forgotten_since_it_was_taken_goes_back_to_the_queue(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         await h.emit("jobs", "old")
         run = await h.start(consume, 1)
         await run.result()
         await h.advance(timedelta(days=2))
-        await prune(h.store)
+        await prune(session_of(h).store)
         await h.stop_worker()
         await run.rewind("event:jobs")
 
@@ -260,7 +262,7 @@ async def test_an_event_that_was_forgotten_since_it_was_taken_goes_back_to_the_q
 
 async def test_a_paused_run_is_passed_over_until_it_is_resumed(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue")
+        await h.topics.set("jobs", mode="queue")
         run = await h.start(consume, 1)
         await h.settle()
         await run.pause()
@@ -273,11 +275,11 @@ async def test_a_paused_run_is_passed_over_until_it_is_resumed(stage: Stage) -> 
 
 async def test_the_rules_of_a_topic_can_be_set_bit_by_bit(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue", retention=timedelta(hours=1))
-        await h.topic("jobs", max_pending=5)
-        await h.topic("a*")
+        await h.topics.set("jobs", mode="queue", retention=timedelta(hours=1))
+        await h.topics.set("jobs", max_pending=5)
+        await h.topics.set("a*")
 
-        assert await h.topics() == [
+        assert await h.topics.list() == [
             TopicInfo(name="a*", mode="fanout", retention=timedelta(days=7), max_pending=10_000),
             TopicInfo(name="jobs", mode="queue", retention=timedelta(hours=1), max_pending=5),
         ]
@@ -302,8 +304,8 @@ async def test_rules_that_make_no_sense_are_refused(
 ) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=message):
-            await h.topic(name, **options)
-        assert await h.topics() == []
+            await h.topics.set(name, **options)
+        assert await h.topics.list() == []
 
 
 # Dead letters
@@ -316,42 +318,42 @@ async def prune(store: Store) -> None:
 
 async def test_what_nobody_took_in_time_is_kept_as_a_dead_letter_and_can_be_replayed(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("jobs", mode="queue", retention=60)
+        await h.topics.set("jobs", mode="queue", retention=60)
         for number in range(3):
             await h.emit("jobs", {"job": number})
         await h.advance(60)
-        await prune(h.store)
+        await prune(session_of(h).store)
         run = await h.start(consume, 2)
         await h.settle()
-        letters = [letter async for letter in h.dead_letters()]
+        letters = [letter async for letter in h.dead_letters.list()]
         assert [(one.topic, one.payload, one.reason, one.at) for one in letters] == [
             ("jobs", {"job": number}, "expired", h.now) for number in range(3)
         ]
 
-        assert await h.replay_dead_letters([letter.number for letter in letters[:2]]) == 2
+        assert await h.dead_letters.replay([letter.number for letter in letters[:2]]) == 2
 
         assert await run.result() == [{"job": 0}, {"job": 1}]
-        assert [letter.payload async for letter in h.dead_letters("jo*")] == [{"job": 2}]
+        assert [letter.payload async for letter in h.dead_letters.list("jo*")] == [{"job": 2}]
 
 
 async def test_dead_letters_of_a_topic_are_replayed_or_purged_together(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.topic("*", mode="queue", retention=60)
+        await h.topics.set("*", mode="queue", retention=60)
         for topic in ("a.1", "a.2", "b"):
             await h.emit(topic, topic)
         await h.advance(60)
-        await prune(h.store)
+        await prune(session_of(h).store)
 
-        assert await h.replay_dead_letters(topic="a.1") == 1
-        assert await h.purge_dead_letters(topic="a.*") == 1
-        assert [letter.topic async for letter in h.dead_letters()] == ["b"]
-        assert [letter.topic async for letter in h.dead_letters(limit=0)] == []
-        assert await h.purge_dead_letters(topic="*") == 1
+        assert await h.dead_letters.replay(topic="a.1") == 1
+        assert await h.dead_letters.purge(topic="a.*") == 1
+        assert [letter.topic async for letter in h.dead_letters.list()] == ["b"]
+        assert [letter.topic async for letter in h.dead_letters.list(limit=0)] == []
+        assert await h.dead_letters.purge(topic="*") == 1
 
 
 @pytest.mark.parametrize("choice", [{}, {"numbers": [1], "topic": "x"}, {"numbers": ["1"]}, {"topic": ""}])
 async def test_dead_letters_have_to_be_chosen_clearly(stage: Stage, choice: dict[str, Any]) -> None:
     async with stage.harness(app) as h:
-        for verb in (h.replay_dead_letters, h.purge_dead_letters):
+        for verb in (h.dead_letters.replay, h.dead_letters.purge):
             with pytest.raises(InvalidRequest):
                 await verb(**choice)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from holdfast import Context, Fatal, Registry, RunFailed, RunState
+from holdfast.app import session_of
 from holdfast.core.commands import Command, Recover
 from holdfast.core.ports import Store
 from holdfast.core.questions import CountRuns
@@ -71,7 +72,7 @@ async def test_thousands_of_children_are_reopened_a_thousand_at_a_time(stage: St
         assert stores[0].answers == [None, None, True]
         assert await run.result() == PARCELS
         assert Counter(labels) == Counter(range(PARCELS))
-        assert await counts(h.store) == {RunState.SUCCEEDED: PARCELS + 1}
+        assert await counts(session_of(h).store) == {RunState.SUCCEEDED: PARCELS + 1}
 
 
 async def counts(store: Store) -> dict[Any, int]:

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Message, Registry, RunFinished, RunNotFound, RunState, SyncContext
+from holdfast import Context, InvalidRequest, Registry, RunFinished, RunNotFound, RunState, SyncContext
 from holdfast.testing import Harness
 from holdfast.testing.patience import GUARD_SECONDS
+from holdfast.typing import Message
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -296,7 +297,7 @@ async def test_a_reply_that_cannot_be_stored_is_refused_at_the_call(stage: Stage
 
 
 async def unread(h: Harness) -> list[Any]:
-    return [(letter.run_id, letter.name, letter.payload, letter.reason) async for letter in h.dead_letters()]
+    return [(letter.run_id, letter.name, letter.payload, letter.reason) async for letter in h.dead_letters.list()]
 
 
 async def test_messages_that_were_never_received_are_discarded_or_kept_as_the_run_was_started(stage: Stage) -> None:
@@ -309,7 +310,7 @@ async def test_messages_that_were_never_received_are_discarded_or_kept_as_the_ru
             await run.result()
 
         assert await unread(h) == [(careful.id, "never", {"a": 1}, "undelivered")]
-        assert await h.replay_dead_letters([1]) == 0
+        assert await h.dead_letters.replay([1]) == 0
         assert len(await unread(h)) == 1
 
 

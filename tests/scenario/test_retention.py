@@ -22,6 +22,7 @@ from holdfast import (
     RunNotFound,
     RunState,
 )
+from holdfast.app import session_of
 from holdfast.core.ports import Pruned
 from tests.stage import Stage
 
@@ -62,10 +63,10 @@ async def test_a_run_is_kept_as_long_as_was_said_and_its_key_with_it(stage: Stag
         assert await run.result() == 3
         await h.settle()
         await h.advance(3599)
-        assert await h.store.prune(MANY) == Pruned()
+        assert await session_of(h).store.prune(MANY) == Pruned()
         assert not (await h.start("add", {"a": 1, "b": 2}, key="k")).created
         await h.advance(1)
-        assert await h.store.prune(MANY) == Pruned(runs={"add": 1})
+        assert await session_of(h).store.prune(MANY) == Pruned(runs={"add": 1})
 
         with pytest.raises(RunNotFound):
             await h.run(run.id).result()
@@ -82,7 +83,7 @@ async def test_many_runs_started_at_once_are_kept_as_long_as_was_said(stage: Sta
         assert [await run.result() for run in runs] == [1, 2, 3, 4, 5]
         await h.advance(60)
 
-        assert await h.store.prune(MANY) == Pruned(runs={"add": 5})
+        assert await session_of(h).store.prune(MANY) == Pruned(runs={"add": 5})
 
 
 @pytest.mark.parametrize("retention", [0, -1, timedelta(0)])
@@ -99,7 +100,7 @@ async def test_children_have_their_own_retention(stage: Stage) -> None:
         parent = await h.start("family", {"is_waiting": True})
         await h.settle()
         await h.advance(60)
-        assert (await h.store.prune(MANY)).runs == {"add": 3}
+        assert (await session_of(h).store.prune(MANY)).runs == {"add": 3}
         assert next(entry.location for entry in await parent.history()) == "add"
         await parent.send("go")
         assert await parent.result() == 3
@@ -128,13 +129,13 @@ async def test_an_awaited_child_that_did_not_succeed_stays_as_long_as_its_parent
         with pytest.raises(RunFailed):
             await parent.result()
         await h.advance(60)
-        assert (await h.store.prune(MANY)).runs == {"child": 1}
+        assert (await session_of(h).store.prune(MANY)).runs == {"child": 1}
         await h.advance(6 * DAY_SECONDS)
-        assert (await h.store.prune(MANY)).runs == {}
+        assert (await session_of(h).store.prune(MANY)).runs == {}
         await h.advance(DAY_SECONDS)
-        assert (await h.store.prune(MANY)).runs == {"family": 1}
+        assert (await session_of(h).store.prune(MANY)).runs == {"family": 1}
         await h.advance(DAY_SECONDS)
-        assert (await h.store.prune(MANY)).runs == {"child": 3}
+        assert (await session_of(h).store.prune(MANY)).runs == {"child": 3}
 
 
 async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_gone(stage: Stage) -> None:
@@ -142,7 +143,7 @@ async def test_a_parent_that_is_taken_back_does_without_the_children_that_are_go
         parent = await h.start("family", {"is_waiting": False})
         assert await parent.result() == 3
         await h.advance(60)
-        assert await h.store.prune(MANY) == Pruned(runs={"add": 3})
+        assert await session_of(h).store.prune(MANY) == Pruned(runs={"add": 3})
 
         assert await parent.rewind("add")
         assert await parent.result() == 3
@@ -204,7 +205,7 @@ async def test_a_run_that_works_is_deleted_only_by_force_and_writes_no_more(stag
         await h.settle()
 
         assert [info.state async for info in h.list(deleted=True)] == [RunState.CANCELLED]
-        assert await h.store.history(run.id) in ((), [])
+        assert await session_of(h).store.history(run.id) in ((), [])
 
 
 async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
@@ -228,7 +229,7 @@ async def test_nothing_is_undone_of_a_run_that_is_deleted(stage: Stage) -> None:
         assert undone == []
         assert [info.state async for info in h.list(deleted=True)] == [RunState.CANCELLED]
         await h.advance(DAY_SECONDS)
-        assert await h.store.prune(MANY) == Pruned(runs={shop.type: 1})
+        assert await session_of(h).store.prune(MANY) == Pruned(runs={shop.type: 1})
 
 
 async def test_a_parent_is_told_of_a_child_that_was_deleted(stage: Stage) -> None:
@@ -251,6 +252,6 @@ async def test_a_parent_is_told_of_a_child_that_was_deleted(stage: Stage) -> Non
         await h.settle()
         (info,) = [info async for info in h.list(parent_id=run.id)]
 
-        await h.delete(info.id)
+        await h.run(info.id).delete()
 
         assert "deleted" in await run.result()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Fatal, Registry, Retry, RunFailed, RunState, StepFailed, StepTimeout, step_info
+from holdfast.app import session_of
 from holdfast.core.model import EntryState
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import until, wait_for
@@ -447,7 +448,7 @@ async def test_steps_that_a_crash_used_up_are_told_in_the_order_of_a_replay() ->
         run = await h.start("shop", {})
         await h.advance(1)
         await h.stop_worker()
-        h.registry = shop(2)
+        session_of(h).registry = shop(2)
         await run.wake()
         await h.start_worker()
         await run.send("never")

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from holdfast import Holdfast, RunState
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns
 from tests.stage import Stage, complaints
 
@@ -70,7 +71,7 @@ async def test_a_worker_whose_patterns_name_nothing_says_so_and_takes_nothing(
         assert complaints(caplog) == [
             f"worker wally has no registered type that matches {pattern}; it claims nothing until there is one"
         ]
-        assert await hf.store.stats(CountRuns()) == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
+        assert await session_of(hf).store.stats(CountRuns()) == {type: {RunState.PENDING: 1} for type in sorted(TYPES)}
 
 
 async def test_two_workers_share_the_load_by_type(hf: Holdfast) -> None:
@@ -81,7 +82,7 @@ async def test_two_workers_share_the_load_by_type(hf: Holdfast) -> None:
         async with hf.worker(["billing.*"], name="a"), hf.worker(["billing", "bill%.*"], name="b"):
             for type in ("billing.a.b", "bill%.a"):
                 await hf.execute(type)
-            told = {worker.name: set(worker.types) for worker in await hf.store.workers()}
+            told = {worker.name: set(worker.types) for worker in await session_of(hf).store.workers()}
             why = await orphan.explain()
 
         assert told == {"a": {"billing.a", "billing.a.b"}, "b": {"billing", "bill%.a"}}

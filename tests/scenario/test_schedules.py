@@ -45,7 +45,7 @@ async def slots(h: Harness, name: str = "hourly") -> list[str]:
 
 async def test_a_schedule_starts_a_run_at_each_of_its_slots(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        info = await h.put_schedule("hourly", report, "north", cron="0 * * * *", tags={"team": "a"})
+        info = await h.schedules.put("hourly", report, "north", cron="0 * * * *", tags={"team": "a"})
         await h.advance(2.5 * HOUR)
 
         runs = [run async for run in h.list(tags={"schedule": "hourly", "team": "a"})]
@@ -56,7 +56,7 @@ async def test_a_schedule_starts_a_run_at_each_of_its_slots(stage: Stage) -> Non
 
 async def test_no_run_is_made_before_its_slot(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, every=HOUR)
+        await h.schedules.put("hourly", report, every=HOUR)
         await h.advance(HOUR - 0.000001)
         early = await slots(h)
         await h.advance(0.000001)
@@ -67,8 +67,8 @@ async def test_no_run_is_made_before_its_slot(stage: Stage) -> None:
 async def test_several_workers_make_one_run_for_each_slot(stage: Stage) -> None:
     """Also of a worker that has none of the types: whoever is there fires."""
     async with stage.harness(app) as one, stage.harness() as other:
-        await one.put_schedule("hourly", report, every=HOUR)
-        await one.put_schedule("both", count, "abc", every=HOUR)
+        await one.schedules.put("hourly", report, every=HOUR)
+        await one.schedules.put("both", count, "abc", every=HOUR)
         for _ in range(5):
             # Both are due at once, in either order.
             for callback in stage.clock.pass_to(stage.clock.now() + HOUR * 1_000_000):
@@ -99,7 +99,7 @@ class Faults:
 async def test_a_worker_that_dies_while_it_fires_neither_loses_nor_doubles_a_slot(stage: Stage, when: Any) -> None:
     faults = Faults()
     async with stage.harness(app, wrap=faults.wrap) as h:
-        await h.put_schedule("hourly", report, every=HOUR)
+        await h.schedules.put("hourly", report, every=HOUR)
         faults.store.interpose("fire", faults.crash, when=when)
         await h.advance(HOUR)
         assert faults.store.crashed.is_set()
@@ -114,7 +114,7 @@ async def test_a_worker_that_dies_while_it_fires_neither_loses_nor_doubles_a_slo
 async def test_an_outage_is_waited_out(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults()
     async with stage.harness(app, wrap=faults.wrap) as h:
-        await h.put_schedule("hourly", report, every=HOUR)
+        await h.schedules.put("hourly", report, every=HOUR)
         await h.settle()
         with caplog.at_level(logging.WARNING, "holdfast.scheduler"):
             faults.store.crashed.set()
@@ -140,7 +140,7 @@ async def test_after_downtime_missed_slots_are_made_up_for_as_wished(
     stage: Stage, catch_up: Any, made_up_for: list[str]
 ) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, cron="0 * * * *", catch_up=catch_up)
+        await h.schedules.put("hourly", report, cron="0 * * * *", catch_up=catch_up)
         await h.stop_worker()
         await h.advance(4.5 * HOUR)
         await h.start_worker()
@@ -155,7 +155,7 @@ async def test_after_downtime_missed_slots_are_made_up_for_as_wished(
 @pytest.mark.long
 async def test_thousands_of_missed_slots_are_made_up_for_bit_by_bit(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("often", "nobody.v1", every=10, catch_up="all")
+        await h.schedules.put("often", "nobody.v1", every=10, catch_up="all")
         await h.stop_worker()
         await h.advance(25_000)
         await h.start_worker()
@@ -166,7 +166,7 @@ async def test_thousands_of_missed_slots_are_made_up_for_bit_by_bit(stage: Stage
 
 async def test_a_year_of_missed_slots_costs_nothing(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("often", report, cron="* * * * *")
+        await h.schedules.put("often", report, cron="* * * * *")
         await h.stop_worker()
         await h.advance(timedelta(days=365))
         await h.start_worker()
@@ -180,10 +180,10 @@ async def test_a_year_of_missed_slots_costs_nothing(stage: Stage) -> None:
 
 async def test_a_slot_is_left_out_while_an_earlier_run_goes_on(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", long, every=HOUR, overlap="skip")
+        await h.schedules.put("hourly", long, every=HOUR, overlap="skip")
         with caplog.at_level(logging.INFO, "holdfast.scheduler"):
             await h.advance(3 * HOUR)
-        info = await h.get_schedule("hourly")
+        info = await h.schedules.get("hourly")
         assert info.last_run_id is not None
         await h.run(info.last_run_id).send("go on")
         await h.advance(HOUR)
@@ -195,7 +195,7 @@ async def test_a_slot_is_left_out_while_an_earlier_run_goes_on(stage: Stage, cap
 
 async def test_runs_that_may_overlap_do(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", long, every=HOUR)
+        await h.schedules.put("hourly", long, every=HOUR)
         await h.advance(3 * HOUR)
 
         states = [run.state async for run in h.list(tags={"schedule": "hourly"})]
@@ -205,7 +205,7 @@ async def test_runs_that_may_overlap_do(stage: Stage) -> None:
 async def test_jitter_spreads_starts_but_not_slots(stage: Stage) -> None:
     async with stage.harness(app) as h:
         for number in range(5):
-            await h.put_schedule(f"s{number}", report, every=HOUR, jitter=600)
+            await h.schedules.put(f"s{number}", report, every=HOUR, jitter=600)
         await h.advance(HOUR)
         runs = [run async for run in h.list(type="report.v1")]
         delays = {run.ready_at - run.created_at for run in runs if run.ready_at is not None}
@@ -220,11 +220,11 @@ async def test_slots_follow_the_clocks_of_their_zone(stage: Stage) -> None:
     """Rome puts its clocks forward on 31 March 2030, and back on 27 October."""
     async with stage.harness(app) as h:
         await h.advance(timedelta(days=88))
-        await h.put_schedule("nightly", report, cron="30 2 * * *", zone="Europe/Rome")
+        await h.schedules.put("nightly", report, cron="30 2 * * *", zone="Europe/Rome")
         await h.advance(timedelta(days=3))
-        await h.pause_schedule("nightly")
+        await h.schedules.pause("nightly")
         await h.advance(timedelta(days=207))
-        await h.resume_schedule("nightly")
+        await h.schedules.resume("nightly")
         await h.advance(timedelta(days=3))
 
         local = [datetime.fromisoformat(slot).astimezone(ROME) for slot in await slots(h, "nightly")]
@@ -252,7 +252,7 @@ async def test_a_schedule_in_code_is_known_once_a_worker_starts(stage: Stage) ->
 
     assert daily.type == "report.v1"
     async with stage.harness(code) as h:
-        weekdays, often = [info async for info in h.schedules()][::-1]
+        weekdays, often = [info async for info in h.schedules.list()][::-1]
         await h.advance(timedelta(days=7))
 
         assert (often.name, often.every, often.catch_up, often.overlap) == ("often", timedelta(hours=1), "skip", "skip")
@@ -269,13 +269,13 @@ async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
     code.schedule("0 9 * * *", name="paused")(code.task("other.v1")(lambda: 1))
 
     async with stage.harness(code) as h:
-        await h.pause_schedule("paused")
-        before = [info async for info in h.schedules()]
+        await h.schedules.pause("paused")
+        before = [info async for info in h.schedules.list()]
         await h.advance(HOUR / 2)
         await h.stop_worker()
         await h.start_worker()
 
-        assert [info async for info in h.schedules()] == before
+        assert [info async for info in h.schedules.list()] == before
         assert [info.is_paused for info in before] == [False, True]
 
 
@@ -330,11 +330,11 @@ def test_a_schedule_stands_above_what_it_starts_and_has_a_name_of_its_own() -> N
 
 async def test_a_paused_schedule_fires_again_when_it_is_resumed(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, every=HOUR, catch_up="all")
-        changes = [await h.pause_schedule("hourly"), await h.pause_schedule("hourly")]
+        await h.schedules.put("hourly", report, every=HOUR, catch_up="all")
+        changes = [await h.schedules.pause("hourly"), await h.schedules.pause("hourly")]
         await h.advance(3.5 * HOUR)
-        paused = await h.get_schedule("hourly")
-        changes += [await h.resume_schedule("hourly"), await h.resume_schedule("hourly")]
+        paused = await h.schedules.get("hourly")
+        changes += [await h.schedules.resume("hourly"), await h.schedules.resume("hourly")]
         await h.advance(HOUR)
 
         assert changes == [True, False, True, False]
@@ -344,19 +344,19 @@ async def test_a_paused_schedule_fires_again_when_it_is_resumed(stage: Stage) ->
 
 async def test_a_schedule_is_triggered_by_hand(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, "north", every=HOUR, jitter=600)
-        run = await h.trigger_schedule("hourly")
+        await h.schedules.put("hourly", report, "north", every=HOUR, jitter=600)
+        run = await h.schedules.trigger("hourly")
 
         assert await run.result() == "north at None"
-        assert (await h.get_schedule("hourly")).last_run_id == run.id
+        assert (await h.schedules.get("hourly")).last_run_id == run.id
         assert await slots(h) == ["by hand"]
 
 
 async def test_a_removed_schedule_fires_no_more(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, every=HOUR)
+        await h.schedules.put("hourly", report, every=HOUR)
         await h.advance(HOUR)
-        removed = [await h.remove_schedule("hourly"), await h.remove_schedule("hourly")]
+        removed = [await h.schedules.remove("hourly"), await h.schedules.remove("hourly")]
         await h.advance(2 * HOUR)
 
         assert removed == [True, False]
@@ -365,9 +365,9 @@ async def test_a_removed_schedule_fires_no_more(stage: Stage) -> None:
 
 async def test_a_changed_schedule_fires_by_its_new_rule(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        await h.put_schedule("hourly", report, every=HOUR)
+        await h.schedules.put("hourly", report, every=HOUR)
         await h.advance(HOUR)
-        await h.put_schedule("hourly", report, every=HOUR / 4)
+        await h.schedules.put("hourly", report, every=HOUR / 4)
         await h.advance(HOUR / 2)
 
         assert await slots(h) == ["2030-01-01T01:00:00Z", "2030-01-01T01:15:00Z", "2030-01-01T01:30:00Z"]
@@ -375,7 +375,7 @@ async def test_a_changed_schedule_fires_by_its_new_rule(stage: Stage) -> None:
 
 async def test_a_name_that_nobody_knows_is_told(stage: Stage) -> None:
     async with stage.harness(app) as h:
-        for ask in (h.get_schedule, h.pause_schedule, h.resume_schedule, h.trigger_schedule):
+        for ask in (h.schedules.get, h.schedules.pause, h.schedules.resume, h.schedules.trigger):
             with pytest.raises(ScheduleNotFound, match="there is no schedule 'nobody'"):
                 await ask("nobody")
 
@@ -383,14 +383,14 @@ async def test_a_name_that_nobody_knows_is_told(stage: Stage) -> None:
 async def test_what_does_not_fit_the_function_is_refused_now_and_not_in_the_night(stage: Stage) -> None:
     async with stage.harness(app) as h:
         with pytest.raises(InvalidRequest, match=r"payload of 'count.v1'"):
-            await h.put_schedule("hourly", "count.v1", {"shop": 5}, every=HOUR)
-        assert [info async for info in h.schedules()] == []
+            await h.schedules.put("hourly", "count.v1", {"shop": 5}, every=HOUR)
+        assert [info async for info in h.schedules.list()] == []
 
 
 async def test_schedules_are_listed_by_name_and_type(stage: Stage) -> None:
     async with stage.harness(app) as h:
         for name, type in (("b", "shop.x"), ("a", "shop.y"), ("c", "other")):
-            await h.put_schedule(name, type, every=HOUR)
+            await h.schedules.put(name, type, every=HOUR)
 
-        assert [info.name async for info in h.schedules()] == ["a", "b", "c"]
-        assert [info.name async for info in h.schedules(type="shop.*", limit=1)] == ["a"]
+        assert [info.name async for info in h.schedules.list()] == ["a", "b", "c"]
+        assert [info.name async for info in h.schedules.list(type="shop.*", limit=1)] == ["a"]

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from holdfast import Context, Fatal, InvalidRequest, Registry, Retry, RunFailed, RunState, Signal, StoreUnavailable
+from holdfast.app import session_of
 from holdfast.core.signals import SIGNALS
 from holdfast.telemetry import hooks
 from holdfast.testing.faults import FaultyStore
@@ -24,7 +25,7 @@ SECRET = "hunter2"  # noqa: S105 - what must not appear anywhere
 def gathered(h: Harness, *patterns: str) -> list[Signal]:
     """All signals from now on, as they are given."""
     signals: list[Signal] = []
-    h.signals.tap(signals.append, *patterns or ("run.*", "step.*"))
+    session_of(h).signals.tap(signals.append, *patterns or ("run.*", "step.*"))
     return signals
 
 
@@ -285,7 +286,7 @@ async def test_nothing_is_told_before_its_write_is_answered_and_then_once(stage:
     async with stage.harness(app(), wrap=FaultyStore) as h:
         signals = gathered(h, "run.*")
         before: list[str] = []
-        faults = cast("FaultyStore", h.store)
+        faults = cast("FaultyStore", session_of(h).store)
 
         async def lose_the_answer() -> None:
             before.extend(told(signals))
@@ -421,18 +422,18 @@ def test_a_hook_without_a_signal_is_refused(harness: Harness) -> None:
 
 
 def test_nothing_is_made_while_nobody_listens(harness: Harness) -> None:
-    untap = harness.signals.tap(print, "run.failed")
+    untap = session_of(harness).signals.tap(print, "run.failed")
 
-    assert harness.signals.wants("run.failed")
-    assert not harness.signals.wants("step.started")
+    assert session_of(harness).signals.wants("run.failed")
+    assert not session_of(harness).signals.wants("step.started")
     untap()
-    assert not harness.signals.is_used
+    assert not session_of(harness).signals.is_used
 
 
 def test_a_family_is_all_signals_that_begin_so(harness: Harness) -> None:
-    harness.signals.tap(print, "step.*")
+    session_of(harness).signals.tap(print, "step.*")
 
-    assert {name for name in SIGNALS if harness.signals.wants(name)} == {
+    assert {name for name in SIGNALS if session_of(harness).signals.wants(name)} == {
         "step.started",
         "step.succeeded",
         "step.failed",
@@ -443,10 +444,10 @@ def test_a_family_is_all_signals_that_begin_so(harness: Harness) -> None:
 async def test_runs_of_schedules_are_told_of(stage: Stage) -> None:
     async with stage.harness(app()) as h:
         signals = gathered(h, "run.started")
-        await h.put_schedule("hourly", "child.v1", {}, every=3600)
+        await h.schedules.put("hourly", "child.v1", {}, every=3600)
         await h.advance(3600)
         await h.settle()
-        triggered = await h.trigger_schedule("hourly")
+        triggered = await h.schedules.trigger("hourly")
 
         runs = [info.id async for info in h.list(tags={"schedule": "hourly"})]
         assert {signal.run_id for signal in signals} == set(runs)

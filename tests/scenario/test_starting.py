@@ -177,7 +177,7 @@ async def test_runs_are_claimed_by_priority_lower_first_then_by_age(stage: Stage
         for name, priority in [("late", 200), ("first", 100), ("urgent", 0), ("second", 100)]:
             await h.start(job, name, priority=priority)
             await h.advance(1)
-        worker = h._hire(clock=h.clock, poll=None, has_heart=False, concurrency=1)
+        worker = h._new_worker(clock=h.clock, poll=None, has_heart=False, concurrency=1)
         await worker.run_until_idle()
     assert begun == ["urgent", "first", "second", "late"]
 
@@ -216,7 +216,7 @@ async def test_a_payload_that_does_not_fit_the_function_is_refused_at_the_start(
         with pytest.raises(InvalidRequest, match="misses arguments: number"):
             await h.start(order)  # type: ignore[call-arg, arg-type]
         with pytest.raises(InvalidRequest, match="is not a workflow"):
-            await h.start(print, "x")
+            await h.start(print, "x")  # type: ignore[call-overload]
 
 
 async def test_a_payload_that_no_longer_fits_the_function_fails_the_run_with_the_reason(stage: Stage) -> None:

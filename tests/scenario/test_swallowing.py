@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Registry, RunState, SyncContext
+from holdfast.app import session_of
 from holdfast.core.questions import CountRuns
 from holdfast.runner.loop import current_run_loop
 from tests.stage import Stage, complaints
@@ -379,11 +380,11 @@ async def test_two_thousand_runs_that_swallow_everything_suspend_and_end(
     async with Stage(kind, tmp_path).harness(witness.app) as h:
         runs = await h.start_many("stubborn", [{} for _ in range(2_000)])
         await h.settle()
-        counts = await h.store.stats(CountRuns())
+        counts = await session_of(h).store.stats(CountRuns())
         for run in runs:
             await run.send("go", "yes")
         await h.settle()
-        ended = await h.store.stats(CountRuns())
+        ended = await session_of(h).store.stats(CountRuns())
 
     assert counts["stubborn"] == {RunState.SUSPENDED: 2_000}
     assert ended["stubborn"] == {RunState.SUCCEEDED: 2_000}

@@ -26,6 +26,7 @@ from holdfast import (
     TaskContext,
     step_info,
 )
+from holdfast.app import session_of
 from holdfast.core.checkpoint import Checkpoint
 from holdfast.core.ports import Store
 from holdfast.testing.harness import Harness
@@ -86,7 +87,7 @@ async def test_a_task_knows_its_run_its_attempt_and_its_key(stage: Stage, is_asy
         key = f"{run.id}:1:mail.send.v1"
         assert known == [[run.id, "mail.send.v1", 1, key, False], [run.id, "mail.send.v1", 2, key, False]]
         assert await facts(run) == ["mail.send.v1 step done"]
-        details = await h.store.get(run.id)
+        details = await session_of(h).store.get(run.id)
         assert details is not None
         assert json.loads(details.run.payload) == {"to": "ada"}
 

@@ -27,6 +27,7 @@ from holdfast import (
     SyncContext,
     step_info,
 )
+from holdfast.app import session_of
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import user_transactions
 from holdfast.testing.clock import VirtualClock
@@ -151,7 +152,7 @@ async def test_transactions_beside_steps_and_timers_replay_in_their_order(bank: 
         order = await run.result()
         assert balance(h) == 8
         assert all(one == order for one in seen)
-        positions = [entry.position for entry in await h.store.history(run.id)]
+        positions = [entry.position for entry in await session_of(h).store.history(run.id)]
         assert positions == list(range(1, 21))
 
 

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import Context, Registry, RunInfo, RunState, Unreadable
+from holdfast.app import session_of
 from holdfast.core.questions import EndsOf
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.harness import Harness
@@ -208,7 +209,7 @@ async def test_a_row_that_cannot_be_read_is_marked_and_hides_no_other(stage: Sta
     async with stage.harness(producer) as h:
         runs = [await h.start("shop.order.v1", {"number": number}) for number in range(3)]
         odd = runs[1].id
-        damage.do(stage, h.store, odd)
+        damage.do(stage, session_of(h).store, odd)
 
         infos = await listed(h)
         assert set(infos) == {run.id for run in runs}
@@ -219,7 +220,7 @@ async def test_a_row_that_cannot_be_read_is_marked_and_hides_no_other(stage: Sta
         assert await h.run(odd).history() == []
         created = [] if damage.field == "created_at" else ["created"]
         assert [fact.event for fact in await h.run(odd).audit()] == created
-        await h.types()  # counts runs by state
+        await h.types.list()  # counts runs by state
 
 
 @on_each_store(ENDED)
@@ -227,7 +228,7 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
     async with stage.harness(app) as h:
         runs = [await h.start(order, number) for number in range(3)]
         assert [await run.result() for run in runs] == [0, 2, 4]
-        damage.do(stage, h.store, runs[1].id)
+        damage.do(stage, session_of(h).store, runs[1].id)
 
     async with stage.harness(app) as h:
         check_marked(await listed(h), runs[1].id, damage)
@@ -237,7 +238,7 @@ async def test_an_end_that_cannot_be_read_is_marked_and_hides_no_other(stage: St
         if damage.field == "result":
             with pytest.raises(Unreadable, match="result of run"):
                 await h.run(runs[1].id).result()
-        assert {run.id for run in await h.store.changes(EndsOf(run_ids=[run.id for run in runs]))} == {
+        assert {run.id for run in await session_of(h).store.changes(EndsOf(run_ids=[run.id for run in runs]))} == {
             run.id for run in runs
         }
 
@@ -247,7 +248,7 @@ async def test_waits_that_cannot_be_read_are_marked_and_hide_no_other_run(stage:
     async with stage.harness(app) as h:
         runs = [await h.start(wait) for _ in range(3)]
         await h.settle()
-        damage.do(stage, h.store, runs[1].id)
+        damage.do(stage, session_of(h).store, runs[1].id)
 
         infos = await listed(h)
         check_marked(infos, runs[1].id, damage)
@@ -274,7 +275,7 @@ async def test_a_worker_blocks_what_it_cannot_read_and_nothing_else(
 async def test_a_run_that_was_ready_before_all_dates_is_exported_and_executed(stage: Stage, damage: Damage) -> None:
     async with stage.harness(app) as h:
         run = await h.start("shop.order.v1", {"number": 3})
-        damage.do(stage, h.store, run.id)
+        damage.do(stage, session_of(h).store, run.id)
         lines = [line async for line in h.export()]
         assert any(run.id.encode() in line for line in lines)
         await h.run(run.id).resume()
@@ -297,7 +298,7 @@ async def test_a_worker_does_so_where_limits_count_and_of_tasks(
     stage: Stage, damage: Damage, type: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage.harness(producer) as h:
-        await h.type(type, concurrency=10)
+        await h.types.set(type, concurrency=10)
     await check_claims(stage, damage, type, caplog)
 
 
@@ -305,7 +306,7 @@ async def check_claims(stage: Stage, damage: Damage, type: str, caplog: pytest.L
     async with stage.harness(producer) as h:
         runs = [await h.start(type, {"number": number}) for number in range(5)]
         odd = runs[2].id
-        damage.do(stage, h.store, odd)
+        damage.do(stage, session_of(h).store, odd)
 
     async with stage.harness(app) as h:
         await h.settle()
@@ -333,7 +334,7 @@ async def test_a_history_that_cannot_be_read_blocks_its_run_alone(stage: Stage, 
     async with stage.harness(stepping) as h:
         runs = [await h.start(patient) for _ in range(3)]
         await h.settle()
-        damage.do(stage, h.store, runs[1].id)
+        damage.do(stage, session_of(h).store, runs[1].id)
         for run in runs:
             await run.send("go", 1)
         await h.settle()
@@ -364,7 +365,7 @@ async def test_an_entry_from_before_all_dates_is_marked(stage: Stage, damage: Da
     async with stage.harness(app) as h:
         run = await h.start(order, 1)
         assert await run.result() == 2
-        damage.do(stage, h.store, run.id)
+        damage.do(stage, session_of(h).store, run.id)
         (entry,) = await run.history()
         assert (entry.started_at.year, entry.finished_at, entry.result) == (1, None, 2)
         assert entry.unreadable is not None
@@ -382,7 +383,7 @@ async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(
     async with stage.harness(listening) as h:
         runs = [await h.start(listener) for _ in range(3)]
         await h.settle()
-        damage.do(stage, h.store, runs[1].id)
+        damage.do(stage, session_of(h).store, runs[1].id)
         await h.emit("news", 7)
         await h.settle()
         assert [await run.result() for run in (runs[0], runs[2])] == [7, 7]
@@ -392,11 +393,11 @@ async def test_an_event_reaches_those_who_wait_beside_a_row_that_cannot_be_read(
 async def test_what_is_mended_goes_on(stage: Stage) -> None:
     async with stage.harness(producer) as h:
         run = await h.start("shop.order.v1", {"number": 3})
-        PENDING["payload is no JSON"].do(stage, h.store, run.id)
+        PENDING["payload is no JSON"].do(stage, session_of(h).store, run.id)
     async with stage.harness(app) as h:
         await h.settle()
         assert (await h.run(run.id).info()).state is RunState.BLOCKED
-        json_damage("payload", '{"number": 4}', **INTENT).do(stage, h.store, run.id)
+        json_damage("payload", '{"number": 4}', **INTENT).do(stage, session_of(h).store, run.id)
         assert await h.run(run.id).recover()
         assert await h.run(run.id).result() == 8
 
@@ -417,7 +418,7 @@ async def test_an_export_marks_what_cannot_be_read_and_brings_all_else(
     async with stage.harness(producer) as h:
         runs = [await h.start("shop.order.v1", {"number": number}) for number in range(3)]
         odd = runs[1].id
-        damage.do(stage, h.store, odd)
+        damage.do(stage, session_of(h).store, odd)
         lines = [line async for line in h.export()]
 
     (marked,) = [line for line in lines if line.startswith(b'{"line":"unreadable"')]

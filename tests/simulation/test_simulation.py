@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from holdfast import Context, Holdfast, InvalidRequest, Registry
+from holdfast.app import session_of
 from holdfast.core import rules
 from holdfast.core.questions import ListTopics, ListTypes
 from holdfast.testing.programs.changed import CHANGES, Change
@@ -203,8 +204,8 @@ def test_a_scenario_has_types_and_topics_to_itself(simulate: Callable[..., None]
     async def scenario(hf: Holdfast) -> None:
         found.append(
             (
-                len(await hf.store.catalog(ListTopics())),
-                sum(rule.is_limited for rule in await hf.store.catalog(ListTypes())),
+                len(await session_of(hf).store.catalog(ListTopics())),
+                sum(rule.is_limited for rule in await session_of(hf).store.catalog(ListTypes())),
             )
         )
 

@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from holdfast import Holdfast, InvalidRequest
-from holdfast.app import ENTRY_POINTS
+from holdfast.store_urls import ENTRY_POINTS
 from holdfast.stores.memory import MemoryStore
 
 
@@ -39,7 +39,7 @@ def point(name: str, value: str) -> metadata.EntryPoint:
 def test_a_package_offers_a_store_for_a_scheme(offered: list[metadata.EntryPoint]) -> None:
     offered += [point("other", "nowhere:Store"), point("toy", f"{__name__}:make")]
 
-    store = Holdfast("toy://a:b@c/d?e=f")._store
+    store = Holdfast("toy://a:b@c/d?e=f")._session.store
 
     assert store.url == "toy://a:b@c/d?e=f"  # type: ignore[attr-defined]
 
@@ -48,7 +48,7 @@ def test_a_package_offers_a_store_for_a_scheme(offered: list[metadata.EntryPoint
 def test_a_package_does_not_replace_a_store_of_ours(offered: list[metadata.EntryPoint], url: str) -> None:
     offered += [point(scheme, "nowhere:Store") for scheme in ("memory", "sqlite", "postgresql")]
 
-    assert type(Holdfast(url)._store).__module__.startswith("holdfast.stores.")
+    assert type(Holdfast(url)._session.store).__module__.startswith("holdfast.stores.")
 
 
 def test_an_unknown_scheme_is_refused_with_those_there_are(offered: list[metadata.EntryPoint]) -> None:
@@ -108,4 +108,4 @@ def test_what_is_no_store_is_refused(offered: list[metadata.EntryPoint]) -> None
 def test_the_name_of_an_entry_point_is_found_in_any_case(offered: list[metadata.EntryPoint], scheme: str) -> None:
     offered += [point("my_store", f"{__name__}:make"), point("Etcd", f"{__name__}:make")]
 
-    assert isinstance(Holdfast(f"{scheme}://x")._store, MemoryStore)
+    assert isinstance(Holdfast(f"{scheme}://x")._session.store, MemoryStore)

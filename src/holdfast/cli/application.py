@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
@@ -49,9 +49,9 @@ def load_application(target: str, url: str | None = None, directory: Path | None
     if url is not None:
         os.environ["HOLDFAST_URL"] = url  # what `Holdfast()` in the application looks at
     found = _application(_imported(module_name, here), attribute)
-    if url is not None and found.url != url:
+    if url is not None and session_of(found).url != url:
         raise Refusal(
-            f"{target} is made for {scrubbed(found.url)}, but --url says {scrubbed(url)}; "
+            f"{target} is made for {scrubbed(session_of(found).url)}, but --url says {scrubbed(url)}; "
             "leave one of them out: a `Holdfast()` without a URL takes that of the command line"
         )
     return found

@@ -6,11 +6,11 @@ import platform
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.times import spoken
 from holdfast.config.secret import scrubbed
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.model import Run, WorkerInfo
+from holdfast.core.model import Run, WorkerRecord
 from holdfast.core.ports import Finding
 from holdfast.core.questions import CountRuns, FindOrphans, ListDueSchedules, ListTypes, Query
 from holdfast.core.states import LIVE, RunState
@@ -29,13 +29,13 @@ _LATE: Micros = 60 * SECOND
 
 async def findings(hf: Holdfast) -> list[Finding]:
     """Everything worth telling about an open store, good and bad."""
-    workers = await hf.store.workers()
-    now = await hf.store.now()
+    workers = await session_of(hf).store.workers()
+    now = await session_of(hf).store.now()
     alive = alive_among(workers, now)
-    own = list(await hf.store.check())
+    own = list(await session_of(hf).store.check())
     return [
         Finding.ok("python", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"),
-        Finding.ok("store", scrubbed(hf.url)),
+        Finding.ok("store", scrubbed(session_of(hf).url)),
         *own,
         await _clock(hf),
         *_workers(workers, alive, now, own),
@@ -48,7 +48,7 @@ async def findings(hf: Holdfast) -> list[Finding]:
 
 async def _clock(hf: Holdfast) -> Finding:
     before = time.time()
-    told = await hf.store.now() / SECOND
+    told = await session_of(hf).store.now() / SECOND
     after = time.time()
     skew = max(before - told, told - after, 0.0)
     if skew > _SKEW_SECONDS:
@@ -57,7 +57,7 @@ async def _clock(hf: Holdfast) -> Finding:
 
 
 def _workers(
-    workers: Sequence[WorkerInfo], alive: Sequence[WorkerInfo], now: Micros, own: Sequence[Finding]
+    workers: Sequence[WorkerRecord], alive: Sequence[WorkerRecord], now: Micros, own: Sequence[Finding]
 ) -> Iterator[Finding]:
     if any(finding.subject == "workers" for finding in own):
         return  # the store knows better
@@ -69,12 +69,12 @@ def _workers(
     yield Finding.ok("workers", f"{len(alive)} alive")
 
 
-async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list[Finding]:
+async def _types(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> list[Finding]:
     """Types that are switched off or nobody handles: of some runs are due, of others only such as sleep or wait."""
-    due = {backlog.type: backlog for backlog in await unhandled(hf.store, now)}
-    off = {rule.name for rule in await hf.store.catalog(ListTypes()) if not rule.is_enabled}
+    due = {backlog.type: backlog for backlog in await unhandled(session_of(hf).store, now)}
+    off = {rule.name for rule in await session_of(hf).store.catalog(ListTypes()) if not rule.is_enabled}
     found = []
-    for type, states in (await hf.store.stats(CountRuns())).items():
+    for type, states in (await session_of(hf).store.stats(CountRuns())).items():
         live = sum(count for state, count in states.items() if not state.is_end)
         if not live:
             continue
@@ -93,7 +93,7 @@ async def _types(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> list
 
 async def _orphans(hf: Holdfast) -> Finding:
     """Promise 8, no silent stop: each live run is claimed, ready, or waits for something named."""
-    lost = await hf.store.stats(FindOrphans(limit=_NAMED + 1))
+    lost = await session_of(hf).store.stats(FindOrphans(limit=_NAMED + 1))
     if not lost:
         return Finding.ok("orphans", "every live run is held, ready, or waits for something")
     more = " and more" if len(lost) > _NAMED else ""
@@ -105,7 +105,7 @@ async def _orphans(hf: Holdfast) -> Finding:
 
 
 async def _schedules(hf: Holdfast) -> Finding:
-    due = await hf.store.catalog(ListDueSchedules(limit=_NAMED))
+    due = await session_of(hf).store.catalog(ListDueSchedules(limit=_NAMED))
     late = [one.name for one in due.schedules if one.next_at is not None and one.next_at < due.now - _LATE]
     if not late:
         return Finding.ok("schedules", "no schedule is overdue")
@@ -117,12 +117,12 @@ async def _schedules(hf: Holdfast) -> Finding:
     )
 
 
-async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> AsyncIterator[Finding]:
+async def _runs(hf: Holdfast, alive: Sequence[WorkerRecord], now: Micros) -> AsyncIterator[Finding]:
     ready: list[Run] = []
     blocked: list[Run] = []
     odd: list[str] = []
     count = 0
-    async for page in run_pages(hf.store, Query(states=LIVE), _RUNS_READ):
+    async for page in run_pages(session_of(hf).store, Query(states=LIVE), _RUNS_READ):
         odd += [details.run.id for details in page if RunInfo.of(details).unreadable is not None]
         for run in (details.run for details in page):
             count += 1
@@ -149,7 +149,7 @@ async def _runs(hf: Holdfast, alive: Sequence[WorkerInfo], now: Micros) -> Async
     yield Finding.ok("runs", f"{_many(count, 'live run')}{limit}")
 
 
-def _oldest(ready: Sequence[Run], alive: Sequence[WorkerInfo], now: Micros) -> Finding:
+def _oldest(ready: Sequence[Run], alive: Sequence[WorkerRecord], now: Micros) -> Finding:
     if not ready:
         return Finding.ok("ready", "no run waits for a worker")
     oldest = min(ready, key=lambda run: run.ready_at or 0)

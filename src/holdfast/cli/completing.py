@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.app import session_of
 from holdfast.core.questions import ListTopics
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def runs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.questions import Query
 
-        found = await hf.store.list(Query(id_prefix=incomplete or None, limit=_OFFERED))
+        found = await session_of(hf).store.list(Query(id_prefix=incomplete or None, limit=_OFFERED))
         return {one.run.id: f"{one.run.state} {one.run.type}" for one in found}
 
     return _offered(context, incomplete, look)
@@ -49,8 +50,8 @@ def types(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
     async def look(hf: Holdfast) -> Found:
         from holdfast.core.questions import Query
 
-        found = dict.fromkeys((type for worker in await hf.store.workers() for type in worker.types), "")
-        newest = await hf.store.list(Query(limit=_LOOKED_AT))
+        found = dict.fromkeys((type for worker in await session_of(hf).store.workers() for type in worker.types), "")
+        newest = await session_of(hf).store.list(Query(limit=_LOOKED_AT))
         return found | {one.run.type: "" for one in newest if one.unreadable is None}
 
     return _offered(context, incomplete, look)
@@ -64,9 +65,9 @@ def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[
         from holdfast.core.questions import Query
         from holdfast.core.states import RunState
 
-        waiting = await hf.store.list(Query(states=frozenset({RunState.SUSPENDED}), limit=_LOOKED_AT))
+        waiting = await session_of(hf).store.list(Query(states=frozenset({RunState.SUSPENDED}), limit=_LOOKED_AT))
         events = [wait for one in waiting for wait in one.waits if wait.kind is WaitKind.EVENT]
-        found = {topic.name: topic.mode for topic in await hf.store.catalog(ListTopics())}
+        found = {topic.name: topic.mode for topic in await session_of(hf).store.catalog(ListTopics())}
         return {name: "a run waits for it" for wait in events for name in wait.names} | found
 
     return _offered(context, incomplete, look)

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.view import Snapshot
 from holdfast.core.errors import RunNotFound, Unreadable
 from holdfast.core.hint import Hint
@@ -22,7 +22,7 @@ _REST_SECONDS = 0.05
 
 async def read(hf: Holdfast, run_id: str) -> Snapshot:
     """A run as it stands."""
-    store = hf.store
+    store = session_of(hf).store
     details = await store.get(run_id)
     if details is None:
         raise RunNotFound(f"there is no run {run_id}")
@@ -50,7 +50,7 @@ async def follow(hf: Holdfast, run_id: str) -> AsyncIterator[Snapshot]:
     def hear(_: Hint) -> None:
         told.set()
 
-    leave = hf.store.listen(hear)
+    leave = session_of(hf).store.listen(hear)
     try:
         last: Snapshot | None = None
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import Refusal
 from holdfast.cli.output import cleaned
 from holdfast.cli.summary import age_word, state_word, type_word
@@ -19,21 +19,21 @@ _CANDIDATES = 10
 async def find_run(hf: Holdfast, name: str) -> str:
     """The id of the run. Raises `RunNotFound`, or a `Refusal` that lists the candidates."""
     if name.startswith("key:"):
-        details = await hf.store.get(key=name[4:])
+        details = await session_of(hf).store.get(key=name[4:])
         if details is None:
             raise RunNotFound(f"no run has the key {name[4:]!r}; `holdfast ls` lists the runs")
         return details.run.id
     if not name:
         raise Refusal("a run is named by its id, the beginning of its id, or key:…; this name is empty")
-    if await hf.store.get(name) is not None:
+    if await session_of(hf).store.get(name) is not None:
         return name
     # One more than is shown tells whether there are more.
-    matching = await hf.store.list(Query(id_prefix=name, limit=_CANDIDATES + 1))
+    matching = await session_of(hf).store.list(Query(id_prefix=name, limit=_CANDIDATES + 1))
     if not matching:
         raise RunNotFound(f"there is no run {name!r}; `holdfast ls` lists the runs")
     if len(matching) == 1:
         return matching[0].run.id
-    now = moment(await hf.store.now())
+    now = moment(await session_of(hf).store.now())
     runs = [RunInfo.of(details) for details in matching[:_CANDIDATES]]
     lines = [
         f"{run.id}  {state_word(run.state):<9}  {type_word(run.type)}  {age_word(run.created_at, now)}" for run in runs
@@ -45,4 +45,4 @@ async def find_run(hf: Holdfast, name: str) -> str:
 
 async def store_now(hf: Holdfast) -> datetime:
     """The store's time, by which its runs are due."""
-    return moment(await hf.store.now())
+    return moment(await session_of(hf).store.now())

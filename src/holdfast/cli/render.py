@@ -15,7 +15,7 @@ from holdfast.config.settings import Setting
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import json_flaw
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
@@ -115,7 +115,7 @@ def error_json(error: ErrorRecord | None) -> Json | None:
     }
 
 
-def worker_json(worker: WorkerInfo, *, is_alive: bool, held: int) -> Json:
+def worker_json(worker: WorkerRecord, *, is_alive: bool, held: int) -> Json:
     return {
         "id": worker.id,
         "name": worker.name,

@@ -8,21 +8,10 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.exits import Refusal
 from holdfast.cli.output import Output
 from holdfast.cli.table import Column, Table
-from holdfast.core.model import Entry, Run
-from holdfast.core.revision import open_children
-
-
-async def read_run(hf: Holdfast, run_id: str) -> tuple[Run, Sequence[Entry], dict[str, Run]]:
-    """A run, its history, and its open children."""
-    details = await hf.store.get(run_id)
-    assert details is not None, "it was looked up a moment ago"
-    entries = await hf.store.history(run_id)
-    found = [await hf.store.get(child_id) for child_id in open_children(entries)]
-    return details.run, entries, {child.run.id: child.run for child in found if child is not None}
+from holdfast.core.model import Entry
 
 
 def check_can_ask(verb: str, *, dry_run: bool, yes: bool) -> None:

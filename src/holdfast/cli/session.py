@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.settings import Settings
 from holdfast.config.secret import scrubbed
@@ -23,7 +23,7 @@ def in_session(settings: Settings, work: Callable[[Holdfast], Awaitable[T]], *, 
     async def session() -> T:
         async with opened(settings, may_create=may_create) as hf:
             if not may_create:
-                await hf.opened()
+                await session_of(hf).open()
             return await work(hf)
 
     return asyncio.run(session())
@@ -67,9 +67,9 @@ async def opened(settings: Settings, *, may_create: bool = False) -> AsyncIterat
 def engine_for(settings: Settings) -> Holdfast:
     """The engine on the store of the settings; nothing is opened yet."""
     hf = Holdfast(settings.url)
-    if hf.url.partition(":")[0] == "memory":
+    if session_of(hf).url.partition(":")[0] == "memory":
         raise Refusal(
-            f"{hf.url}: a memory store lives inside one process, so there is nothing to see from here; "
+            f"{session_of(hf).url}: a memory store lives inside one process, so there is nothing to see from here; "
             "use a URL such as sqlite:///holdfast.db"
         )
     return hf
@@ -77,9 +77,9 @@ def engine_for(settings: Settings) -> Holdfast:
 
 def check_exists(hf: Holdfast) -> None:
     """Refuse a store that was never used: a typing mistake in a URL must not make a database."""
-    if hf.store.schema().current == 0:
+    if session_of(hf).store.schema().current == 0:
         raise Refusal(
-            f"there is no holdfast database at {scrubbed(hf.url)}; "
+            f"there is no holdfast database at {scrubbed(session_of(hf).url)}; "
             "name another with --url or HOLDFAST_URL, or make this one with `holdfast migrate`",
             ExitCode.UNREACHABLE,
         )
@@ -87,4 +87,4 @@ def check_exists(hf: Holdfast) -> None:
 
 def check_schema(hf: Holdfast) -> None:
     """Refuse a store that another version of holdfast made."""
-    schema_number.check(hf.store.schema(), scrubbed(hf.url))
+    schema_number.check(session_of(hf).store.schema(), scrubbed(session_of(hf).url))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from holdfast.core.clock import Micros, micros
 from holdfast.core.codec import Codec, encode_any, name_of
@@ -14,6 +14,8 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.core.location import NAME_LIMIT, check_name
 from holdfast.core.model import DEFAULT_OPTIONS, RunOptions, Undelivered
 from holdfast.core.signature import Signature
+from holdfast.core.startable import Call
+from holdfast.core.suggestion import refuse_unknown
 from holdfast.core.text import NOT_IN_TYPES_RANGE, refused_character
 
 KEY_LIMIT = 500
@@ -29,13 +31,27 @@ class Described(Protocol):
 
 
 def described(workflow: object, args: tuple[Any, ...]) -> tuple[str, str, Codec[Any]]:
-    """Type, payload and result codec of what a user wants to start: a decorated function or a type's name."""
+    """Type, payload and result codec of what a user wants to start: a decorated function, a call, or a type's name."""
     if isinstance(workflow, str):
         return check_type(workflow), encode_any(_payload(workflow, args), f"payload of {workflow!r}"), _ANY
+    kwargs: Mapping[str, Any] | None = None
+    if isinstance(workflow, Call):
+        args, kwargs, workflow = unbound(workflow, args), workflow.kwargs, workflow.target
     if not isinstance(getattr(workflow, "signature", None), Signature):
         raise InvalidRequest(f"{workflow!r} is not a workflow or task; decorate it with @hf.workflow or @hf.task")
     known = cast("Described", workflow)
-    return known.type, known.signature.encode(args, f"payload of {known.type!r}"), known.signature.result
+    payload = known.signature.encode(args, f"payload of {known.type!r}", kwargs=kwargs)
+    return known.type, payload, known.signature.result
+
+
+def unbound(call: Call[Any], further: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The positional arguments of a bound call. `InvalidRequest` if more are given beside it."""
+    if further:
+        raise InvalidRequest(
+            f"{call!r} has its arguments already, but {', '.join(map(repr, further))} "
+            f"{'was' if len(further) == 1 else 'were'} given too; pass every argument to bind()"
+        )
+    return call.args
 
 
 def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -50,6 +66,29 @@ def _payload(type: str, args: tuple[Any, ...]) -> dict[str, Any]:
         case _:
             given = f"{len(args)} arguments"
     raise InvalidRequest(f"starting {type!r} by name takes one payload, a dict of its parameters by name, not {given}")
+
+
+def refuse_options(given: Iterable[str], known: Iterable[str], workflow: object, *, of: str) -> NoReturn:
+    """Raise `InvalidRequest` for unknown keywords. One that is a parameter of the function has to be bound."""
+    options = list(known)
+    signature = getattr(workflow, "signature", None)
+    names, function = (signature.names, signature.name) if isinstance(signature, Signature) else ((), "")
+    unknown = [name for name in given if name not in options]
+    if meant := [name for name in unknown if name in names]:
+        call = f"{function.rpartition('.')[2]}.bind({', '.join(f'{name}=…' for name in meant)})"
+        raise InvalidRequest(
+            f"unknown option {', '.join(unknown)} of {of}; keywords are options, and {', '.join(meant)} "
+            f"{'is a parameter' if len(meant) == 1 else 'are parameters'} of {function}: "
+            f"pass {'it' if len(meant) == 1 else 'them'} by position, or by name as {call}"
+        )
+    refuse_unknown(
+        "option",
+        unknown,
+        options,
+        of=of,
+        advice="arguments of the function are positional, or passed by name with bind(…); "
+        f"the options of {of} are {', '.join(options)}",
+    )
 
 
 def check_type(type: str) -> str:

@@ -464,7 +464,7 @@ class Holding(Value, frozen=True, kw_only=True):
     seen: int = 0
 
 
-class WorkerInfo(Value, frozen=True, kw_only=True):
+class WorkerRecord(Value, frozen=True, kw_only=True):
     """A worker, as registered in the store."""
 
     id: str

@@ -27,7 +27,7 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, Schedule, Value, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, Schedule, Value, WorkerRecord
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
 from holdfast.core.transfer import Dump, KeptEvent, Restoration, Restored
@@ -117,7 +117,7 @@ class Reader(Protocol):
         """What has become of something that a process waits for: ends, leases, replies."""
         ...
 
-    async def workers(self) -> Sequence[WorkerInfo]: ...
+    async def workers(self) -> Sequence[WorkerRecord]: ...
 
     async def check(self) -> Sequence[Finding]:
         """What the store knows about its own health and surroundings."""
@@ -181,7 +181,7 @@ class Store(Reader, Protocol):
         """
         ...
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         """Prolong leases and note that the worker lives. Blocking and thread-safe, as the heartbeat calls it."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from holdfast.core.codec import VALUE_LIMIT_BYTES, ArgumentsCodec, Codec, name_of
 from holdfast.core.errors import InvalidRequest
+from holdfast.core.suggestion import refuse_unknown
 
 
 class Signature:
@@ -22,7 +23,18 @@ class Signature:
     `skip` leading parameters, such as the context, belong to holdfast and are no part of the object.
     """
 
-    __slots__ = ("_arguments", "_codec", "_keywords", "_positional", "_required", "name", "names", "result")
+    __slots__ = (
+        "_arguments",
+        "_codec",
+        "_is_positional",
+        "_keywords",
+        "_leading",
+        "_positional",
+        "_required",
+        "name",
+        "names",
+        "result",
+    )
 
     def __init__(self, function: Callable[..., Any], *, skip: int = 0) -> None:
         self.name = name_of(function)
@@ -32,18 +44,45 @@ class Signature:
         self.result: Codec[Any] = result_codec(function)
         self._positional = {each.name: each.default for each in parameters if each.kind is not each.KEYWORD_ONLY}
         self._keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        self._required = sum(each.default is each.empty for each in parameters)
-        # UNSET is neither written nor read: it tells an argument left to its default from one that is given.
-        fields: list[Any] = [(each.name, self._hint(each, hints), UNSET) for each in parameters]
-        fields[: self._required] = [(name, hint) for name, hint, _ in fields[: self._required]]
+        self._required = [each.name for each in parameters if each.default is each.empty]
+        self._leading = sum(name in self._positional for name in self._required)
+        self._is_positional = self._leading == len(self._required)
+        # UNSET is neither written nor read: it tells an argument left to its default from one that is given. Arguments
+        # without a default come first, as a struct wants them; positional ones keep their order by that.
+        hinted = {each.name: self._hint(each, hints) for each in parameters}
+        fields: list[Any] = [(name, hint) for name, hint in hinted.items() if name in self._required]
+        fields += [(name, hint, UNSET) for name, hint in hinted.items() if name not in self._required]
         self._arguments = msgspec.defstruct(self.name, fields, forbid_unknown_fields=True)
         self._codec: Codec[Any] = ArgumentsCodec(self._arguments, f"{self.name}({', '.join(self.names)})")
 
-    def encode(self, args: tuple[Any, ...], what: str = "payload", limit: int = VALUE_LIMIT_BYTES) -> str:
-        """The JSON object of positional arguments; those left to their defaults are left out."""
-        if not self._required <= len(args) <= len(self._positional):
-            raise InvalidRequest(self._miscount(len(args)))
-        return self._codec.encode(self._arguments(*args), what, limit)
+    def encode(
+        self,
+        args: tuple[Any, ...],
+        what: str = "payload",
+        limit: int = VALUE_LIMIT_BYTES,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The JSON object of arguments; those left to their defaults are left out."""
+        if not kwargs and self._is_positional and self._leading <= len(args) <= len(self._positional):
+            return self._codec.encode(self._arguments(*args), what, limit)
+        kwargs = kwargs or {}
+        self.check(args, kwargs)
+        return self._codec.encode(
+            self._arguments(**dict(zip(self._positional, args, strict=False)), **kwargs), what, limit
+        )
+
+    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse arguments that the function could not be called with, judged by their number and names."""
+        if not kwargs.keys() <= set(self.names):
+            refuse_unknown("parameter", kwargs, self.names, of=self.name)
+        if len(args) > len(self._positional):
+            raise InvalidRequest(self._too_many(len(args)))
+        by_position = list(self._positional)[: len(args)]
+        if twice := [name for name in by_position if name in kwargs]:
+            raise InvalidRequest(f"{self.name} gets {', '.join(twice)} twice: by position and by name")
+        if missing := [name for name in self._required if name not in kwargs and name not in by_position]:
+            raise InvalidRequest(self._missing(missing))
 
     def decode(self, text: str, what: str = "payload") -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that a JSON object stands for: the positional ones, and keyword-only ones that are given."""
@@ -65,11 +104,15 @@ class Signature:
             raise InvalidRequest(f"parameter {parameter.name!r} of {self.name}: {error}") from error
         return hint
 
-    def _miscount(self, given: int) -> str:
+    def _missing(self, missing: list[str]) -> str:
+        text = f"{self.name} misses arguments: {', '.join(missing)}"
+        by_name = [name for name in missing if name in self._keywords]
+        return f"{text}; pass {', '.join(by_name)} by name, with bind({by_name[0]}=…)" if by_name else text
+
+    def _too_many(self, given: int) -> str:
         names = list(self._positional)
-        if given < self._required:
-            return f"{self.name} misses arguments: {', '.join(names[given : self._required])}"
-        return f"{self.name} takes {len(names)} arguments ({', '.join(names)}), but {given} were given"
+        text = f"{self.name} takes {len(names)} arguments ({', '.join(names)}), but {given} were given"
+        return f"{text}; pass {', '.join(self._keywords)} by name, with bind(…)" if self._keywords else text
 
 
 def result_codec(function: Callable[..., Any]) -> Codec[Any]:
@@ -116,11 +159,6 @@ def _own_parameters(function: Callable[..., Any], name: str, skip: int) -> list[
             raise InvalidRequest(
                 f"{name} takes {stars}{each.name}, but its payload is a JSON object of named parameters; "
                 f"name each of them, or take one list or dict"
-            )
-        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
-            raise InvalidRequest(
-                f"{name} has the keyword-only parameter {each.name!r} without a default, but arguments are "
-                f"given by position; give it a default or move it before the '*'"
             )
     if any(each.kind is each.KEYWORD_ONLY for each in parameters[:skip]) or len(parameters) < skip:
         raise InvalidRequest(f"{name} must first take {skip} positional parameter(s) for holdfast, such as ctx")

@@ -12,6 +12,7 @@ from holdfast.core.ports import Reader
 from holdfast.core.questions import PAGE_LIMIT, Details, Query
 from holdfast.core.states import LIVE, RunState
 from holdfast.engine.paging import run_pages
+from holdfast.engine.session import Session
 from holdfast.runner.dry_run import DryRun, Fit, dry_run
 from holdfast.runner.registry import Registry
 
@@ -44,10 +45,9 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
         return self.fit.is_good or self.fit is Fit.UNKNOWN
 
 
-async def check_runs(
-    store: Reader, registry: Registry, *, type: str | None = None, limit: int | None = None
-) -> AsyncIterator[RunCheck]:
+async def check_runs(session: Session, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[RunCheck]:
     """Make a dry run of every live run, newest first."""
+    store, registry = await session.opened_store(), session.registry
     async for page in run_pages(store, Query(states=LIVE, type=type), limit, _PAGE):
         for details in page:
             try:

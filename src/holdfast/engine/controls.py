@@ -1,9 +1,9 @@
-"""Controls: what a person or a program can do to a run that exists, by its id."""
+"""Controls: what a person or a program can do to an existing run, given its id."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
@@ -15,24 +15,19 @@ from holdfast.core.intent import check_id, check_string
 from holdfast.core.questions import EndsOf
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
-from holdfast.engine.base import EngineBase
-
-if TYPE_CHECKING:
-    from holdfast.engine.handle import RunHandle
-
+from holdfast.engine.session import Session
 
 ACTOR_LIMIT = 200
 
 
-class ControlVerbs(EngineBase):
-    """The controls of runs in one store. Each is written to the run's audit; True means that something changed.
+class Controls:
+    """The controls of runs in the store of a session. Each is written to the run's audit; True means a change.
 
     `by` names who asked for it, such as a user or a service; the audit keeps it.
     """
 
-    def run(self, run_id: str, /) -> RunHandle[Any]:
-        """A handle on a run."""
-        raise NotImplementedError
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     async def cancel(self, run_id: str, reason: str = "", *, force: bool = False, by: str = "") -> bool:
         """End a run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
@@ -78,8 +73,11 @@ class ControlVerbs(EngineBase):
         force: bool = False,
         id: str | None = None,
         by: str = "",
-    ) -> RunHandle[Any]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
+    ) -> tuple[str, bool]:
+        """Make a new run with the history of this one before a location; `patch` gives other results by location.
+
+        Returns its id, and whether it was made: there may be one of this id already.
+        """
         made = new_id() if id is None else check_id(id)
         if patch is not None and not isinstance(patch, Mapping):
             raise InvalidRequest(f"patch={patch!r}: it is a dict of other results by their locations")
@@ -94,10 +92,7 @@ class ControlVerbs(EngineBase):
             force=force,
             by=check_actor(by),
         )
-        is_created = await self._control(request)
-        handle = self.run(made)
-        handle.created = is_created
-        return handle
+        return made, await self._control(request)
 
     async def delete(self, run_id: str, *, force: bool = False, by: str = "") -> bool:
         """Take a run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
@@ -107,20 +102,20 @@ class ControlVerbs(EngineBase):
         return await self._control(Delete(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
 
     async def _reopen(self, request: Rewind | Recover) -> bool:
-        await self.opened()
+        await self._session.open()
         try:
             return await self._control(request)
         finally:
-            self.results.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
+            self._session.results.forget(request.run_id)  # whatever the answer: it may be lost, and the run reopened
 
     async def _control(self, request: RunControl) -> bool:
         check_string(request.run_id, "run_id")
-        await self.opened()
+        await self._session.open()
         is_begun = False
-        while (is_changed := await self.store.apply(request)) is None:
+        while (is_changed := await self._session.store.apply(request)) is None:
             is_begun = True  # so many children were reopened as fit into one transaction, and there are more
         is_changed = is_changed or is_begun
-        if is_changed and self.signals.is_used:
+        if is_changed and self._session.signals.is_used:
             await self._tell(request)
         return is_changed
 
@@ -128,11 +123,11 @@ class ControlVerbs(EngineBase):
         """Give the signal of what a request changed, which the run's audit tells, whatever has happened since."""
         run_id = request.run_id
         try:
-            details = await self.store.get(run_id)
+            details = await self._session.store.get(run_id)
             # One that was deleted is no longer seen, but it has ended.
-            ends = () if details is not None else await self.store.changes(EndsOf(run_ids=[run_id]))
+            ends = () if details is not None else await self._session.store.changes(EndsOf(run_ids=[run_id]))
             run = details.run if details is not None else next(iter(ends), None)
-            facts = [fact for fact in await self.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
+            facts = [fact for fact in await self._session.store.audit(run_id) if fact.data.get(REQUEST) == request.id]
         except StoreUnavailable:
             return  # it is done all the same
         if run is None:
@@ -143,9 +138,9 @@ class ControlVerbs(EngineBase):
                 self._give("run.started", request.new_run_id, run.type, fact.at, None)
 
     def _give(self, name: str, run_id: str, type: str, at: Micros, trace: str | None) -> None:
-        state = _STATES.get(name)
-        if self.signals.wants(name):
-            self.signals.give(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
+        state, signals = _STATES.get(name), self._session.signals
+        if signals.wants(name):
+            signals.give(Signal(name=name, at=moment(at), run_id=run_id, type=type, state=state, trace=trace))
 
 
 _STATES = {

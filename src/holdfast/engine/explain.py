@@ -8,7 +8,7 @@ from typing import assert_never
 from holdfast.core import audit, limits
 from holdfast.core.clock import FIRST_INSTANT, LAST_INSTANT, SECOND, Micros, moment
 from holdfast.core.entries import UNDO_PREFIX
-from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerInfo
+from holdfast.core.model import AuditFact, Run, TypeRule, Wait, WaitKind, WorkerRecord
 from holdfast.core.ports import Reader
 from holdfast.core.questions import CountSlots, Details, ListTypes, SlotUse
 from holdfast.core.rules import MAX_RUN_LOCATION, MAX_SUSPEND_LOCATION
@@ -36,7 +36,7 @@ async def explanation(store: Reader, details: Details, facts: Sequence[AuditFact
 
 def explain(  # noqa: PLR0917 - all that is to be known
     details: Details,
-    workers: Sequence[WorkerInfo],
+    workers: Sequence[WorkerRecord],
     facts: Sequence[AuditFact],
     now: Micros,
     rule: TypeRule,
@@ -69,7 +69,7 @@ def _end(run: Run) -> str:
     return f"Ended as {run.state.value} at {_at(run.finished_at)}{why}."
 
 
-def _held(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], now: Micros) -> str:
+def _held(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact], now: Micros) -> str:
     holder = next((worker for worker in workers if worker.id == run.worker), None)
     name = run.worker if holder is None else holder.name
     is_killed = holder is not None and holder.is_dead
@@ -133,7 +133,7 @@ def _parked(run: Run, wait: Wait, rule: TypeRule, slots: Sequence[SlotUse]) -> s
     return f"Parked by a limit since {_at(wait.since)}: {limit} of {rule.name}, {of}, {line}{off}."
 
 
-def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], rule: TypeRule, now: Micros) -> str:
+def _ready(run: Run, workers: Sequence[WorkerRecord], facts: Sequence[AuditFact], rule: TypeRule, now: Micros) -> str:
     living = alive(workers, now)
     since = f"Ready since {_at(run.ready_at)}{_by_hand(facts)}"
     if not rule.is_enabled:
@@ -150,7 +150,7 @@ def _ready(run: Run, workers: Sequence[WorkerInfo], facts: Sequence[AuditFact], 
     return f"{since}, but {running} type {run.type}{_last_heard(run, workers)}; start one that does."
 
 
-def _last_heard(run: Run, workers: Sequence[WorkerInfo]) -> str:
+def _last_heard(run: Run, workers: Sequence[WorkerRecord]) -> str:
     """Who would have handled a run, but died or hangs. Workers that stop in good order are forgotten."""
     able = [worker for worker in workers if run.type in worker.types]
     if not able:

@@ -23,11 +23,11 @@ from holdfast.core.rules import is_due
 from holdfast.core.states import ENDS, LIVE, RunState
 from holdfast.core.transfer import EXPORT, KeptEvent, is_at_rest, is_ruled, values_of
 from holdfast.core.unreadable import told
-from holdfast.engine.base import EngineBase
 from holdfast.engine.capabilities import transfer_of
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import letter_pages, pages, run_pages, schedule_pages
 from holdfast.engine.queries import Filter, query_of
+from holdfast.engine.session import Session
 
 RUNS_AT_ONCE = 50
 LOOK_SECONDS = 0.2
@@ -54,7 +54,7 @@ class Export:
 
     def __init__(
         self,
-        engine: EngineBase,
+        session: Session,
         chosen: Filter,
         *,
         store_kind: str,
@@ -73,7 +73,7 @@ class Export:
         """Runs that cannot be read. The file tells of them, and they stay where they are."""
         self.taken_along: list[str] = []
         """Live runs that no filter chose, but which belong to one that was chosen."""
-        self._engine = engine
+        self._session = session
         self._chosen = chosen
         self._store_kind = store_kind
         self._version = version
@@ -86,8 +86,8 @@ class Export:
         self._members: set[str] = set()  # of a filtered export: the live runs that go
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        await self._engine.opened()
-        store = self._engine.store
+        await self._session.open()
+        store = self._session.store
         transfer = transfer_of(store, "export")  # refused before anything is paused
         query = await query_of(store, self._chosen)
         if self._is_live:

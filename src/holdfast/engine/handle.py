@@ -6,25 +6,32 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.core.clock import in_seconds
 from holdfast.core.codec import Codec, decode_any, encode_any
 from holdfast.core.commands import SendMessages, Sent
-from holdfast.core.errors import ErrorRecord, RunCancelled, RunFailed, RunFinished, RunNotFound, Unreadable
+from holdfast.core.errors import (
+    ErrorRecord,
+    InvalidRequest,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunNotFound,
+    Unreadable,
+)
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import MessageToRun, Run
 from holdfast.core.questions import Details, RepliesTo
 from holdfast.core.states import RunState
-from holdfast.engine.controls import check_actor
+from holdfast.engine.capabilities import database_of
+from holdfast.engine.controls import Controls, check_actor
 from holdfast.engine.explain import explanation
 from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
 from holdfast.engine.results import End
-
-if TYPE_CHECKING:
-    from holdfast.engine.engine import Engine
+from holdfast.engine.session import Session
 
 R = TypeVar("R")
 
@@ -34,14 +41,14 @@ class RunHandle(Generic[R]):
 
     def __init__(
         self,
-        engine: Engine,
+        session: Session,
         run_id: str | None,
         codec: Codec[Any],
         *,
         key: str | None = None,
         created: bool = False,
     ) -> None:
-        self._engine = engine
+        self._session = session
         self._id = run_id
         self._key = key
         self._codec = codec
@@ -55,6 +62,10 @@ class RunHandle(Generic[R]):
             raise RunNotFound(f"the run with key {self._key!r} has not been looked up yet; await run.info() first")
         return self._id
 
+    @property
+    def _controls(self) -> Controls:
+        return Controls(self._session)
+
     async def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
 
@@ -62,7 +73,7 @@ class RunHandle(Generic[R]):
         """
         patience = _patience(timeout)
         run_id = await self._resolve()
-        ends = self._engine.results
+        ends = self._session.results
         is_fresh, self._is_fresh = self._is_fresh, False
         async with asyncio.timeout(patience):
             if not is_fresh:
@@ -95,41 +106,41 @@ class RunHandle(Generic[R]):
     async def history(self) -> Sequence[EntryInfo]:
         """What the run has done, in the order in which it was recorded."""
         run_id = (await self._details()).run.id
-        return [EntryInfo.of(entry) for entry in await self._engine.store.history(run_id)]
+        return [EntryInfo.of(entry) for entry in await self._session.store.history(run_id)]
 
     async def audit(self) -> Sequence[AuditInfo]:
         """The facts of the run's life, from its creation on."""
         run = (await self._details()).run
-        return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._engine.store.audit(run.id))]
+        return [*AuditInfo.created(run), *(AuditInfo.of(fact) for fact in await self._session.store.audit(run.id))]
 
     async def explain(self) -> str:
         """One sentence saying why the run is where it is."""
-        store = self._engine.store
+        store = self._session.store
         details = await self._details()
         return await explanation(store, details, await store.audit(details.run.id), await store.now())
 
     async def cancel(self, reason: str = "", *, force: bool = False, by: str = "") -> bool:
         """End the run as cancelled, after it has undone what it did unless `force`. False if it had ended already."""
-        return await self._engine.cancel(await self._resolve(), reason, force=force, by=by)
+        return await self._controls.cancel(await self._resolve(), reason, force=force, by=by)
 
     async def pause(self, reason: str = "", *, by: str = "") -> bool:
         """Keep the run from going on until it is resumed. Steps that execute right now are not interrupted."""
-        return await self._engine.pause(await self._resolve(), reason, by=by)
+        return await self._controls.pause(await self._resolve(), reason, by=by)
 
     async def resume(self, *, by: str = "") -> bool:
         """Let the run go on that was paused. False if it was not."""
-        return await self._engine.resume(await self._resolve(), by=by)
+        return await self._controls.resume(await self._resolve(), by=by)
 
     async def wake(self, *, by: str = "") -> bool:
         """Have the run look now, if it waits or is blocked and would be tried again. It shortens no sleep."""
-        return await self._engine.wake(await self._resolve(), by=by)
+        return await self._controls.wake(await self._resolve(), by=by)
 
     async def rewind(self, location: str, *, force: bool = False, by: str = "") -> bool:
         """Forget what the run did from a location on, and have it go on from there, also if it had ended.
 
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker.
         """
-        return await self._engine.rewind(await self._resolve(), location, force=force, by=by)
+        return await self._controls.rewind(await self._resolve(), location, force=force, by=by)
 
     async def recover(self, *, force: bool = False, by: str = "") -> bool:
         """Give the run, which failed, was cancelled or is blocked, another chance at what it failed at.
@@ -137,7 +148,7 @@ class RunHandle(Generic[R]):
         Its children that failed, or were cancelled with it, are reopened first. False if it is in another state,
         `KeyConflict` if another run has its key by now. Repeating a call that raised continues it.
         """
-        return await self._engine.recover(await self._resolve(), force=force, by=by)
+        return await self._controls.recover(await self._resolve(), force=force, by=by)
 
     async def fork(
         self,
@@ -149,8 +160,9 @@ class RunHandle(Generic[R]):
         by: str = "",
     ) -> RunHandle[R]:
         """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        fork = await self._engine.fork(await self._resolve(), location, patch=patch, force=force, id=id, by=by)
-        return RunHandle(self._engine, fork.id, self._codec, created=fork.created)
+        run_id = await self._resolve()
+        made, is_new = await self._controls.fork(run_id, location, patch=patch, force=force, id=id, by=by)
+        return RunHandle(self._session, made, self._codec, created=is_new)
 
     async def delete(self, *, force: bool = False, by: str = "") -> bool:
         """Take the run out of sight at once, and remove it a day later. One that lives is cancelled, nothing undone.
@@ -158,13 +170,13 @@ class RunHandle(Generic[R]):
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. Its key is free from
         then on; whoever waits for the result of a run that lived is told that it was cancelled.
         """
-        return await self._engine.delete(await self._resolve(), force=force, by=by)
+        return await self._controls.delete(await self._resolve(), force=force, by=by)
 
     async def send(self, name: str, payload: Any = None, *, id: str | None = None, by: str = "") -> None:
         """Send the run a message; it is kept until the run receives it. The same `id` twice is one message."""
         message = self._message(name, payload, id)
-        await self._engine.opened()
-        (sent,) = await self._engine.store.apply(SendMessages(messages=[message], by=check_actor(by)))
+        await self._session.open()
+        (sent,) = await self._session.store.apply(SendMessages(messages=[message], by=check_actor(by)))
         self._check(sent, name)
 
     async def send_in(
@@ -172,8 +184,8 @@ class RunHandle(Generic[R]):
     ) -> None:
         """Send the run a message in your own transaction: it arrives when you commit what is open on the connection."""
         message = self._message(name, payload, id)
-        await self._engine.opened()
-        (sent,) = await self._engine.database_for("send_in").send_in(connection, [message], by=check_actor(by))
+        await self._session.open()
+        (sent,) = await database_of(self._session.store, "send_in").send_in(connection, [message], by=check_actor(by))
         self._check(sent, name)
 
     def _message(self, name: str, payload: Any, id: str | None) -> MessageToRun:
@@ -212,9 +224,9 @@ class RunHandle(Generic[R]):
             try:
                 await self.send(name, payload, id=message_id, by=by)
             except RunFinished:
-                if not await self._engine.store.changes(RepliesTo(messages=[(run_id, message_id)])):
+                if not await self._session.store.changes(RepliesTo(messages=[(run_id, message_id)])):
                     raise
-            text = await self._engine.replies.wait(run_id, message_id)
+            text = await self._session.replies.wait(run_id, message_id)
         if text is None:
             raise RunFinished(f"run {run_id} has ended without a reply to {name!r}")
         return decode_any(text, f"reply to {name!r}")
@@ -225,8 +237,8 @@ class RunHandle(Generic[R]):
         return default if text is None else decode_any(text, f"value {name!r}")
 
     async def _details(self) -> Details:
-        await self._engine.opened()
-        details = await self._engine.store.get(self._id, key=self._key if self._id is None else None)
+        await self._session.open()
+        details = await self._session.store.get(self._id, key=self._key if self._id is None else None)
         if details is None:
             raise self._not_found()
         self._id = details.run.id
@@ -234,7 +246,7 @@ class RunHandle(Generic[R]):
 
     async def _resolve(self) -> str:
         """The id of the run; a key is looked up once."""
-        await self._engine.opened()
+        await self._session.open()
         return (await self._details()).run.id if self._id is None else self._id
 
     def _not_found(self) -> RunNotFound:
@@ -242,6 +254,17 @@ class RunHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self._id or f'with key {self._key!r}'}>"
+
+
+def handle_on(session: Session, run_id: str | None, key: str | None) -> RunHandle[Any]:
+    """A handle on a run by its id or its key."""
+    if (run_id is None) == (key is None):
+        raise InvalidRequest("hf.run() takes an id, or key=…, and not both")
+    check_string(run_id if key is None else key, "id" if key is None else "key")
+    return RunHandle(session, run_id, _ANY, key=key)
+
+
+_ANY: Codec[Any] = Codec(Any)
 
 
 def _patience(timeout: float | timedelta | None) -> float | None:

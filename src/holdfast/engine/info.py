@@ -29,7 +29,7 @@ from holdfast.core.model import (
     TypeRule,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.questions import Details
 from holdfast.core.received import received_in
@@ -254,7 +254,9 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
 
     @classmethod
-    def of(cls, rule: TypeRule, workers: Sequence[WorkerInfo], counts: Mapping[RunState, int], parked: int) -> TypeInfo:
+    def of(
+        cls, rule: TypeRule, workers: Sequence[WorkerRecord], counts: Mapping[RunState, int], parked: int
+    ) -> TypeInfo:
         seen = [(worker.heartbeat_at, worker.name) for worker in workers]
         last = max([*seen, (rule.seen_at or 0, rule.seen_by)])
         return cls(
@@ -332,6 +334,10 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def upcoming(self) -> list[datetime]:
         """The next five times at which it fires, in its own zone; none while it is paused."""
+        return self.next_times(UPCOMING)
+
+    def next_times(self, count: int) -> list[datetime]:
+        """The next times at which it fires, in its own zone; none while it is paused."""
         if self.next_at is None:
             return []
         first = instant(self.next_at)
@@ -340,7 +346,41 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
             name=self.name, type=self.type, payload="", cron=self.cron, every=every, zone=self.zone, anchor=first
         )
         place = zone_of(self.zone)
-        return [moment(slot).astimezone(place) for slot in (first, *next_slots(rule, first, UPCOMING - 1))]
+        return [moment(slot).astimezone(place) for slot in (first, *next_slots(rule, first, count - 1))]
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that the store has heard of. `held` is how many runs it holds, `concurrency` how many it takes.
+
+    A worker that is not alive keeps what it held until another worker takes it over.
+    """
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    types: tuple[str, ...]
+    concurrency: int
+    held: int
+    started_at: datetime
+    heartbeat_at: datetime
+    is_alive: bool
+
+    @classmethod
+    def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
+        flaws = Flaws()
+        return cls(
+            id=worker.id,
+            name=worker.name,
+            host=worker.host,
+            pid=worker.pid,
+            types=worker.types,
+            concurrency=worker.concurrency,
+            held=held,
+            started_at=flaws.nearest("started_at", worker.started_at),
+            heartbeat_at=flaws.nearest("heartbeat_at", worker.heartbeat_at),
+            is_alive=is_alive,
+        )
 
 
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.model import Backlog, WorkerInfo
+from holdfast.core.model import Backlog, WorkerRecord
 from holdfast.core.ports import Reader
 from holdfast.core.questions import CountReady
 
@@ -16,17 +16,17 @@ DEAD_AFTER: Micros = 60 * SECOND
 """A worker that has not been heard of for so long is not counted on. Each tells that it lives much more often."""
 
 
-def is_alive(worker: WorkerInfo, now: Micros) -> bool:
+def is_alive(worker: WorkerRecord, now: Micros) -> bool:
     """Whether a worker was heard of lately, and is not known to have died since."""
     return not worker.is_dead and worker.heartbeat_at > now - DEAD_AFTER
 
 
-def alive(workers: Iterable[WorkerInfo], now: Micros) -> list[WorkerInfo]:
+def alive(workers: Iterable[WorkerRecord], now: Micros) -> list[WorkerRecord]:
     """Those of the workers that live."""
     return [worker for worker in workers if is_alive(worker, now)]
 
 
-def is_handled(type: str, workers: Iterable[WorkerInfo]) -> bool:
+def is_handled(type: str, workers: Iterable[WorkerRecord]) -> bool:
     """Whether one of the workers executes runs of a type."""
     return any(type in worker.types for worker in workers)
 

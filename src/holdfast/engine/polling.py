@@ -30,14 +30,12 @@ V = TypeVar("V")
 class Poller(Generic[K, V]):
     """Everybody in this process who waits for something, under a key; one look at the store serves them all."""
 
-    poll_seconds = POLL_SECONDS
-    """So often it looks even if it hears nothing."""
-
     awaited: str
     """What is waited for, in the plural."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._store = store
+        self._poll_seconds = poll_seconds  # how often it looks even if it hears nothing
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[K, set[asyncio.Future[V]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -83,7 +81,7 @@ class Poller(Generic[K, V]):
         """What is waited for, when it comes; the first look is within so many seconds."""
         waiter: asyncio.Future[V] = self._loop.create_future()
         if not self._waiters:
-            self._poll_at = self._loop.time() + self.poll_seconds
+            self._poll_at = self._loop.time() + self._poll_seconds
         self._waiters.setdefault(key, set()).add(waiter)
         self._look_for([key], seconds)
         try:
@@ -150,5 +148,5 @@ class Poller(Generic[K, V]):
             for waiter in [waiter for key in keys for waiter in self._waiters.get(key, ())]:
                 if not waiter.done():
                     waiter.set_exception(error)
-        self._poll_at = min(self._poll_at, self._loop.time() + self.poll_seconds)
+        self._poll_at = min(self._poll_at, self._loop.time() + self._poll_seconds)
         self._set_timer()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
-from holdfast.engine.base import INSTEAD, opened_elsewhere
+from holdfast.engine.session import INSTEAD, opened_elsewhere
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.loop import RunLoop
 
@@ -35,8 +35,11 @@ class PrivateLoop:
         self._lock = threading.Lock()
         self._life: _Life | None = None
 
-    def check(self, call: str) -> None:
-        """Refuse a call, such as `hf.start`, where it must not block, and in a forked child of who opened this."""
+    def check(self, call: str, instead: str = "") -> None:
+        """Refuse a call, such as `hf.start`, where it must not block, and in a fork of the process that opened this.
+
+        `instead` is what code that runs on an event loop uses in its place.
+        """
         life = self._life
         if life is not None and life.pid != os.getpid():
             raise opened_elsewhere("hf.sync", life.pid)
@@ -46,7 +49,7 @@ class PrivateLoop:
         if running is not None:
             raise InvalidRequest(
                 f"the blocking {call}() would stop the event loop that runs in this thread; there, use a Holdfast "
-                f"without its .sync: `await {call}(…)`, or `async for` where it gives many"
+                f"without its .sync: {instead or f'`await {call}(…)`, or `async for` where it gives many'}"
             )
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from holdfast.core.intent import check_string, check_tags
 from holdfast.core.ports import Store
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
+from holdfast.core.suggestion import nearest, refuse_unknown
 from holdfast.engine.info import RunInfo
 
 
@@ -30,6 +31,12 @@ class Filter(TypedDict, total=False):
     since: datetime | timedelta | None
     until: datetime | None
     deleted: bool
+
+
+def check_filter(chosen: Filter) -> None:
+    """Refuse a condition that runs cannot be chosen by."""
+    if chosen.keys() - Filter.__annotations__.keys():
+        refuse_unknown("filter", chosen, Filter.__annotations__, of="runs")
 
 
 async def query_of(store: Store, chosen: Filter) -> Query:
@@ -77,6 +84,11 @@ def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozense
         return frozenset()
     try:
         names = [state] if isinstance(state, str) else list(state)
-        return frozenset(RunState(name) for name in names)
+        states = frozenset(RunState(name) for name in names)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"{error}; the states are {', '.join(RunState)}") from None
+        near = nearest(state, RunState) if isinstance(state, str) else None
+        meant = f" (did you mean {near!r}?)" if near else ""
+        raise InvalidRequest(f"{error}{meant}; the states are {', '.join(RunState)}") from None
+    if not states:
+        raise InvalidRequest(f"state={state!r:.80} names no state; name at least one, or leave it out for any")
+    return states

@@ -14,7 +14,7 @@ from holdfast.core.model import Run
 from holdfast.core.ports import Store
 from holdfast.core.questions import EndsOf
 from holdfast.core.states import RunState
-from holdfast.engine.polling import Poller
+from holdfast.engine.polling import POLL_SECONDS, Poller
 
 _SOON_SECONDS = 0.005
 _REMEMBERED = 1_000
@@ -38,9 +38,9 @@ class Results(Poller[str, End]):
 
     awaited = "results"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, poll_seconds: float = POLL_SECONDS) -> None:
         self._recent: OrderedDict[str, End] = OrderedDict()
-        super().__init__(store)
+        super().__init__(store, poll_seconds=poll_seconds)
 
     def note(self, run_id: str, finish: Finish) -> None:
         """A run has ended in this process, and the commit is done."""

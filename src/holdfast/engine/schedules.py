@@ -1,30 +1,36 @@
-"""Schedules: set, seen and taken in hand by programs and people. Workers fire them."""
+"""Schedules, as programs and people set, list and control them. Workers fire them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from typing import Any, Unpack
 
 from holdfast.core.clock import moment
+from holdfast.core.codec import Codec
 from holdfast.core.commands import PauseSchedules, PutSchedules, RemoveSchedules, TriggerSchedule
-from holdfast.core.errors import ScheduleNotFound, StoreUnavailable
+from holdfast.core.errors import InvalidRequest, ScheduleNotFound, StoreUnavailable
 from holdfast.core.ids import new_id
+from holdfast.core.intent import is_count
 from holdfast.core.questions import ListSchedules
-from holdfast.core.schedules import ScheduleOptions, check_schedule_name, checked_schedule
+from holdfast.core.schedules import UPCOMING, ScheduleOptions, check_schedule_name, checked_schedule
 from holdfast.core.signals import Signal
 from holdfast.core.states import RunState
-from holdfast.engine.base import EngineBase
+from holdfast.core.suggestion import nearest
+from holdfast.engine.async_list import AsyncList
+from holdfast.engine.handle import RunHandle
 from holdfast.engine.info import ScheduleInfo
 from holdfast.engine.paging import schedule_pages
-from holdfast.runner.registry import Registry
+from holdfast.engine.session import Session
 
 
-class ScheduleVerbs(EngineBase):
-    """The part of an engine that looks after schedules."""
+class Schedules:
+    """`hf.schedules`: sets, lists and controls the schedules that start runs over time."""
 
-    registry: Registry
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    async def put_schedule(
+    async def put(
         self,
         name: str,
         workflow: Any,
@@ -33,77 +39,92 @@ class ScheduleVerbs(EngineBase):
         cron: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
-        """Have a workflow or task run over time, under a name; one of that name is changed to this.
+        """Start runs of a workflow or task over time, under a name. A schedule of that name is changed to this one.
 
-        At the times of a `cron` expression in a `zone` (default UTC), or `every` so many seconds from now on; for the
-        other options see `ScheduleOptions`. Setting it again as it is disturbs nothing.
+        It fires at the times of a `cron` expression in a `zone` (default UTC), or `every` that many seconds from now
+        on; for the other options see `ScheduleOptions`. Setting it again unchanged has no effect.
         """
         schedule = checked_schedule(name, workflow, args, cron, options)
-        if (known := self.registry.get(schedule.type)) is not None:
+        if (known := self._session.registry.get(schedule.type)) is not None:
             known.signature.decode(schedule.payload, f"payload of {schedule.type!r}")  # refused now, not in the night
-        await self.opened()
-        (stored,) = await self.store.apply(PutSchedules(schedules=[schedule]))
+        await self._session.open()
+        (stored,) = await self._session.store.apply(PutSchedules(schedules=[schedule]))
         return ScheduleInfo.of(stored)
 
-    async def schedules(self, *, type: str | None = None, limit: int | None = None) -> AsyncIterator[ScheduleInfo]:
+    def list(self, *, type: str | None = None, limit: int | None = None) -> AsyncList[ScheduleInfo]:
         """All schedules, by name. `type` may end in `.*`."""
-        await self.opened()
-        async for page in schedule_pages(self.store, ListSchedules(type=type), limit):
+        return AsyncList(self._each(type, limit))
+
+    async def _each(self, type: str | None, limit: int | None) -> AsyncIterator[ScheduleInfo]:
+        store = await self._session.opened_store()
+        async for page in schedule_pages(store, ListSchedules(type=type), limit):
             for schedule in page:
                 yield ScheduleInfo.of(schedule)
 
-    async def get_schedule(self, name: str) -> ScheduleInfo:
-        """A schedule as it stands; `ScheduleNotFound` if there is none of this name."""
+    async def get(self, name: str) -> ScheduleInfo:
+        """The schedule of a name; `ScheduleNotFound` if there is none."""
         check_schedule_name(name)
-        await self.opened()
-        found = await self.store.catalog(ListSchedules(name=name))
+        await self._session.open()
+        found = await self._session.store.catalog(ListSchedules(name=name))
         if not found:
-            raise _not_found(name)
+            raise await self._not_found(name)
         return ScheduleInfo.of(found[0])
 
-    async def pause_schedule(self, name: str) -> bool:
-        """Have a schedule fire no more until it is resumed; False if it was paused already."""
+    async def next(self, name: str, count: int = UPCOMING) -> Sequence[datetime]:
+        """The next times at which a schedule fires, in its own zone; none while it is paused."""
+        if not is_count(count):
+            raise InvalidRequest(f"count={count!r}: it is a whole number of at least 1")
+        return (await self.get(name)).next_times(count)
+
+    async def pause(self, name: str) -> bool:
+        """Stop a schedule from firing until it is resumed; False if it was paused already."""
         return await self._pause(name, is_paused=True)
 
-    async def resume_schedule(self, name: str) -> bool:
-        """Have a paused schedule fire again, from the next slot on; False if it was not paused."""
+    async def resume(self, name: str) -> bool:
+        """Let a paused schedule fire again, from its next time on; False if it was not paused."""
         return await self._pause(name, is_paused=False)
 
     async def _pause(self, name: str, *, is_paused: bool) -> bool:
-        await self.get_schedule(name)
-        (is_changed,) = await self.store.apply(PauseSchedules(names=[name], is_paused=is_paused))
+        await self.get(name)
+        (is_changed,) = await self._session.store.apply(PauseSchedules(names=[name], is_paused=is_paused))
         return is_changed
 
-    async def triggered(self, name: str) -> str:
-        """Start a run of a schedule; its id."""
+    async def trigger(self, name: str) -> RunHandle[Any]:
+        """Start a run of a schedule now, also if it is paused. Its times stay as they are."""
         check_schedule_name(name)
-        await self.opened()
+        await self._session.open()
         run_id = new_id()
-        if not await self.store.apply(TriggerSchedule(name=name, run_id=run_id)):
-            raise _not_found(name)
-        if self.signals.wants("run.started"):
+        if not await self._session.store.apply(TriggerSchedule(name=name, run_id=run_id)):
+            raise await self._not_found(name)
+        if self._session.signals.wants("run.started"):
             await self._tell_triggered(run_id)
-        return run_id
+        return RunHandle(self._session, run_id, _ANY, created=True)
 
     async def _tell_triggered(self, run_id: str) -> None:
         try:
-            details = await self.store.get(run_id)
+            details = await self._session.store.get(run_id)
         except StoreUnavailable:
             return  # it is done all the same
         if details is not None:
             at, type = moment(details.run.created_at), details.run.type
-            self.signals.give(Signal(name="run.started", at=at, run_id=run_id, type=type, state=RunState.PENDING))
+            self._session.signals.give(
+                Signal(name="run.started", at=at, run_id=run_id, type=type, state=RunState.PENDING)
+            )
 
-    async def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule, not its runs; False if there was none.
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule, and none of its runs; False if there was none.
 
-        One that stands in code comes back when a worker with that code starts.
+        One that is declared in code comes back when a worker with that code starts.
         """
         check_schedule_name(name)
-        await self.opened()
-        (is_removed,) = await self.store.apply(RemoveSchedules(names=[name]))
+        await self._session.open()
+        (is_removed,) = await self._session.store.apply(RemoveSchedules(names=[name]))
         return is_removed
 
+    async def _not_found(self, name: str) -> ScheduleNotFound:
+        near = nearest(name, [schedule.name async for schedule in self.list(limit=1_000)])
+        meant = f"did you mean {near!r}?" if near else "`holdfast schedules ls` and hf.schedules.list() list them"
+        return ScheduleNotFound(f"there is no schedule {name!r}; {meant}")
 
-def _not_found(name: str) -> ScheduleNotFound:
-    return ScheduleNotFound(f"there is no schedule {name!r}; `holdfast schedules ls` lists them")
+
+_ANY: Codec[Any] = Codec(Any)

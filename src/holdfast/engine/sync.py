@@ -1,159 +1,49 @@
-"""The blocking facade: what an engine and its handles can do, for code that does not await.
+"""`hf.sync`: the verbs of a Holdfast, for code that does not await.
 
-It decides nothing and does nothing itself. Each method is that of the same name of `Engine` or `RunHandle`, run on a
-private event loop while the calling thread waits; only where a type would be lost is it written out.
+It decides nothing and does nothing itself. Each method is that of the same name of `Holdfast`, run on a private event
+loop while the calling thread waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
-from functools import wraps
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
-from holdfast.engine.engine import Engine, StartOptions
-from holdfast.engine.handle import RunHandle
+from holdfast.core.startable import Call, Startable
+from holdfast.engine.check import RunCheck
+from holdfast.engine.export import Export, Told
+from holdfast.engine.facade import Facade
+from holdfast.engine.importing import ImportReport, Lines
+from holdfast.engine.info import RunInfo
 from holdfast.engine.private_loop import PrivateLoop
-from holdfast.runner.context import Context
-from holdfast.runner.sync_context import SyncContext
+from holdfast.engine.queries import Filter
+from holdfast.engine.starting import StartOptions
+from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
+from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
+from holdfast.engine.transfers import TIMEOUT_SECONDS
 
-PAGE = 100
-"""So many of what is listed are fetched at once."""
-
-P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class _Facade:
-    """Something asynchronous, called `word` by its users, and the loop that it lives on."""
+class Sync(Facade):
+    """The blocking version of a Holdfast: starts, finds, lists and controls runs, and blocks meanwhile.
 
-    def __init__(self, word: str, target: Any, loop: PrivateLoop) -> None:
-        self._word = word
-        self._target = target
-        self._loop = loop
-
-    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """What a method of that name comes to."""
-        self._loop.check(f"{self._word}.{name}")
-        return self._loop.run(getattr(self._target, name)(*args, **kwargs))
-
-    def _each(self, name: str, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """What a method of that name gives, one by one."""
-        self._loop.check(f"{self._word}.{name}")
-        source = getattr(self._target, name)(*args, **kwargs)
-
-        def each() -> Iterator[Any]:
-            while page := self._loop.run(_page(source)):
-                yield from page
-
-        return each()
-
-
-async def _page(source: AsyncIterator[T]) -> list[T]:
-    page: list[T] = []
-    async for one in source:
-        page.append(one)
-        if len(page) == PAGE:
-            break
-    return page
-
-
-def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """The method of a facade that is a coroutine of what is behind it."""
-
-    @wraps(method)
-    def call(self: _Facade, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        answer: T = self._call(method.__name__, *args, **kwargs)
-        return answer
-
-    return call
-
-
-def _iterating(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """Likewise, of one that gives many."""
-
-    @wraps(method)
-    def call(self: _Facade, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._each(method.__name__, *args, **kwargs)
-
-    return call
-
-
-class SyncRunHandle(_Facade, Generic[R]):
-    """One run, for code that blocks. `created` tells whether the `start` that gave this handle made it."""
-
-    _target: RunHandle[R]
-
-    def __init__(self, run: RunHandle[R], loop: PrivateLoop) -> None:
-        super().__init__("run", run, loop)
-
-    @property
-    def id(self) -> str:
-        """The run's id. Of a handle by key it is known only after the first answer about the run."""
-        return self._target.id
-
-    @property
-    def created(self) -> bool:
-        return self._target.created
-
-    def result(self, timeout: float | timedelta | None = None) -> R:
-        """Wait for the end: the typed result, `RunFailed` or `RunCancelled`.
-
-        After `timeout` seconds `TimeoutError` is raised, and nothing is changed by it.
-        """
-        result: R = self._call("result", timeout)
-        return result
-
-    def fork(
-        self,
-        location: str,
-        *,
-        patch: Mapping[str, Any] | None = None,
-        force: bool = False,
-        id: str | None = None,
-        by: str = "",
-    ) -> SyncRunHandle[R]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        return SyncRunHandle(self._call("fork", location, patch=patch, force=force, id=id, by=by), self._loop)
-
-    info = _blocking(RunHandle.info)
-    history = _blocking(RunHandle.history)
-    audit = _blocking(RunHandle.audit)
-    explain = _blocking(RunHandle.explain)
-    cancel = _blocking(RunHandle.cancel)
-    pause = _blocking(RunHandle.pause)
-    resume = _blocking(RunHandle.resume)
-    wake = _blocking(RunHandle.wake)
-    rewind = _blocking(RunHandle.rewind)
-    recover = _blocking(RunHandle.recover)
-    delete = _blocking(RunHandle.delete)
-    send = _blocking(RunHandle.send)
-    send_in = _blocking(RunHandle.send_in)
-    request = _blocking(RunHandle.request)
-    value = _blocking(RunHandle.value)
-
-    def __repr__(self) -> str:
-        return repr(self._target)
-
-
-class Sync(_Facade):
-    """What `hf.sync` is: starts, finds, lists and controls runs, and blocks meanwhile.
-
-    For any number of threads at once, and for none with an event loop of its own. Opened at the first use; `with
-    hf.sync:` or `hf.sync.close()` lets go of it, and it may be used again afterwards.
+    Any number of threads may use it at once, but not a thread that runs an event loop. It opens its store at the first
+    use; `with hf.sync:` or `hf.sync.close()` closes it, and it may be used again afterwards.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__("hf", engine, PrivateLoop(engine.close))
+    def __init__(self, hf: Any, open_store: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__("hf", hf, PrivateLoop(hf.close))
+        self._open_store = open_store
 
     # Lifetime
 
     def __enter__(self) -> Self:
-        self._call("opened")
+        self._open("hf.__enter__", "`async with hf`")
         return self
 
     def __exit__(
@@ -161,27 +51,19 @@ class Sync(_Facade):
     ) -> None:
         self.close()
 
+    def _open(self, call: str, instead: str) -> None:
+        self._loop.check(call, instead)
+        self._loop.run(self._open_store())
+
     def close(self) -> None:
-        """Let go of the store and end the thread. Whoever waits in another thread gets `StoreUnavailable`."""
+        """Close the store and end the thread. A call that waits in another thread raises `StoreUnavailable`."""
         self._loop.end()
 
     # Starting
 
     @overload
     def start(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> SyncRunHandle[R]: ...
     @overload
     def start(
@@ -190,115 +72,17 @@ class Sync(_Facade):
     def start(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
         self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
     ) -> SyncRunHandle[Any]:
-        """Start a run: of a workflow or task with its arguments, or of a type's name with a payload.
+        """Start a run: of a workflow or task with its arguments, of a bound call, or of a type's name with a payload.
 
-        When it returns the run is durable, whether or not a worker exists. `run.created` is False if the key, or
-        id, was known already.
+        When it returns the run is durable, whether or not a worker exists. `run.created` is False if the key, or id,
+        was known already.
         """
         return SyncRunHandle(self._call("start", workflow, *args, **options), self._loop)
 
     @overload
-    def start_in(
-        self,
-        connection: object,
-        workflow: Callable[[Context, *Ts], Awaitable[R]],
-        /,
-        *args: *Ts,
-        **options: Unpack[StartOptions],
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start_in(
-        self,
-        connection: object,
-        workflow: Callable[[SyncContext, *Ts], R],
-        /,
-        *args: *Ts,
-        **options: Unpack[StartOptions],
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start_in(
-        self,
-        connection: object,
-        workflow: Callable[[*Ts], Awaitable[R]],
-        /,
-        *args: *Ts,
-        **options: Unpack[StartOptions],
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start_in(
-        self, connection: object, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> SyncRunHandle[R]: ...
-    @overload
-    def start_in(
-        self,
-        connection: object,
-        workflow: str,
-        payload: Mapping[str, Any] | None = None,
-        /,
-        **options: Unpack[StartOptions],
-    ) -> SyncRunHandle[Any]: ...
-    def start_in(  # type: ignore[misc]  # as above
-        self, connection: object, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
-    ) -> SyncRunHandle[Any]:
-        """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
-        return SyncRunHandle(self._call("start_in", connection, workflow, *args, **options), self._loop)
-
-    @overload
-    def execute(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> R: ...
-    @overload
-    def execute(
-        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
-    ) -> R: ...
-    @overload
-    def execute(self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StartOptions]) -> R: ...
-    @overload
-    def execute(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]) -> R: ...
-    @overload
-    def execute(
-        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[StartOptions]
-    ) -> Any: ...
-    def execute(  # type: ignore[misc]  # as above
-        self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
-    ) -> Any:
-        """Start a run and wait for its result. Needs a worker, in another thread or process."""
-        return self._call("execute", workflow, *args, **options)
-
-    @overload
     def start_many(
         self,
-        workflow: Callable[[Context, *Ts], Awaitable[R]],
-        arguments: Iterable[tuple[*Ts]],
-        /,
-        *,
-        keys: Sequence[str] | None = None,
-        **options: Unpack[StartOptions],
-    ) -> Sequence[SyncRunHandle[R]]: ...
-    @overload
-    def start_many(
-        self,
-        workflow: Callable[[SyncContext, *Ts], R],
-        arguments: Iterable[tuple[*Ts]],
-        /,
-        *,
-        keys: Sequence[str] | None = None,
-        **options: Unpack[StartOptions],
-    ) -> Sequence[SyncRunHandle[R]]: ...
-    @overload
-    def start_many(
-        self,
-        workflow: Callable[[*Ts], Awaitable[R]],
-        arguments: Iterable[tuple[*Ts]],
-        /,
-        *,
-        keys: Sequence[str] | None = None,
-        **options: Unpack[StartOptions],
-    ) -> Sequence[SyncRunHandle[R]]: ...
-    @overload
-    def start_many(
-        self,
-        workflow: Callable[[*Ts], R],
+        workflow: Startable[Callable[[*Ts], Call[R]]],
         arguments: Iterable[tuple[*Ts]],
         /,
         *,
@@ -315,23 +99,38 @@ class Sync(_Facade):
         keys: Sequence[str] | None = None,
         **options: Unpack[StartOptions],
     ) -> Sequence[SyncRunHandle[Any]]: ...
+    @overload
+    def start_many(
+        self, calls: Iterable[Call[R]], /, *, keys: Sequence[str] | None = None, **options: Unpack[StartOptions]
+    ) -> Sequence[SyncRunHandle[R]]: ...
     def start_many(
         self,
         workflow: Any,
-        arguments: Iterable[Any],
+        arguments: Any = None,
         /,
         *,
         keys: Sequence[str] | None = None,
         **options: Unpack[StartOptions],
     ) -> Sequence[SyncRunHandle[Any]]:
-        """Start many runs in one round trip, all or none; a `KeyConflict` tells the `index` of the culprit."""
-        many = [*arguments]  # here: it may be a generator that blocks, or uses what is of this thread
-        started = self._call("start_many", workflow, many, keys=keys, **options)
+        """Start many runs in one transaction, all or none; a `KeyConflict` has the `index` of the culprit."""
+        # Generators are read here: they may block, or use what belongs to this thread.
+        workflow, arguments = _read(workflow), _read(arguments)
+        started = self._call("start_many", workflow, arguments, keys=keys, **options)
         return [SyncRunHandle(run, self._loop) for run in started]
 
-    def trigger_schedule(self, name: str) -> SyncRunHandle[Any]:
-        """Start a run of a schedule now, whatever its slots, and also if it is paused."""
-        return SyncRunHandle(self._call("trigger_schedule", name), self._loop)
+    @overload
+    def execute(
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    def execute(
+        self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[StartOptions]
+    ) -> Any: ...
+    def execute(  # type: ignore[misc]  # as above
+        self, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
+    ) -> Any:
+        """Start a run and wait for its result. Needs a worker, in another thread or process."""
+        return self._call("execute", workflow, *args, **options)
 
     # Finding
 
@@ -339,30 +138,64 @@ class Sync(_Facade):
         """A handle on a run by its id or its key. Whether the run exists shows when the handle is used."""
         return SyncRunHandle(self._target.run(run_id, key=key), self._loop)
 
-    def fork(
-        self,
-        run_id: str,
-        location: str,
-        *,
-        patch: Mapping[str, Any] | None = None,
-        force: bool = False,
-        id: str | None = None,
-        by: str = "",
-    ) -> SyncRunHandle[Any]:
-        """Make a new run with the history of this one before a location; `patch` gives other results by location."""
-        return self.run(run_id).fork(location, patch=patch, force=force, id=id, by=by)
+    def list(
+        self, *, limit: int | None = None, after: RunInfo | str | None = None, **filter: Unpack[Filter]
+    ) -> Iterator[RunInfo]:
+        """Runs, newest first. `Filter` has the conditions; `after` is the last run of the page before, or its id."""
+        return self._each("list", limit=limit, after=after, **filter)
+
+    def runs(
+        self, *, ids: Iterable[str] | None = None, everything: bool = False, **filter: Unpack[Filter]
+    ) -> SyncSelection:
+        """All runs that match a filter, to be changed together: `hf.sync.runs(state="failed").recover(by="ada")`."""
+        return SyncSelection(self._target.runs(ids=ids, everything=everything, **filter), self._loop)
+
+    def check(self, *, type: str | None = None, limit: int | None = None) -> Iterator[RunCheck]:
+        """Replay every live run against the code that is registered here, newest first: use it before a deploy."""
+        return self._each("check", type=type, limit=limit)
+
+    # Publishing
+
+    def emit(self, topic: str, payload: Any = None, *, by: str = "") -> int:
+        """Publish an event; the answer is how many waiting runs it reached."""
+        reached: int = self._call("emit", topic, payload, by=by)
+        return reached
 
     # In your own transactions
 
     def connection(self, *, readonly: bool = False) -> AbstractContextManager[Any]:
-        """A transaction in the store's database, for tables of yours: `with hf.sync.connection() as connection: …`.
+        """A transaction in the store's database, for your own tables: `with hf.sync.connection() as connection: …`.
 
         It is committed at the end of the block, and rolled back if that raises. Nobody else can write meanwhile, so
         keep it short; one that is `readonly` keeps nobody waiting.
         """
-        self._call("opened")
+        self._open("hf.connection", "`with hf.connection()`")
         connection: AbstractContextManager[Any] = self._target.connection(readonly=readonly)
         return connection
+
+    @overload
+    def start_in(
+        self,
+        connection: object,
+        workflow: Startable[Callable[[*Ts], Call[R]]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> SyncRunHandle[R]: ...
+    @overload
+    def start_in(
+        self,
+        connection: object,
+        workflow: str,
+        payload: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[StartOptions],
+    ) -> SyncRunHandle[Any]: ...
+    def start_in(  # type: ignore[misc]  # as above
+        self, connection: object, workflow: Any, /, *args: Any, **options: Unpack[StartOptions]
+    ) -> SyncRunHandle[Any]:
+        """Start a run in your own transaction: it exists exactly if you commit what is open on the connection."""
+        return SyncRunHandle(self._call("start_in", connection, workflow, *args, **options), self._loop)
 
     def send_in(
         self,
@@ -376,40 +209,75 @@ class Sync(_Facade):
     ) -> None:
         """Send a run a message in your own transaction: it arrives when you commit what is open on the connection.
 
-        The run is a handle, by id or by key, or an id. Refused at once are runs that do not exist or have ended.
+        The run is a handle, by id or by key, or an id. A run that does not exist or has ended is refused at once.
         """
         handle = self.run(run) if isinstance(run, str) else run
         handle.send_in(connection, name, payload, id=id, by=by)
 
-    emit_in = _blocking(Engine.emit_in)
+    def emit_in(self, connection: object, topic: str, payload: Any = None, *, by: str = "") -> int:
+        """Publish an event in your own transaction: it exists when you commit what is open on the connection."""
+        reached: int = self._call("emit_in", connection, topic, payload, by=by)
+        return reached
 
-    # What comes out as it is
+    # Administration
 
-    emit = _blocking(Engine.emit)
-    cancel = _blocking(Engine.cancel)
-    pause = _blocking(Engine.pause)
-    resume = _blocking(Engine.resume)
-    wake = _blocking(Engine.wake)
-    rewind = _blocking(Engine.rewind)
-    recover = _blocking(Engine.recover)
-    delete = _blocking(Engine.delete)
-    topic = _blocking(Engine.topic)
-    topics = _blocking(Engine.topics)
-    dead_letters = _iterating(Engine.dead_letters)
-    replay_dead_letters = _blocking(Engine.replay_dead_letters)
-    purge_dead_letters = _blocking(Engine.purge_dead_letters)
-    types = _blocking(Engine.types)
-    put_schedule = _blocking(Engine.put_schedule)
-    get_schedule = _blocking(Engine.get_schedule)
-    schedules = _iterating(Engine.schedules)
-    pause_schedule = _blocking(Engine.pause_schedule)
-    resume_schedule = _blocking(Engine.resume_schedule)
-    remove_schedule = _blocking(Engine.remove_schedule)
-    triggered = _blocking(Engine.triggered)
-    import_ = _blocking(Engine.import_)
-    check = _iterating(Engine.check)
-    list = _iterating(Engine.list)
-    type = _blocking(Engine.type)
+    @cached_property
+    def schedules(self) -> SyncSchedules:
+        """Schedules: `put`, `list`, `get`, `next`, `pause`, `resume`, `trigger`, `remove`."""
+        return SyncSchedules("hf.schedules", self._target.schedules, self._loop)
 
-    def __repr__(self) -> str:
-        return f"<blocking {self._target!r}>"
+    @cached_property
+    def topics(self) -> SyncTopics:
+        """Topics of events: `set`, `list`."""
+        return SyncTopics("hf.topics", self._target.topics, self._loop)
+
+    @cached_property
+    def types(self) -> SyncTypes:
+        """Types of runs: `set` limits, `list`, `enable`, `disable`."""
+        return SyncTypes("hf.types", self._target.types, self._loop)
+
+    @cached_property
+    def dead_letters(self) -> SyncDeadLetters:
+        """Events and messages that could not be delivered: `list`, `replay`, `purge`."""
+        return SyncDeadLetters("hf.dead_letters", self._target.dead_letters, self._loop)
+
+    @cached_property
+    def workers(self) -> SyncWorkers:
+        """The workers of all processes: `list`."""
+        return SyncWorkers("hf.workers", self._target.workers, self._loop)
+
+    def export(
+        self,
+        *,
+        live: bool = True,
+        timeout: float = TIMEOUT_SECONDS,
+        reason: str = "exported",
+        by: str = "",
+        told: Told | None = None,
+        **filter: Unpack[Filter],
+    ) -> SyncExport:
+        """Runs as lines of JSON, for `import_` on another store; the conditions are those of `list`."""
+        export = self._target.export(live=live, timeout=timeout, reason=reason, by=by, told=told, **filter)
+        return SyncExport("hf.export", export, self._loop)
+
+    def import_(self, lines: Lines, *, by: str = "", told: Told | None = None) -> ImportReport:
+        """Take in the lines of an export. Runs that are there already are left as they are, so it may be repeated."""
+        report: ImportReport = self._call("import_", lines, by=by, told=told)
+        return report
+
+
+class SyncExport(Facade):
+    """The lines of an export, for code that blocks. Iterate over it once; then `report` says what they were."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._each("__aiter__")
+
+    @property
+    def report(self) -> Export:
+        """The export itself, with its `counts`, `left`, `unreadable` and `taken_along`."""
+        export: Export = self._target
+        return export
+
+
+def _read(many: Any) -> Any:
+    return list(many) if isinstance(many, Iterator) else many

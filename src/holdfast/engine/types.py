@@ -1,4 +1,4 @@
-"""Types: what is said of the types of runs, and what is known of them."""
+"""Types: the limits and other rules of types of runs, and what is known of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from holdfast.core.commands import ChangeTypes
 from holdfast.core.model import TypeRule
 from holdfast.core.questions import CountRuns, CountSlots, ListTypes
 from holdfast.core.types import checked_change
-from holdfast.engine.base import EngineBase
+from holdfast.engine.async_list import AsyncList
 from holdfast.engine.info import TypeInfo
+from holdfast.engine.session import Session
 
 
-class TypeVerbs(EngineBase):
-    """The part of an engine that limits types, switches them off and on, and lists them."""
+class Types:
+    """`hf.types`: limits types, disables and enables them, and lists them."""
 
-    async def type(
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def set(
         self,
         name: str,
         *,
@@ -32,12 +36,12 @@ class TypeVerbs(EngineBase):
         description: str | UnsetType = UNSET,
         runtime: str | UnsetType = UNSET,
     ) -> None:
-        """Say something of a type, now and for all workers; what is not said stays as it is, and None lifts a limit.
+        """Set rules of a type, at once and for all workers; what is not given stays as it is, and None lifts a limit.
 
-        `enabled=False`: no run of it is begun or continued, until it is True again. `concurrency`: so many of its runs
-        are worked on at once; `per_key={"tenant": 2}`: so many of those with the same value of this tag. `rate=(100,
-        60)`: so many begin in any 60 seconds. `retention` (seconds or a timedelta): how long its runs are kept after
-        their end.
+        `enabled=False`: no run of it begins or continues, until it is True again. `concurrency`: how many of its runs
+        are worked on at once; `per_key={"tenant": 2}`: how many of those with the same value of this tag. `rate=(100,
+        60)`: at most 100 begin in any 60 seconds. `retention` (seconds or a timedelta): how long its runs are kept
+        after their end.
         """
         change = checked_change(
             name,
@@ -49,17 +53,28 @@ class TypeVerbs(EngineBase):
             description=description,
             runtime=runtime,
         )
-        await self.opened()
-        await self.store.apply(ChangeTypes(changes=[change]))
+        store = await self._session.opened_store()
+        await store.apply(ChangeTypes(changes=[change]))
 
-    async def types(self) -> Sequence[TypeInfo]:
-        """Every type that was spoken of, has runs, or has a worker, by name."""
-        await self.opened()
-        rules = {rule.name: rule for rule in await self.store.catalog(ListTypes())}
-        workers = await self.store.workers()
-        counts = await self.store.stats(CountRuns())
+    async def enable(self, name: str) -> None:
+        """Let runs of a type begin and continue again."""
+        await self.set(name, enabled=True)
+
+    async def disable(self, name: str) -> None:
+        """Keep runs of a type from beginning and continuing, until it is enabled. Runs can still be started."""
+        await self.set(name, enabled=False)
+
+    def list(self) -> AsyncList[TypeInfo]:
+        """Every type that has a rule, a run or a worker, by name."""
+        return AsyncList.of(self._all)
+
+    async def _all(self) -> Sequence[TypeInfo]:
+        store = await self._session.opened_store()
+        rules = {rule.name: rule for rule in await store.catalog(ListTypes())}
+        workers = await store.workers()
+        counts = await store.stats(CountRuns())
         parked: Counter[str] = Counter()
-        for use in await self.store.stats(CountSlots()):
+        for use in await store.stats(CountSlots()):
             parked[limits.type_of(use.name)] += use.waiting
         names = sorted({*rules, *counts, *(type for worker in workers for type in worker.types)})
         return [

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Codec
 from holdfast.core.errors import InvalidRequest
-from holdfast.core.intent import is_count, run_options
+from holdfast.core.intent import is_count, refuse_options, run_options
 from holdfast.core.location import name_from
 from holdfast.core.model import EntryKind, Intent, OnClose, RunOptions, Undelivered
 from holdfast.runner.operation import ChildEnd
@@ -36,11 +36,10 @@ class ChildOptions(TypedDict, total=False):
     retention: float | timedelta | None
 
 
-def check_options(options: ChildOptions) -> None:
+def check_options(options: ChildOptions, workflow: object) -> None:
     """Refuse an option that children do not have."""
-    if unknown := options.keys() - ChildOptions.__annotations__.keys():
-        known = ", ".join(ChildOptions.__annotations__)
-        raise InvalidRequest(f"unknown option {', '.join(sorted(unknown))} for a child; there are: {known}")
+    if options.keys() - ChildOptions.__annotations__.keys():
+        refuse_options(options, ChildOptions.__annotations__, workflow, of="a child")
 
 
 def check_on_close(policy: OnClose) -> OnClose:

@@ -21,12 +21,12 @@ from holdfast.core.model import Entry, EntryKind, EntryState, Event, Intent, Mes
 from holdfast.core.received import received_in
 from holdfast.core.rounds import ROUNDS_LOCATION, rounds_in
 from holdfast.runner.context import Context
+from holdfast.runner.definition import Definition
 from holdfast.runner.history import History
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Sleep, StepCall, asked_since
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.registry import Definition
 from holdfast.runner.version import version_in
 
 

@@ -17,10 +17,12 @@ from holdfast.core.clock import Micros, instant, micros, moment
 from holdfast.core.codec import Codec, encode_any
 from holdfast.core.errors import InvalidRequest
 from holdfast.core.ids import derived_id
-from holdfast.core.intent import check_delay, check_length, check_priority, check_tags, check_topic, described
+from holdfast.core.intent import check_delay, check_length, check_priority, check_tags, check_topic, described, unbound
 from holdfast.core.location import check_name, name_from
 from holdfast.core.model import DEFAULT_PRIORITY, EntryKind, Event, Intent, MessageToRun
 from holdfast.core.retry import Retry
+from holdfast.core.startable import Call, Startable
+from holdfast.runner.arguments import with_keywords
 from holdfast.runner.branches import Branches, check_some
 from holdfast.runner.child import (
     Child,
@@ -43,7 +45,6 @@ from holdfast.runner.version import Version, check_latest, check_removed
 
 if TYPE_CHECKING:
     from holdfast.runner.code_requests import CodeRequests
-    from holdfast.runner.sync_context import SyncContext
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -105,6 +106,15 @@ class Context(Receiving):
 
     @overload
     def step(
+        self,
+        name: str,
+        function: Startable[Callable[[*Ts], Call[R]]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepKeywords],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
         self, name: str, function: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StepKeywords]
     ) -> Coroutine[Any, Any, R]: ...
     @overload
@@ -112,7 +122,7 @@ class Context(Receiving):
         self, name: str, function: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StepKeywords]
     ) -> Coroutine[Any, Any, R]: ...
     def step(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
-        self, name: str, function: Callable[..., Any], /, *args: Any, **options: Unpack[StepKeywords]
+        self, name: str, function: Any, /, *args: Any, **options: Unpack[StepKeywords]
     ) -> Coroutine[Any, Any, Any]:
         """Execute a function at least once, record its result exactly once, and give it back ever after.
 
@@ -122,12 +132,16 @@ class Context(Receiving):
         """
         self._requests.loop.check_inside()
         check_name(name, "step name")
+        kwargs: Mapping[str, Any] | None = None
+        if isinstance(function, Call):
+            function, args, kwargs = function.target, unbound(function, args), function.kwargs
         declared: StepOptions = getattr(function, "options", None) or DEFAULT_STEP_OPTIONS
         chosen = step_options(declared, **options) if options else declared
         plain = getattr(function, "function", function)
         if not callable(plain):
             raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
-        return self.run_step(name, plain, args, self._requests.definition.codec_of(plain), chosen)
+        codec = self._requests.definition.codec_of(plain)
+        return self.run_step(name, with_keywords(plain, kwargs) if kwargs else plain, args, codec, chosen)
 
     def run_step(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
@@ -180,19 +194,7 @@ class Context(Receiving):
 
     @overload
     def start(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Awaitable[Child[R]]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Awaitable[Child[R]]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Awaitable[Child[R]]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Awaitable[Child[R]]: ...
     @overload
     def start(
@@ -211,19 +213,7 @@ class Context(Receiving):
 
     @overload
     def call(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Coroutine[Any, Any, R]: ...
-    @overload
-    def call(
-        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Coroutine[Any, Any, R]: ...
-    @overload
-    def call(
-        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> Coroutine[Any, Any, R]: ...
-    @overload
-    def call(
-        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def call(
@@ -243,7 +233,7 @@ class Context(Receiving):
         return await child.result(cancels=child.intent.on_close == "cancel")
 
     def _child(self, workflow: Any, args: tuple[Any, ...], options: ChildOptions) -> Child[Any]:
-        check_options(options)
+        check_options(options, workflow)
         what = described(workflow, args)
         location = self._locate(check_name(options.get("name") or what[0], "name of a child"))
         return self._child_at(location, what, options)
@@ -275,6 +265,20 @@ class Context(Receiving):
         )
         return Child(self, intent, location, codec)
 
+    @overload
+    def map(
+        self,
+        workflow: Startable[Callable[..., Call[R]]],
+        items: Iterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ChildOptions],
+    ) -> Coroutine[Any, Any, list[R]]: ...
+    @overload
+    def map(
+        self, workflow: str, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
+    ) -> Coroutine[Any, Any, list[Any]]: ...
     def map(
         self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
     ) -> Coroutine[Any, Any, list[Any]]:
@@ -285,7 +289,7 @@ class Context(Receiving):
         """
         check_limit(limit)
         chosen: ChildOptions = {"on_close": "cancel", **options}
-        check_options(chosen)
+        check_options(chosen, workflow)
         described_items = [described(workflow, item if isinstance(item, tuple) else (item,)) for item in items]
         default = workflow if isinstance(workflow, str) else getattr(workflow, "type", "map")
         location = self._locate(check_name(chosen.get("name") or default, "name of a map"))

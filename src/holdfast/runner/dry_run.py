@@ -17,10 +17,10 @@ from holdfast.core.consequences import FACTS
 from holdfast.core.errors import ErrorRecord, HistoryDiverged, InvalidRequest
 from holdfast.core.model import Entry, EntryKind, Lease, Run
 from holdfast.core.states import RunState
+from holdfast.runner.definition import Definition
 from holdfast.runner.history import History
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import Operation
-from holdfast.runner.registry import Definition
 from holdfast.runner.turn import Turn
 
 

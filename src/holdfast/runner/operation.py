@@ -27,6 +27,7 @@ from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Wait, Wai
 from holdfast.core.received import Received, received_in, record_of
 from holdfast.core.retry import Retry
 from holdfast.core.states import RunState
+from holdfast.core.suggestion import refuse_unknown
 from holdfast.runner.step_info import StepInfo
 from holdfast.runner.task_context import TaskContext
 
@@ -85,10 +86,14 @@ DEFAULT_STEP_OPTIONS = StepOptions()
 
 def step_options(declared: StepOptions, **given: Any) -> StepOptions:
     """What was declared, and instead of it what was given: one of the options of `Context.step`, if it can be so."""
-    if unknown := given.keys() - _CHECKS.keys():
-        raise InvalidRequest(
-            f"unknown option {', '.join(sorted(unknown))}; arguments of the function are positional, and keywords are "
-            f"options of the step: {', '.join(_CHECKS)}"
+    if given.keys() - _CHECKS.keys():
+        refuse_unknown(
+            "option",
+            given,
+            _CHECKS,
+            of="a step",
+            advice="arguments of the function are positional, or bound by name with functools.partial or a step's "
+            f"bind(); the options of a step are {', '.join(_CHECKS)}",
         )
     return replace(declared, **{name: _CHECKS[name](value) for name, value in given.items()})
 

@@ -15,7 +15,7 @@ from holdfast.core.model import Run
 from holdfast.core.states import RunState
 
 if TYPE_CHECKING:
-    from holdfast.runner.registry import Definition
+    from holdfast.runner.definition import Definition
 
 
 def error_of(root: asyncio.Task[Any]) -> BaseException | None:

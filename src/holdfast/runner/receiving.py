@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from holdfast.core.clock import Micros, micros
 from holdfast.core.codec import Codec
@@ -16,9 +16,15 @@ from holdfast.runner.message import Message, MessageReception
 from holdfast.runner.operation import Batch, Reception
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from holdfast.runner.code_requests import CodeRequests
 
-T = TypeVar("T")
+    T = TypeVar("T", default=Any)  # without `type=`, a payload is of any type
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 BATCH_LIMIT = 1_000
 """So many messages are received at once at most, as they make one record."""
@@ -31,15 +37,9 @@ class Receiving:
 
     _requests: CodeRequests
 
-    @overload
-    def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
-    @overload
     def wait_event(
-        self, topic: str, *, type: type[T], timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, T]: ...
-    def wait_event(
-        self, topic: str, *, type: Any = Any, timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, Any]:
+        self, topic: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None
+    ) -> Coroutine[Any, Any, T]:
         """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time.
 
         Of a topic that is a queue, it is the next one that no other run has taken.
@@ -50,10 +50,8 @@ class Receiving:
         return self._requests.perform(Reception(location, WaitKind.EVENT, (topic,), _codec(type), deadline=deadline))
 
     @overload
-    def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Coroutine[Any, Any, Any]: ...
-    @overload
-    def receive(
-        self, name: str, *, type: type[T], timeout: float | timedelta | None = None
+    def receive(  # type: ignore[overload-overlap]  # a str is a sequence of strings, too
+        self, name: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None
     ) -> Coroutine[Any, Any, T]: ...
     @overload
     def receive(
@@ -63,7 +61,7 @@ class Receiving:
         self,
         name: str | Sequence[str] | None = None,
         *,
-        type: Any = Any,
+        type: Any = None,
         timeout: float | timedelta | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """The payload of the next message of this name; of several names, or any, `(name, payload)`.
@@ -82,12 +80,8 @@ class Receiving:
         return self._requests.perform(reception)
 
     @overload
-    def receive_batch(
-        self, name: str, count: int, timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, list[Any]]: ...
-    @overload
-    def receive_batch(
-        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T]
+    def receive_batch(  # type: ignore[overload-overlap]  # likewise
+        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T] | None = None
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
     def receive_batch(
@@ -99,7 +93,7 @@ class Receiving:
         count: int,
         timeout: float | timedelta | None = None,
         *,
-        type: Any = Any,
+        type: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time.
 
@@ -116,21 +110,13 @@ class Receiving:
         )
         return self._requests.perform(batch)
 
-    @overload
-    def receive_message(
-        self, name: str | Sequence[str] | None = None, *, timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, Message[Any]]: ...
-    @overload
-    def receive_message(
-        self, name: str | Sequence[str] | None = None, *, type: type[T], timeout: float | timedelta | None = None
-    ) -> Coroutine[Any, Any, Message[T]]: ...
     def receive_message(
         self,
         name: str | Sequence[str] | None = None,
         *,
-        type: Any = Any,
+        type: type[T] | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Coroutine[Any, Any, Message[Any]]:
+    ) -> Coroutine[Any, Any, Message[T]]:
         """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
         names = _names(name, "receive_message")
         location = self._locate_reception(names)
@@ -169,4 +155,4 @@ def _check_count(count: object) -> int:
 
 
 def _codec(hint: Any) -> Codec[Any]:
-    return _ANY if hint is Any else Codec(hint)
+    return _ANY if hint is None or hint is Any else Codec(hint)

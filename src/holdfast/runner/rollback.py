@@ -25,10 +25,10 @@ from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.rules import ROLLBACK_LOCATION
 from holdfast.runner.context import Context
+from holdfast.runner.definition import Definition
 from holdfast.runner.dry_run import before_rollback, dry_run
 from holdfast.runner.operation import Operation, StepCall, UndoCall
 from holdfast.runner.outcome import error_of
-from holdfast.runner.registry import Definition
 
 _ANY: Codec[Any] = Codec(Any)
 _COUNT = re.compile(r"#\d+$")

@@ -14,15 +14,16 @@ from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, overload
 from uuid import UUID
 
 from holdfast.core.retry import Retry
+from holdfast.core.startable import Call, Startable
 from holdfast.runner.child import ChildOptions
 from holdfast.runner.context import Context, StepKeywords
 from holdfast.runner.looping import Break, Continue
 from holdfast.runner.message import Message
+from holdfast.runner.receiving import T
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.sync_child import SyncChild
 
 R = TypeVar("R")
-T = TypeVar("T")
 S = TypeVar("S")
 V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
@@ -58,12 +59,21 @@ class SyncContext:
 
     @overload
     def step(
+        self,
+        name: str,
+        function: Startable[Callable[[*Ts], Call[R]]],
+        /,
+        *args: *Ts,
+        **options: Unpack[StepKeywords],
+    ) -> R: ...
+    @overload
+    def step(
         self, name: str, function: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[StepKeywords]
     ) -> R: ...
     @overload
     def step(self, name: str, function: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StepKeywords]) -> R: ...
     def step(  # type: ignore[misc]  # mypy does not see that *Any takes every *Ts
-        self, name: str, function: Callable[..., Any], /, *args: Any, **options: Unpack[StepKeywords]
+        self, name: str, function: Any, /, *args: Any, **options: Unpack[StepKeywords]
     ) -> Any:
         """Execute a function at least once, record its result exactly once, and give it back ever after.
 
@@ -101,18 +111,15 @@ class SyncContext:
         """Wait until a moment (UTC unless it has a zone). A past one returns at once."""
         self._wait(self._context.sleep_until(when))
 
-    @overload
-    def wait_event(self, topic: str, *, timeout: float | timedelta | None = None) -> Any: ...
-    @overload
-    def wait_event(self, topic: str, *, type: type[T], timeout: float | timedelta | None = None) -> T: ...
-    def wait_event(self, topic: str, *, type: Any = Any, timeout: float | timedelta | None = None) -> Any:
+    def wait_event(self, topic: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None) -> T:
         """The payload of the next event on a topic that this run has not had; `WaitTimeout` if none comes in time."""
-        return self._wait(self._context.wait_event(topic, type=type, timeout=timeout))
+        payload: T = self._wait(self._context.wait_event(topic, type=type, timeout=timeout))
+        return payload
 
     @overload
-    def receive(self, name: str, *, timeout: float | timedelta | None = None) -> Any: ...
-    @overload
-    def receive(self, name: str, *, type: type[T], timeout: float | timedelta | None = None) -> T: ...
+    def receive(  # type: ignore[overload-overlap]  # a str is a sequence of strings, too
+        self, name: str, *, type: type[T] | None = None, timeout: float | timedelta | None = None
+    ) -> T: ...
     @overload
     def receive(
         self, name: Sequence[str] | None = None, *, timeout: float | timedelta | None = None
@@ -121,7 +128,7 @@ class SyncContext:
         self,
         name: str | Sequence[str] | None = None,
         *,
-        type: Any = Any,
+        type: Any = None,
         timeout: float | timedelta | None = None,
     ) -> Any:
         """The payload of the next message of this name; of several names, or any, `(name, payload)`.
@@ -132,10 +139,8 @@ class SyncContext:
         return self._wait(receive(name, type=type, timeout=timeout))
 
     @overload
-    def receive_batch(self, name: str, count: int, timeout: float | timedelta | None = None) -> list[Any]: ...
-    @overload
-    def receive_batch(
-        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T]
+    def receive_batch(  # type: ignore[overload-overlap]  # likewise
+        self, name: str, count: int, timeout: float | timedelta | None = None, *, type: type[T] | None = None
     ) -> list[T]: ...
     @overload
     def receive_batch(
@@ -147,47 +152,29 @@ class SyncContext:
         count: int,
         timeout: float | timedelta | None = None,
         *,
-        type: Any = Any,
+        type: Any = None,
     ) -> Any:
         """The payloads of the next messages, at most `count`, as soon as there is one; none if none comes in time."""
         receive_batch: Any = self._context.receive_batch  # as above
         return self._wait(receive_batch(name, count, timeout, type=type))
 
-    @overload
-    def receive_message(
-        self, name: str | Sequence[str] | None = None, *, timeout: float | timedelta | None = None
-    ) -> Message[Any]: ...
-    @overload
-    def receive_message(
-        self, name: str | Sequence[str] | None = None, *, type: type[T], timeout: float | timedelta | None = None
-    ) -> Message[T]: ...
     def receive_message(
         self,
         name: str | Sequence[str] | None = None,
         *,
-        type: Any = Any,
+        type: type[T] | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Message[Any]:
+    ) -> Message[T]:
         """The next message of this name, of one of several, or of any: with its id and time, and a way to reply."""
-        message: Message[Any] = self._wait(self._context.receive_message(name, type=type, timeout=timeout))
+        message: Message[T] = self._wait(self._context.receive_message(name, type=type, timeout=timeout))
         return message
 
     # Children
 
     @overload
     def start(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> SyncChild[R]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> SyncChild[R]: ...
-    @overload
-    def start(
-        self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
-    ) -> SyncChild[R]: ...
-    @overload
-    def start(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]) -> SyncChild[R]: ...
     @overload
     def start(
         self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
@@ -203,14 +190,8 @@ class SyncContext:
 
     @overload
     def call(
-        self, workflow: Callable[[Context, *Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]
+        self, workflow: Startable[Callable[[*Ts], Call[R]]], /, *args: *Ts, **options: Unpack[ChildOptions]
     ) -> R: ...
-    @overload
-    def call(self, workflow: Callable[[SyncContext, *Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]) -> R: ...
-    @overload
-    def call(self, workflow: Callable[[*Ts], Awaitable[R]], /, *args: *Ts, **options: Unpack[ChildOptions]) -> R: ...
-    @overload
-    def call(self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]) -> R: ...
     @overload
     def call(
         self, workflow: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[ChildOptions]
@@ -224,6 +205,20 @@ class SyncContext:
         """
         return self._wait(self._context.call(workflow, *args, **options))
 
+    @overload
+    def map(
+        self,
+        workflow: Startable[Callable[..., Call[R]]],
+        items: Iterable[Any],
+        /,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ChildOptions],
+    ) -> list[R]: ...
+    @overload
+    def map(
+        self, workflow: str, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
+    ) -> list[Any]: ...
     def map(
         self, workflow: Any, items: Iterable[Any], /, *, limit: int | None = None, **options: Unpack[ChildOptions]
     ) -> list[Any]:

@@ -23,9 +23,9 @@ from holdfast.runner.inbox import Inbox
 from holdfast.runner.open_operations import OpenOperations
 from holdfast.runner.operation import StepCall
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.registry import Task
 from holdfast.runner.run_turn import RunTurn
 from holdfast.runner.standstill import Standstill
+from holdfast.runner.task_definition import Task
 from holdfast.runner.time_limits import TimeLimits
 
 _POSITION = 1

@@ -27,6 +27,7 @@ from holdfast.core.states import RunState
 from holdfast.runner import outcome
 from holdfast.runner.attempt import AttemptEnd, Settled, TryAgain, charge_crashes, judge_attempt
 from holdfast.runner.code_requests import CodeRequests
+from holdfast.runner.definition import Definition
 from holdfast.runner.event_cursors import EventCursors
 from holdfast.runner.history import History
 from holdfast.runner.inbox import Inbox
@@ -42,7 +43,6 @@ from holdfast.runner.operation import (
     entry_of_deadline,
 )
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
-from holdfast.runner.registry import Definition
 from holdfast.runner.run_turn import RunTurn
 from holdfast.runner.standstill import Standstill, TurnEnd
 from holdfast.runner.step_info import StepInfo

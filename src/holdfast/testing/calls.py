@@ -25,7 +25,7 @@ _NAMES: dict[type[Any], str] = {
 }
 
 
-class Call(NamedTuple):
+class StoreCall(NamedTuple):
     """A call of a member of the port. Commands and questions that matter have names of their own."""
 
     member: str

@@ -22,11 +22,11 @@ from holdfast.core.clock import Micros
 from holdfast.core.commands import Command, Sent
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Event, Holding, Intent, MessageToRun, WorkerRecord
 from holdfast.core.ports import Database, Finding, Pruned, SchemaStatus, Store, Transacted, Transaction, Transfer
 from holdfast.core.questions import Awaited, Details, ListDueSchedules, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.testing.calls import Call
+from holdfast.testing.calls import StoreCall
 from holdfast.testing.patience import wait_for
 
 R = TypeVar("R")
@@ -110,10 +110,10 @@ class FaultyStore:
         return await self._through("checkpoint", lambda: self.inner.checkpoint(checkpoints))
 
     async def changes(self, question: Awaited[R]) -> R:
-        return await self._through(Call.of("changes", question).name, lambda: self.inner.changes(question))
+        return await self._through(StoreCall.of("changes", question).name, lambda: self.inner.changes(question))
 
     async def apply(self, command: Command[R]) -> R:
-        return await self._through(Call.of("apply", command).name, lambda: self.inner.apply(command))
+        return await self._through(StoreCall.of("apply", command).name, lambda: self.inner.apply(command))
 
     async def catalog(self, question: Listing[R]) -> R:
         if isinstance(question, ListDueSchedules):
@@ -123,7 +123,7 @@ class FaultyStore:
                 raise StoreUnavailable("due_schedules: this worker has crashed")
         return await self.inner.catalog(question)
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         if self.frozen.is_set():
             wait_for("the frozen worker is thawed", self._renewing)
         lose_answer = self._begin("renew")
@@ -219,7 +219,7 @@ class FaultyStore:
     async def stats(self, question: Stat[R]) -> R:
         return await self.inner.stats(question)
 
-    async def workers(self) -> Sequence[WorkerInfo]:
+    async def workers(self) -> Sequence[WorkerRecord]:
         return await self.inner.workers()
 
     async def check(self) -> Sequence[Finding]:

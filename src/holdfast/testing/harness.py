@@ -16,10 +16,10 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.core.clock import micros, moment
 from holdfast.core.errors import HoldfastError, InvalidRequest
-from holdfast.core.ports import Store
+from holdfast.core.ports import Pruned, Store
 from holdfast.core.states import RunState
 from holdfast.engine.replies import Replies
 from holdfast.engine.results import End, Results
@@ -52,8 +52,11 @@ class Harness(Holdfast):
     ) -> None:
         self.clock = clock or VirtualClock(start)
         super().__init__("memory://", store=store or MemoryStore(clock=self.clock))
+        session = session_of(self)
+        session.make_results = lambda store: _ImpatientEnds(self, store)
+        session.make_replies = lambda store: _ImpatientReplies(self, store)
         if source is not None:
-            self.include(source.registry if isinstance(source, Holdfast) else source)
+            self.include(session_of(source).registry if isinstance(source, Holdfast) else source)
         self._always_replay = always_replay
         self._patience_seconds = patience_seconds
         self._stubs: dict[str, Callable[..., Any]] = {}
@@ -148,12 +151,6 @@ class Harness(Holdfast):
         await self._pass_to(due)
         return True
 
-    def _make_results(self) -> Results:
-        return _ImpatientEnds(self)
-
-    def _make_replies(self) -> Replies:
-        return _ImpatientReplies(self)
-
     async def pass_until(self, waiting: asyncio.Future[T], run_id: str) -> T:
         """Make time pass until something of a run has come that was waited for."""
         blocked_before = await self._blocks(run_id)
@@ -170,16 +167,20 @@ class Harness(Holdfast):
 
     async def _blocks(self, run_id: str) -> int:
         """How many times in a row the run was blocked: waiting for it to end would never end."""
-        details = await self.store.get(run_id)
+        details = await session_of(self).store.get(run_id)
         if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
             return 0
         return max(1, details.run.error.attempts)
+
+    async def prune(self) -> Pruned:
+        """Remove up to 1,000 things that have outlived their retention, as workers do now and then."""
+        return await session_of(self).store.prune(1_000)
 
     # The worker
 
     async def start_worker(self) -> Worker:
         """Start a worker; entering the harness has done that once."""
-        self._worker = self._hire(
+        self._worker = self._new_worker(
             clock=self.clock,
             poll=None,
             prune_every=None,
@@ -206,8 +207,8 @@ class Harness(Holdfast):
 class _ImpatientEnds(Results):
     """Makes time pass while somebody waits for an end."""
 
-    def __init__(self, harness: Harness) -> None:
-        super().__init__(harness.store)
+    def __init__(self, harness: Harness, store: Store) -> None:
+        super().__init__(store)
         self._harness = harness
 
     async def wait(self, run_id: str, *, is_fresh: bool = False) -> End:
@@ -218,8 +219,8 @@ class _ImpatientEnds(Results):
 class _ImpatientReplies(Replies):
     """Makes time pass while somebody waits for a reply."""
 
-    def __init__(self, harness: Harness) -> None:
-        super().__init__(harness.store)
+    def __init__(self, harness: Harness, store: Store) -> None:
+        super().__init__(store)
         self._harness = harness
 
     async def wait(self, run_id: str, message_id: str) -> str | None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.core.errors import InvalidRequest
 from holdfast.runner.asyncio_private import get_running_loop_or_none
 from holdfast.runner.registry import Registry
@@ -65,7 +65,7 @@ def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 10
         raise InvalidRequest(f"seeds={seeds}: at least one has to be played")
     if get_running_loop_or_none() is not None:
         raise InvalidRequest("simulate has an event loop of its own: call it from a test that is not async")
-    registry = source.registry if isinstance(source, Holdfast) else source
+    registry = session_of(source).registry if isinstance(source, Holdfast) else source
     for seed in range(first, first + seeds):
         world = World(adversity_of(seed), registry, scenario)
         try:

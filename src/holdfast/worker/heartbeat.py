@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.model import Holding, WorkerRecord
 from holdfast.core.outage import Outage
 from holdfast.core.ports import Store
 
@@ -32,7 +32,7 @@ class Heartbeat:
     def __init__(
         self,
         store: Store,
-        info: Callable[[], WorkerInfo],
+        info: Callable[[], WorkerRecord],
         lease: Micros,
         *,
         holdings: Callable[[], Sequence[Holding]],

@@ -14,7 +14,7 @@ from holdfast.core.model import Run
 from holdfast.core.rules import is_cancellation
 
 if TYPE_CHECKING:
-    from holdfast.runner.registry import Definition
+    from holdfast.runner.definition import Definition
     from holdfast.worker.executor import Body
 
 _log = logging.getLogger("holdfast.worker")

@@ -30,12 +30,13 @@ from holdfast.core.model import Holding, Lease
 from holdfast.core.ports import Transacted
 from holdfast.core.rules import next_deadline
 from holdfast.runner.attempt import AttemptEnd, Raised, Returned, TimedOut
+from holdfast.runner.definition import Definition
 from holdfast.runner.operation import StepCall
-from holdfast.runner.registry import Definition, Task
 from holdfast.runner.rollback import Undoing
 from holdfast.runner.run_turn import RunTurn
 from holdfast.runner.standstill import Standstill
 from holdfast.runner.step_info import StepInfo
+from holdfast.runner.task_definition import Task
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.transaction import TxCall
 from holdfast.runner.turn import Turn

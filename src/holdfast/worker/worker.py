@@ -25,7 +25,7 @@ from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_length, check_text, is_count
-from holdfast.core.model import Holding, Lease, WorkerInfo
+from holdfast.core.model import Holding, Lease, WorkerRecord
 from holdfast.core.ports import Store
 from holdfast.core.questions import PAGE_LIMIT
 from holdfast.core.retention import RUN_RETENTION
@@ -457,8 +457,8 @@ class Worker:
     # Leases
 
     @property
-    def _info(self) -> WorkerInfo:
-        return WorkerInfo(
+    def _info(self) -> WorkerRecord:
+        return WorkerRecord(
             id=self.id,
             name=self.name,
             host=socket.gethostname(),

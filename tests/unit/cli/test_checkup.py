@@ -11,7 +11,7 @@ from holdfast import Holdfast
 from holdfast.cli.checkup import findings
 from holdfast.core.clock import SECOND, Micros, SystemClock
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding
 from holdfast.core.questions import Details, FindOrphans, Query, Stat
 from holdfast.core.states import RunState
@@ -27,7 +27,7 @@ class SickStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told_workers: list[WorkerInfo] = []
+        self.told_workers: list[WorkerRecord] = []
         self.lost: list[str] = []
         self.ahead: Micros = 0
         self.told_runs: Sequence[Details] | None = None
@@ -36,7 +36,7 @@ class SickStore(MemoryStore):
     async def now(self) -> Micros:
         return SystemClock().now() + self.ahead
 
-    async def workers(self) -> Sequence[WorkerInfo]:
+    async def workers(self) -> Sequence[WorkerRecord]:
         return self.told_workers
 
     async def stats(self, question: Stat[A]) -> A:
@@ -59,9 +59,9 @@ async def examined(store: SickStore) -> dict[str, list[Finding]]:
     return found
 
 
-def worker(*, silent: Micros = 0) -> WorkerInfo:
+def worker(*, silent: Micros = 0) -> WorkerRecord:
     heard = SystemClock().now() - silent
-    return WorkerInfo(
+    return WorkerRecord(
         id="w1", name="wally", host="h", pid=7, types=("a.b.v1",), concurrency=1, started_at=heard, heartbeat_at=heard
     )
 
@@ -128,7 +128,7 @@ async def test_a_type_that_nobody_handles_is_a_warning_until_its_runs_end() -> N
 
     (before,) = (await examined(store))["types"]
     async with Holdfast("memory://", store=store) as hf:
-        await hf.cancel(details.run.id)
+        await hf.run(details.run.id).cancel()
     (after,) = (await examined(store))["types"]
 
     assert "no worker handles a.b.v1, of which 1 run has not ended, 1 is due, the oldest for " in before.text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from holdfast import AuditInfo
 from holdfast.cli import render
 from holdfast.core.errors import ErrorRecord
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding, SchemaStatus
+from holdfast.typing import AuditInfo
 from tests.unit.cli.test_timeline import ZERO, entry, run, snapshot
 
 RUN_KEYS = [
@@ -83,7 +83,7 @@ def test_a_snapshot_holds_everything_about_a_run() -> None:
 
 
 def test_the_rest_has_its_forms_too() -> None:
-    worker = WorkerInfo(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
+    worker = WorkerRecord(id="w", name="n", host="h", pid=1, types=("a",), concurrency=2)
     status = SchemaStatus(current=0, wanted=1)
 
     assert list(render.worker_json(worker, is_alive=True, held=0)) == (

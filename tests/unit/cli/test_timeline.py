@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from holdfast import AuditInfo, EntryInfo, RunInfo, RunState, WaitInfo
+from holdfast import RunInfo, RunState
 from holdfast.cli.table import text_of
 from holdfast.cli.timeline import Scale, timeline
 from holdfast.cli.view import Snapshot, run_lines, timeline_lines
 from holdfast.core.errors import ErrorRecord
 from holdfast.core.model import EntryKind, EntryState, WaitKind
+from holdfast.typing import AuditInfo, EntryInfo, WaitInfo
 
 ZERO = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

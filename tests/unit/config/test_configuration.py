@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from holdfast import Holdfast, InvalidRequest
+from holdfast.app import session_of
 from holdfast.config import settings
 from holdfast.config.address import Address
 from holdfast.config.configuration import Configuration
@@ -302,13 +303,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_application_takes_its_url_from_argument_environment_file_or_default(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Holdfast().url == "memory://"
+    assert session_of(Holdfast()).url == "memory://"
     monkeypatch.setenv("HOLDFAST_URL", "sqlite:///env.db")
-    assert Holdfast().url == "sqlite:///env.db"
-    assert Holdfast("sqlite:///arg.db").url == "sqlite:///arg.db"
+    assert session_of(Holdfast()).url == "sqlite:///env.db"
+    assert session_of(Holdfast("sqlite:///arg.db")).url == "sqlite:///arg.db"
     monkeypatch.delenv("HOLDFAST_URL")
     (project / "holdfast.toml").unlink()
-    assert Holdfast().url == "sqlite:///holdfast.db"
+    assert session_of(Holdfast()).url == "sqlite:///holdfast.db"
 
 
 async def test_a_worker_is_as_configured_unless_it_is_told_otherwise(
@@ -319,7 +320,7 @@ async def test_a_worker_is_as_configured_unless_it_is_told_otherwise(
         for type in ("a.v1", "b.v1"):
             hf.task(type)(lambda: None)
         async with hf.worker(), hf.worker(["b.v1"], concurrency=3, name="given"):
-            found = {worker.name: worker for worker in await hf.store.workers()}
+            found = {worker.name: worker for worker in await session_of(hf).store.workers()}
 
     assert (found["said"].concurrency, found["said"].types) == (7, ("a.v1",))
     assert (found["given"].concurrency, found["given"].types) == (3, ("b.v1",))
@@ -330,7 +331,7 @@ def test_a_mistake_in_the_file_is_told_by_the_application(project: Path) -> None
 
     with pytest.raises(InvalidRequest, match=r"there is no setting ulr; did you mean url\?"):
         Holdfast()
-    assert Holdfast("memory://").url == "memory://"  # which needs no file
+    assert session_of(Holdfast("memory://")).url == "memory://"  # which needs no file
 
 
 def test_patterns_of_a_worker_are_a_list() -> None:

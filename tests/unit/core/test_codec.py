@@ -712,11 +712,40 @@ def test_star_parameters_are_refused_because_the_payload_has_names() -> None:
         Signature(options)
 
 
-def test_a_keyword_only_parameter_without_a_default_is_refused() -> None:
-    def paint(*, colour: str) -> None: ...
+def test_a_keyword_only_parameter_without_a_default_is_given_by_name() -> None:
+    def paint(what: str, coats: int = 1, *, colour: str, gloss: bool = False) -> None: ...
 
-    with pytest.raises(InvalidRequest, match="keyword-only parameter 'colour' without a default"):
-        Signature(paint)
+    signature = Signature(paint)
+
+    assert signature.encode(("wall",), kwargs={"colour": "red"}) == '{"what":"wall","colour":"red"}'
+    assert signature.decode('{"what": "wall", "colour": "red"}') == (("wall", 1), {"colour": "red"})
+    assert signature.decode(signature.encode(("wall", 2), kwargs={"colour": "red", "gloss": True})) == (
+        ("wall", 2),
+        {"colour": "red", "gloss": True},
+    )
+    with pytest.raises(
+        InvalidRequest, match=r"paint misses arguments: colour; pass colour by name, with bind\(colour="
+    ):
+        signature.encode(("wall",))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {"waht": "wall"}, "unknown parameter waht of .*paint; did you mean what\\? the parameters of .*paint are"),
+        ((), {"sky": "wall"}, "unknown parameter sky of .*paint; the parameters of .*paint are what, coats"),
+        (("wall",), {"what": "door"}, "paint gets what twice: by position and by name"),
+        ((), {"coats": 2}, "paint misses arguments: what"),
+        (("wall", 1, 2), {}, "paint takes 2 arguments \\(what, coats\\), but 3 were given"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_name(
+    args: tuple[Any, ...], kwargs: dict[str, Any], words: str
+) -> None:
+    def paint(what: str, coats: int = 1) -> None: ...
+
+    with pytest.raises(InvalidRequest, match=words):
+        Signature(paint).check(args, kwargs)
 
 
 def test_a_function_without_room_for_the_context_is_refused() -> None:

@@ -40,7 +40,7 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def replies(store: CountingStore) -> AsyncIterator[Replies]:
     replies = Replies(store)
-    replies.poll_seconds = 3600.0  # so that it looks only when it is told to
+    replies._poll_seconds = 3600.0  # so that it looks only when it is told to
     yield replies
     await replies.close()
 
@@ -86,7 +86,7 @@ async def test_an_end_without_a_reply_is_told(store: CountingStore, replies: Rep
 
 
 async def test_a_reply_whose_hint_got_lost_is_found_by_looking(store: CountingStore, replies: Replies) -> None:
-    replies.poll_seconds = 0.001
+    replies._poll_seconds = 0.001
     replies._unlisten()
     waiting = asyncio.create_task(replies.wait(an_id(1), "m"))
     await asyncio.sleep(0.01)

@@ -60,7 +60,7 @@ def store() -> CountingStore:
 @pytest_asyncio.fixture
 async def ends(store: CountingStore) -> AsyncIterator[Results]:
     ends = Results(store)
-    ends.poll_seconds = 3600.0  # so that it looks only when it is told to
+    ends._poll_seconds = 3600.0  # so that it looks only when it is told to
     yield ends
     await ends.close()
 
@@ -125,7 +125,7 @@ async def test_who_is_noted_before_the_look_is_not_looked_for(ends: Results, sto
 
 
 async def test_without_hints_everything_is_looked_for_now_and_then(ends: Results, store: CountingStore) -> None:
-    ends.poll_seconds = 0.001
+    ends._poll_seconds = 0.001
     waiting = [asyncio.create_task(ends.wait(name)) for name in "ab"]
     await store.until_asked(4)
     assert all(asked == set("ab") for asked in store.asked_for)
@@ -156,7 +156,7 @@ async def test_a_hint_during_a_look_leads_to_another(ends: Results, store: Count
 async def test_a_store_that_cannot_be_reached_for_a_while_is_asked_again(
     ends: Results, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ends.poll_seconds = 0.001
+    ends._poll_seconds = 0.001
     await store.create([Intent(id="a", type="t", payload="{}")])
     store.trouble = StoreUnavailable("gone")
     waiting = asyncio.create_task(ends.wait("a"))

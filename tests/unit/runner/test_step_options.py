@@ -55,7 +55,7 @@ def test_what_only_steps_have_is_checked_too() -> None:
 
 
 def test_a_keyword_that_is_no_option_is_told_from_an_argument() -> None:
-    with pytest.raises(InvalidRequest, match="unknown option city; arguments of the function are positional"):
+    with pytest.raises(InvalidRequest, match="unknown option city of a step; arguments of the function are positional"):
         give({"city": "Bonn"})
 
 

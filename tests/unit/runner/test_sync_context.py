@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Child, Context, InvalidRequest, Registry, SyncChild, SyncContext, SyncWorkflow, Workflow
+from holdfast import Context, InvalidRequest, Registry, SyncContext
+from holdfast.typing import Child, SyncChild, SyncWorkflow, Workflow
 
 # What `Context` has for other parts of holdfast.
 INTERNAL = {"of", "requests", "run_step"}

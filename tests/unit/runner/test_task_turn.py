@@ -18,8 +18,8 @@ from holdfast.core.model import Entry, EntryKind, EntryState, Lease, Run, RunOpt
 from holdfast.core.states import RunState
 from holdfast.runner.attempt import Raised, Returned, TimedOut
 from holdfast.runner.operation import StepCall
-from holdfast.runner.registry import Task
 from holdfast.runner.standstill import Standstill
+from holdfast.runner.task_definition import Task
 from holdfast.runner.task_turn import TaskTurn
 from holdfast.runner.turn import Turn
 from tests.unit.runner.turn_rig import START, message

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, InvalidRequest
+from holdfast.app import session_of
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract.arrange import an_intent
 
@@ -48,8 +49,9 @@ async def test_all_files_are_private_whatever_the_umask_is(tmp_path: Path, umask
 
 async def test_a_mode_lets_the_group_in_whatever_the_umask_is(tmp_path: Path, umask: int) -> None:
     async with Holdfast(f"sqlite:///{tmp_path}/runs.db?mode=0660") as hf:
-        assert isinstance(hf.store, SqliteStore)
-        found = await used(hf.store, tmp_path)
+        store = session_of(hf).store
+        assert isinstance(store, SqliteStore)
+        found = await used(store, tmp_path)
 
     directories = {"runs.db-holdfast", "runs.db-holdfast/workers"}
     assert {mode for name, mode in found.items() if name in directories} == {"0o770"}
@@ -95,4 +97,4 @@ async def test_the_doctor_finds_nothing_wrong_with_private_files(tmp_path: Path)
 @pytest.mark.parametrize("mode", ["", "777", "0700", "0400", "640x", "rw-r-----", "0o640"])
 def test_a_mode_that_makes_no_sense_is_refused(mode: str) -> None:
     with pytest.raises(InvalidRequest, match=r"mode=.*such as 0600, 0640 or 0660"):
-        Holdfast(f"sqlite:///runs.db?mode={mode}").store  # noqa: B018 - it is made when it is first looked at
+        session_of(Holdfast(f"sqlite:///runs.db?mode={mode}")).store  # noqa: B018 - it is made when it is first looked at

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast import Context, Holdfast, Retry, RunState
+from holdfast.app import session_of
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros, SystemClock
-from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.model import Holding, WorkerRecord
 from holdfast.core.ports import Store
 from holdfast.engine.liveness import DEAD_AFTER
 from holdfast.stores.memory import MemoryStore
@@ -44,7 +45,7 @@ class Patient(FaultyStore):
         self._beats = 0
         self._wanted = 0
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         answer = super().renew(worker, holdings, lease)
         self._beats += 1
         return answer
@@ -98,7 +99,7 @@ async def test_a_worker_tells_of_types_that_are_registered_while_it_works() -> N
         hf.task("later.v1")(lambda: None)
 
         async def is_told() -> bool:
-            return "later.v1" in (await hf.store.workers())[0].types
+            return "later.v1" in (await session_of(hf).store.workers())[0].types
 
         await until("a beat tells of the new type", is_told)
 
@@ -109,7 +110,7 @@ async def test_a_worker_is_heard_of_often_however_long_its_leases_are(monkeypatc
     async with hf, hf.worker(lease_seconds=3600):
 
         async def is_heard_of() -> bool:
-            (worker,) = await hf.store.workers()
+            (worker,) = await session_of(hf).store.workers()
             return worker.heartbeat_at != worker.started_at
 
         await until("the worker is heard of", is_heard_of)

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Context, Holdfast, InvalidRequest, KeyConflict, Registry, Retry, RunHandle, RunState
+from holdfast.app import session_of
 from holdfast.core.clock import SECOND, FollowingClock, Micros, Timer
 from holdfast.core.hint import Hint
 from holdfast.core.model import Intent
@@ -48,7 +49,7 @@ async def h() -> AsyncIterator[Harness]:
 
 
 def hire(h: Harness, **options: Any) -> Worker:
-    return h._hire(clock=h.clock, poll=None, has_heart=False, **options)
+    return h._new_worker(clock=h.clock, poll=None, has_heart=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,11 @@ async def test_a_worker_claims_what_is_registered_while_it_works(h: Harness) -> 
 async def test_a_run_that_no_hint_tells_of_is_claimed_at_the_next_poll(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h.store, "listen", lambda _: lambda: None)  # every hint is lost
-    async with h._hire(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
+    monkeypatch.setattr(session_of(h).store, "listen", lambda _: lambda: None)  # every hint is lost
+    async with h._new_worker(clock=h.clock, poll=10 * SECOND, has_heart=False) as worker:
         while not worker.is_idle:
             await asyncio.sleep(0.001)
-        await h.store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
+        await session_of(h).store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
         await h.advance(10)
         while not (await h.run("somebody's").info()).state.is_end:
             await asyncio.sleep(0.001)
@@ -106,7 +107,7 @@ async def test_a_worker_that_has_nothing_to_do_asks_less_than_once_in_two_second
     async with Harness(registry(), clock=clock, store=store) as h:
         await h.stop_worker()
         await h.start("shopping.v1", delay=3600)
-        h._worker = h._hire(clock=h.clock, has_heart=False)
+        h._worker = h._new_worker(clock=h.clock, has_heart=False)
         await h._worker.start()
         await h.advance(10)  # so that whatever backs off has done so
         before = len(store.calls)
@@ -418,7 +419,7 @@ async def test_a_worker_that_is_told_to_stop_twice_or_before_its_start_does_noth
     async with hire(h) as worker:
         await worker.stop()
         await worker.stop()
-        assert list(await h.store.workers()) == []
+        assert list(await session_of(h).store.workers()) == []
 
 
 async def endless(ctx: Context) -> None:
@@ -453,7 +454,7 @@ async def test_what_was_ready_while_a_start_was_under_way_is_claimed_if_nothing_
             await asyncio.sleep(0)
         offer = worker.offer("shopping.v1")
         assert offer is not None
-        await h.store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
+        await session_of(h).store.create([Intent(id="somebody's", type="shopping.v1", payload="{}")])
         worker._claimer.wake()
         assert worker.free() == 0
         is_asking = [worker._claimer.is_asking]
@@ -483,7 +484,7 @@ async def test_a_worker_whose_caller_is_cancelled_stops_all_the_same(h: Harness,
     await worker.stop()  # which waits for the end of it
     info = await run.info()
     assert (info.state, info.worker) == (RunState.PENDING, None)
-    assert list(await h.store.workers()) == []
+    assert list(await session_of(h).store.workers()) == []
 
 
 async def test_a_step_that_cannot_be_begun_blocks_its_run_and_no_other(
@@ -514,10 +515,10 @@ async def test_a_step_that_cannot_be_begun_blocks_its_run_and_no_other(
 
 async def test_a_worker_registers_and_retires(h: Harness) -> None:
     async with hire(h, name="w-1", concurrency=7) as worker:
-        (info,) = await h.store.workers()
+        (info,) = await session_of(h).store.workers()
         assert (info.id, info.name, info.concurrency) == (worker.id, "w-1", 7)
         assert set(info.types) == {"shop.order.v1", "shopping.v1"}
-    assert list(await h.store.workers()) == []
+    assert list(await session_of(h).store.workers()) == []
 
 
 async def test_the_audit_tells_who_held_a_run_when_that_worker_is_gone(h: Harness) -> None:
@@ -583,7 +584,7 @@ async def test_a_retry_that_is_due_and_may_not_begin_is_not_looked_at_over_and_o
         retry = Retry(initial=0.05, jitter=0)
         await asyncio.gather(ctx.step("long", is_over.wait), ctx.step("failing", failing, retry=retry))
 
-    async with hf, hf._hire(clock=clock, poll=None):
+    async with hf, hf._new_worker(clock=clock, poll=None):
         run = await hf.start(busy)
         await until("the step has failed", lambda: bool(attempts))
         if why == "it is to pause":

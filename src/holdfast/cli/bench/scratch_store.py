@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.session import engine_for
 from holdfast.cli.settings import Settings
@@ -18,7 +18,7 @@ from holdfast.cli.settings import Settings
 @asynccontextmanager
 async def scratch_store(settings: Settings) -> AsyncIterator[Holdfast]:
     """The engine on such a store: for SQLite a file in a folder of its own, for Postgres a schema of its own."""
-    url = engine_for(settings).url
+    url = session_of(engine_for(settings)).url
     if url.startswith("sqlite:"):
         folder = Path(unquote(urlsplit(url).path[1:])).parent
         if not folder.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from holdfast.app import session_of
 from holdfast.cli.bench.measures import MEASURES, Figure, measured, registry
 from holdfast.cli.bench.scratch_store import scratch_store
 from holdfast.cli.command import command as holdfast_command
@@ -44,7 +45,7 @@ async def _measure(out: Output, seconds: float) -> list[Figure]:
     figures: list[Figure] = []
     width = max(len(measure.what) for measure in MEASURES)
     async with scratch_store(out.settings) as hf:
-        out.talk(f"measuring in {scrubbed(hf.url)}, which is removed afterwards")
+        out.talk(f"measuring in {scrubbed(session_of(hf).url)}, which is removed afterwards")
         hf.include(registry)
         async with hf.worker(concurrency=_AT_ONCE):
             for measure in MEASURES:

@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
-from holdfast.engine.info import RunInfo
 
-
-def _unchanged(info: RunInfo) -> str:
-    return "had ended already" if info.state.is_end else "rolls back already; --force ends it without that"
-
-
-VERB = RunAction("cancel", "cancelling", "cancelled", _unchanged, is_destructive=True)
+VERB = RunAction("cancel", "cancelling", "cancelled", is_destructive=True)
 
 
 @holdfast_command(
@@ -41,4 +34,4 @@ def command(
     The exit code is 6 if a run that was named had ended already.
     """
     choice = RunChoice(runs, words, dry_run, yes)
-    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.cancel(run_id, reason, force=force, by=actor()))
+    return do_to_runs(out, VERB, choice, lambda runs, how: runs.cancel(reason, force=force, **how))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
@@ -83,7 +83,7 @@ def command(
     """
     name, directory = named_application(target, out.settings)
     hf = load_application(name, out.settings.url, directory)
-    if hf.url.partition(":")[0] == "memory":
+    if session_of(hf).url.partition(":")[0] == "memory":
         raise Refusal(f"{name} has its store in memory, where no run outlives its process; there is nothing to check")
     check_exists(hf)
     check_schema(hf)
@@ -108,15 +108,15 @@ async def _check(out: Output, hf: Holdfast, type: str | None, limit: int | None)
             async for one in hf.check(type=type, limit=limit):
                 found.append(one)
                 count(1)
-        declared = {schedule.name for schedule in hf.registry.schedules()}
-        known = [schedule async for schedule in hf.schedules(type=type) if schedule.is_declared]
+        declared = {schedule.name for schedule in session_of(hf).registry.schedules()}
+        known = [schedule async for schedule in hf.schedules.list(type=type) if schedule.is_declared]
         # Those of other types may stand in the code of another application.
-        own = [schedule.name for schedule in known if hf.registry.get(schedule.type) is not None]
+        own = [schedule.name for schedule in known if session_of(hf).registry.get(schedule.type) is not None]
         return found, [name for name in own if name not in declared]
 
 
 async def _count(hf: Holdfast, type: str | None) -> int:
-    counts = await hf.store.stats(CountRuns())
+    counts = await session_of(hf).store.stats(CountRuns())
     return sum(
         number
         for name, states in counts.items()

@@ -6,21 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
-from holdfast.engine.info import RunInfo
 
-
-def _unchanged(info: RunInfo) -> str:
-    return f"is {info.state.value}"
-
-
-VERB = RunAction("delete", "deleting", "deleted", _unchanged, states=frozenset(RunState), of="", is_destructive=True)
+VERB = RunAction("delete", "deleting", "deleted", states=frozenset(RunState), of="", is_destructive=True)
 
 
 @holdfast_command(
@@ -44,4 +37,4 @@ def command(
     The exit code is 6 if a run that was named was left because a worker holds it.
     """
     choice = RunChoice(runs, words, dry_run, yes)
-    return do_to_runs(out, VERB, choice, lambda hf, run_id: hf.delete(run_id, force=force, by=actor()))
+    return do_to_runs(out, VERB, choice, lambda runs, how: runs.delete(force=force, **how))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.app import session_of
 from holdfast.cli.checkup import findings
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -42,7 +43,7 @@ def command(out: Output, *, strict: bool) -> ExitCode:
 async def _examine(settings: Settings) -> list[Finding]:
     hf = engine_for(settings)
     check_exists(hf)
-    if (trouble := schema_number.trouble(hf.store.schema())) is not None:
+    if (trouble := schema_number.trouble(session_of(hf).store.schema())) is not None:
         # Looking at the rest would need the schema of this version.
         return [Finding.problem("schema", trouble)]
     async with opened(settings) as hf, hf:

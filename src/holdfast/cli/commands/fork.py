@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
@@ -15,12 +15,13 @@ from holdfast.cli.exits import ExitCode
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
 from holdfast.cli.payloads import parse_patch
-from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, read_run, show_entries
+from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, show_entries
 from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.core import revision
 from holdfast.core.codec import encode_any
 from holdfast.core.commands import Fork
+from holdfast.engine.planned_rewind import read_run
 
 
 @holdfast_command(
@@ -56,12 +57,12 @@ def command(
 
     async def work(hf: Holdfast) -> ExitCode:
         run_id = await find_run(hf, run)
-        found, entries, _ = await read_run(hf, run_id)
+        found, entries, _ = await read_run(session_of(hf).store, run_id)
         known = {entry.location for entry in entries}
         patch = dict(parse_patch(text, known) for text in patches)
         texts = {at: encode_any(value) for at, value in patch.items()}
         request = Fork(run_id=run_id, id="preview", new_run_id=new_id or "preview", location=location, patch=texts)
-        _, kept = revision.fork(found, entries, request, await hf.store.now())
+        _, kept = revision.fork(found, entries, request, await session_of(hf).store.now())
         words = f"the new run begins with {len(kept)} of {len(entries)} entries" + (
             f", {len(patch)} of them patched" if patch else ""
         )
@@ -75,7 +76,7 @@ def command(
         if not yes and not is_agreed(out, f"Fork run {run_id}?", kept, words):
             out.talk("nothing was made")
             return ExitCode.FAILED
-        fork = await hf.fork(run_id, location, patch=patch, force=force, id=new_id, by=actor())
+        fork = await hf.run(run_id).fork(location, patch=patch, force=force, id=new_id, by=actor())
         with despite(f"run {fork.id} was made" if fork.created else f"there is run {fork.id} already"):
             if out.is_json:
                 out.item({"id": fork.id, "created": fork.created, "of": run_id})

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -51,7 +51,7 @@ def command(out: Output, file: str, *, dry_run: bool) -> ExitCode:
                 return ExitCode.OK
             stream.seek(0)
             report = await hf.import_(stream, by=actor(), told=TransferProgress(out))
-            _tell(out, report, scrubbed(hf.url))
+            _tell(out, report, scrubbed(session_of(hf).url))
             return ExitCode.CONFLICT if report.refused else ExitCode.OK
 
         return in_session(out.settings, work)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -84,7 +84,7 @@ class _Listing:
 
 async def _read(hf: Holdfast, chosen: RunFilter, limit: int, after: str | None = None) -> _Listing:
     runs = [info async for info in hf.list(**chosen.options(), limit=limit, after=after)]
-    workers = {worker.id: worker.name for worker in await hf.store.workers()}
+    workers = {worker.id: worker.name for worker in await session_of(hf).store.workers()}
     return _Listing(runs, workers, await store_now(hf))
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from holdfast.app import session_of
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output
@@ -29,15 +30,15 @@ def command(out: Output, *, plan: bool) -> None:
     """
     hf = engine_for(out.settings)
     check_schema(hf)
-    is_empty = hf.store.schema().current == 0
+    is_empty = session_of(hf).store.schema().current == 0
     if is_empty and not plan:
         asyncio.run(_make(out.settings))
-    after = hf.store.schema()
+    after = session_of(hf).store.schema()
     if out.is_json:
         out.item({**schema_json(after), "is_made": is_empty and not plan})
         return
     found = f"schema number {after.current}" if after.current else "no schema yet"
-    out.line(f"{scrubbed(hf.url)}: {found}, this version needs number {after.wanted}")
+    out.line(f"{scrubbed(session_of(hf).url)}: {found}, this version needs number {after.wanted}")
     if is_empty:
         out.line(f"  {'would make' if plan else 'made'} schema number {after.wanted}")
     else:
@@ -46,4 +47,4 @@ def command(out: Output, *, plan: bool) -> None:
 
 async def _make(settings: Settings) -> None:
     async with opened(settings, may_create=True) as hf:
-        await hf.opened()
+        await session_of(hf).open()

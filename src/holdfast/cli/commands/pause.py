@@ -6,21 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import LIVE, RunState
-from holdfast.engine.info import RunInfo
 
-
-def _unchanged(info: RunInfo) -> str:
-    return "had ended already" if info.state.is_end else "is paused already, or about to be"
-
-
-VERB = RunAction("pause", "pausing", "paused", _unchanged, states=LIVE - {RunState.PAUSED})
+VERB = RunAction("pause", "pausing", "paused", states=LIVE - {RunState.PAUSED})
 
 
 @holdfast_command(
@@ -39,6 +32,4 @@ def command(
     A step that executes right now is not interrupted: its run pauses when it is done.
     The exit code is 6 if a run that was named had ended, or was paused already.
     """
-    return do_to_runs(
-        out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.pause(run_id, reason, by=actor())
-    )
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.pause(reason, **how))

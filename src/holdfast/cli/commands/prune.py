@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.option import setting_option
@@ -38,7 +38,7 @@ def command(out: Output, *, dry_run: bool) -> None:
 
     async def work(hf: Holdfast) -> None:
         if dry_run:
-            pruned = await hf.store.prune(_MANY, retention=kept, is_dry_run=True)
+            pruned = await session_of(hf).store.prune(_MANY, retention=kept, is_dry_run=True)
         else:
             pruned = await _prune(out, hf, kept)
         if out.is_json:
@@ -52,9 +52,11 @@ def command(out: Output, *, dry_run: bool) -> None:
 async def _prune(out: Output, hf: Holdfast, kept: Micros) -> Pruned:
     """Prune bite by bite; a person who waits for many runs sees how far it is."""
     total = Pruned()
-    expected = await hf.store.prune(1, retention=kept, is_dry_run=True) if out.is_rich_for(sys.stderr) else total
+    expected = (
+        await session_of(hf).store.prune(1, retention=kept, is_dry_run=True) if out.is_rich_for(sys.stderr) else total
+    )
     with out.counted("pruning", sum(expected.runs.values())) as count:
-        async for pruned in bites(hf.store, kept):
+        async for pruned in bites(session_of(hf).store, kept):
             total = total.plus(pruned)
             count(sum(pruned.runs.values()))
     return total

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
-from holdfast.engine.info import RunInfo
-
-
-def _unchanged(info: RunInfo) -> str:
-    return f"is {info.state.value}; only a run that failed, was cancelled or is blocked is recovered"
-
 
 _STATES = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.BLOCKED})
 VERB = RunAction(
     "recover",
     "recovering",
     "recovered",
-    _unchanged,
     states=_STATES,
     of="failed, cancelled or blocked ",
     reaches_others=True,
@@ -43,6 +35,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
     What succeeded is kept; what was undone is done again. Children that failed are recovered with their parent, so
     parents and children may be named in any order. The exit code is 6 if the one run that was named is no such run.
     """
-    return do_to_runs(
-        out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.recover(run_id, by=actor())
-    )
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.recover(**how))

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
-from holdfast.engine.info import RunInfo
 
-
-def _unchanged(info: RunInfo) -> str:
-    return "had ended already" if info.state.is_end else "is not paused"
-
-
-VERB = RunAction("resume", "resuming", "resumed", _unchanged, states=frozenset({RunState.PAUSED}), of="paused ")
+VERB = RunAction("resume", "resuming", "resumed", states=frozenset({RunState.PAUSED}), of="paused ")
 
 
 @holdfast_command(
@@ -33,4 +26,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
 
     The exit code is 6 if a run that was named was not paused.
     """
-    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.resume(run_id, by=actor()))
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.resume(**how))

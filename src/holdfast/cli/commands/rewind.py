@@ -6,45 +6,61 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
-from holdfast.cli.exits import ExitCode
+from holdfast.cli.exits import ExitCode, Refusal
 from holdfast.cli.lookup import find_run
 from holdfast.cli.output import Output
-from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, read_run, show_entries
+from holdfast.cli.revision_preview import check_can_ask, entry_json, is_agreed, show_entries
+from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.cli.session import in_session
-from holdfast.core import revision
 from holdfast.core.model import Entry
 from holdfast.core.revision import Revision
+from holdfast.core.states import RunState
+from holdfast.engine.planned_rewind import planned_rewind
+
+VERB = RunAction("rewind", "rewinding", "rewound", states=frozenset(RunState), of="", is_destructive=True)
 
 
 @holdfast_command(
     "rewind",
     "holdfast rewind key:order-17 charge --dry-run",
-    "holdfast rewind 01a1e122 charge --yes",
+    "holdfast rewind 01a1e122 01a1e123 charge --yes",
+    'holdfast rewind --filter "state:failed type:shop.*" charge --dry-run',
 )
-@click.argument("run", shell_complete=completing.runs)
-@click.argument("location")
-@click.option("--force", is_flag=True, help="Take the run away from the worker that holds it.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be dropped.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.argument("targets", nargs=-1, required=True, metavar="[RUN]... LOCATION", shell_complete=completing.runs)
+@choosing(VERB, has_runs=False)
+@click.option("--force", is_flag=True, help="Take a run away from the worker that holds it.")
 @pass_output
-def command(out: Output, run: str, location: str, *, force: bool, dry_run: bool, yes: bool) -> ExitCode:
-    """Drop what a run recorded at LOCATION and everything later, and have it go on from there.
+def command(
+    out: Output, targets: Sequence[str], words: Sequence[str], *, force: bool, dry_run: bool, yes: bool
+) -> ExitCode:
+    """Drop what runs recorded at LOCATION and everything later, and have them go on from there.
 
     Messages that were received there become unread, children that were started there are cancelled; a run that has
-    ended is reopened. `holdfast history` lists the locations. The exit code is 6 if a worker holds the run.
+    ended is reopened. `holdfast history` lists the locations. Of one run, what would be dropped is shown first. With
+    --filter, runs that have nothing at LOCATION are skipped. The exit code is 6 if a run that was named was left as it
+    is, because a worker holds it or it has nothing at LOCATION.
     """
+    *runs, location = targets
+    if not runs and not words:
+        raise Refusal(f"only one of RUN and LOCATION is given: {location!r}; name a run before it, or use --filter")
+    if len(runs) == 1 and not words:
+        return _rewind_one(out, runs[0], location, force=force, dry_run=dry_run, yes=yes)
+    choice = RunChoice(runs, words, dry_run, yes)
+    return do_to_runs(out, VERB, choice, lambda chosen, how: chosen.rewind(location, force=force, **how))
+
+
+def _rewind_one(out: Output, run: str, location: str, *, force: bool, dry_run: bool, yes: bool) -> ExitCode:
+    """Rewind one run, of which every entry that would be dropped is shown."""
     check_can_ask("rewind", dry_run=dry_run, yes=yes)
 
     async def work(hf: Holdfast) -> ExitCode:
         run_id = await find_run(hf, run)
-        found, entries, children = await read_run(hf, run_id)
-        planned = revision.rewind(found, entries, location, children, await hf.store.now())
-        gone = [entry for entry in entries if entry.location in planned.dropped]
+        planned, gone = await planned_rewind(session_of(hf).store, run_id, location)
         if dry_run:
             if out.is_json:
                 out.item({"id": run_id, "location": location, **_plan_json(planned, gone)})
@@ -55,7 +71,7 @@ def command(out: Output, run: str, location: str, *, force: bool, dry_run: bool,
         if not yes and not is_agreed(out, f"Rewind run {run_id}?", gone, _words(planned)):
             out.talk("nothing was changed")
             return ExitCode.FAILED
-        is_rewound = await hf.rewind(run_id, location, force=force, by=actor())
+        is_rewound = await hf.run(run_id).rewind(location, force=force, by=actor())
         if out.is_json:
             out.item({"id": run_id, "location": location, "rewound": is_rewound})
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode, Refusal
@@ -23,7 +22,6 @@ from holdfast.cli.session import in_session
 from holdfast.cli.streams import despite
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
-from holdfast.core.errors import ScheduleNotFound
 from holdfast.core.model import DEFAULT_PRIORITY
 from holdfast.engine.info import ScheduleInfo
 from holdfast.engine.liveness import alive
@@ -42,7 +40,7 @@ def ls(out: Output, *, type: str | None, limit: int) -> None:
     """List the schedules by name, with the time at which each fires next."""
 
     async def work(hf: Holdfast) -> None:
-        schedules = [schedule async for schedule in hf.schedules(type=type, limit=limit)]
+        schedules = [schedule async for schedule in hf.schedules.list(type=type, limit=limit)]
         if out.is_json:
             out.items([schedule_json(schedule) for schedule in schedules])
             return
@@ -127,7 +125,7 @@ def add(
     options: dict[str, Any] = {"jitter": jitter or timedelta(), "tags": dict(parse_pair(tag, "--tag") for tag in tags)}
 
     async def work(hf: Holdfast) -> None:
-        schedule = await hf.put_schedule(name, type, arguments, **rule, **options)
+        schedule = await hf.schedules.put(name, type, arguments, **rule, **options)
         if out.is_json:
             out.item(_with_times(schedule))
             return
@@ -147,7 +145,7 @@ def pause(out: Output, name: str) -> ExitCode:
 
     async def work(hf: Holdfast) -> ExitCode:
         await _named(hf, name)
-        return _done(out, name, "paused", await hf.pause_schedule(name))
+        return _done(out, name, "paused", await hf.schedules.pause(name))
 
     return in_session(out.settings, work)
 
@@ -160,7 +158,7 @@ def resume(out: Output, name: str) -> ExitCode:
 
     async def work(hf: Holdfast) -> ExitCode:
         await _named(hf, name)
-        return _done(out, name, "resumed", await hf.resume_schedule(name))
+        return _done(out, name, "resumed", await hf.schedules.resume(name))
 
     return in_session(out.settings, work)
 
@@ -173,7 +171,7 @@ def trigger(out: Output, name: str) -> None:
 
     async def work(hf: Holdfast) -> None:
         await _named(hf, name)
-        run = await hf.trigger_schedule(name)
+        run = await hf.schedules.trigger(name)
         with despite(f"run {run.id} was started"):
             if out.is_json:
                 out.item({"name": name, "id": run.id})
@@ -204,7 +202,7 @@ def remove(out: Output, name: str, *, yes: bool) -> ExitCode:
                 return ExitCode.FAILED
         if schedule.is_declared:
             out.talk(f"{cleaned(name)} was set by code; remove it there too, or the next worker brings it back")
-        return _done(out, name, "removed", await hf.remove_schedule(name))
+        return _done(out, name, "removed", await hf.schedules.remove(name))
 
     return in_session(out.settings, work)
 
@@ -214,15 +212,8 @@ for one in (ls, show, next_times, add, pause, resume, trigger, remove):
 
 
 async def _named(hf: Holdfast, name: str) -> ScheduleInfo:
-    """The schedule of a name. Raises `ScheduleNotFound` with the nearest one."""
-    try:
-        return await hf.get_schedule(name)
-    except ScheduleNotFound as error:
-        names = [schedule.name async for schedule in hf.schedules(limit=1000)]
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        if not near:
-            raise
-        raise ScheduleNotFound(f"there is no schedule {name!r}; did you mean {near[0]!r}?") from error
+    """The schedule of a name; `ScheduleNotFound` if there is none."""
+    return await hf.schedules.get(name)
 
 
 def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa: FBT001 - what it says
@@ -236,8 +227,8 @@ def _done(out: Output, name: str, word: str, is_done: bool) -> ExitCode:  # noqa
 
 
 async def _tell_of_workers(out: Output, hf: Holdfast) -> None:
-    now = await hf.store.now()
-    if not alive(await hf.store.workers(), now):
+    now = await session_of(hf).store.now()
+    if not alive(await session_of(hf).store.workers(), now):
         out.talk("no worker is running yet; schedules are fired by workers (`holdfast worker MODULE:ATTR`)")
 
 

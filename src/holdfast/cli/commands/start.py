@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli import completing
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -101,6 +101,6 @@ async def _tell(out: Output, hf: Holdfast, run: RunHandle[Any], type: str, at: d
         return
     if at is not None:
         out.talk(f"starts at {stamp(at)}")
-    now = await hf.store.now()
-    if not is_handled(type, alive(await hf.store.workers(), now)):
+    now = await session_of(hf).store.now()
+    if not is_handled(type, alive(await session_of(hf).store.workers(), now)):
         out.talk(f"no worker for {type} is running yet; the run waits for one (`holdfast worker MODULE:ATTR`)")

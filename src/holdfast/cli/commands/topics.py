@@ -36,7 +36,7 @@ def ls(out: Output) -> None:
     """List the topics that have rules of their own. All others go to every run that waits."""
 
     async def work(hf: Holdfast) -> None:
-        topics = await hf.topics()
+        topics = await hf.topics.list()
         if out.is_json:
             out.items([topic_json(topic) for topic in topics])
         else:
@@ -67,7 +67,7 @@ def set_rules(out: Output, name: str, *, mode: Any, retention: timedelta | None,
         raise Refusal("say what to set: --mode, --retention or --max-pending")
 
     async def work(hf: Holdfast) -> None:
-        topic = await hf.topic(name, mode=mode, retention=retention, max_pending=max_pending)
+        topic = await hf.topics.set(name, mode=mode, retention=retention, max_pending=max_pending)
         if out.is_json:
             out.item(topic_json(topic))
         else:
@@ -89,7 +89,7 @@ def dead_letters(out: Output, topic: str | None, *, limit: int) -> None:
     """List what could not be delivered, oldest first: events of queues, and messages to runs that ended."""
 
     async def work(hf: Holdfast) -> None:
-        letters = [letter async for letter in hf.dead_letters(topic, limit=limit)]
+        letters = [letter async for letter in hf.dead_letters.list(topic, limit=limit)]
         if out.is_json:
             out.items([letter_json(letter) for letter in letters])
         else:
@@ -119,7 +119,7 @@ def replay(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: b
     """
 
     async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
-        return await hf.replay_dead_letters(chosen, by=actor())
+        return await hf.dead_letters.replay(chosen, by=actor())
 
     return _act(out, "replay", numbers, topic, dry_run=dry_run, yes=yes, act=act)
 
@@ -141,7 +141,7 @@ def purge(out: Output, numbers: Sequence[int], topic: str | None, *, dry_run: bo
     """
 
     async def act(hf: Holdfast, chosen: Sequence[int]) -> int:
-        return await hf.purge_dead_letters(chosen)
+        return await hf.dead_letters.purge(chosen)
 
     return _act(out, "purge", numbers, topic, dry_run=dry_run, yes=yes, act=act)
 
@@ -168,7 +168,7 @@ def _act(
     done_word = f"{verb}ed" if verb == "replay" else f"{verb}d"
 
     async def work(hf: Holdfast) -> ExitCode:
-        letters = [letter async for letter in hf.dead_letters(topic)]
+        letters = [letter async for letter in hf.dead_letters.list(topic)]
         if numbers:
             letters = [letter for letter in letters if letter.number in numbers]
         if dry_run:

@@ -39,7 +39,7 @@ def ls(out: Output, pattern: str | None) -> None:
     """List the types that were spoken of, have runs, or have a worker."""
 
     async def work(hf: Holdfast) -> None:
-        types = [one for one in await hf.types() if pattern is None or matches_type(one.name, pattern)]
+        types = [one for one in await hf.types.list() if pattern is None or matches_type(one.name, pattern)]
         if out.is_json:
             out.items([type_json(one) for one in types])
         else:
@@ -95,8 +95,8 @@ def set_rules(out: Output, name: str, **said: Any) -> None:
         raise Refusal("say what to set: --concurrency, --per-key, --rate, --retention, --description or --runtime")
 
     async def work(hf: Holdfast) -> None:
-        await hf.type(name, **change)
-        (known,) = [one for one in await hf.types() if one.name == name]
+        await hf.types.set(name, **change)
+        (known,) = [one for one in await hf.types.list() if one.name == name]
         if out.is_json:
             out.item(type_json(known))
         else:
@@ -112,7 +112,7 @@ for one in (ls, enable, disable, set_rules):
 
 def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
     async def work(hf: Holdfast) -> ExitCode:
-        known = {one.name: one for one in await hf.types()}
+        known = {one.name: one for one in await hf.types.list()}
         chosen: dict[str, None] = {}
         for name in names:
             found = [one for one in known if matches_type(one, name)] if name.endswith(".*") else [name]
@@ -120,8 +120,8 @@ def _switch(out: Output, names: Sequence[str], *, enabled: bool) -> ExitCode:
                 raise Refusal(f"no known type is one of {name}; `holdfast types ls` lists them", ExitCode.NOT_FOUND)
             chosen |= dict.fromkeys(found)
         for name in chosen:
-            await hf.type(name, enabled=enabled)
-        after = [one for one in await hf.types() if one.name in chosen]
+            await hf.types.set(name, enabled=enabled)
+        after = [one for one in await hf.types.list() if one.name in chosen]
         if out.is_json:
             out.items([type_json(one) for one in after])
             return ExitCode.OK

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.cli.actor import actor
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import Output
 from holdfast.cli.run_action import RunAction, RunChoice, choosing, do_to_runs
 from holdfast.core.states import RunState
-from holdfast.engine.info import RunInfo
-
-
-def _unchanged(info: RunInfo) -> str:
-    return "had ended already" if info.state.is_end else f"is {info.state.value}; there is nothing to wake it from"
-
 
 _STATES = frozenset({RunState.SUSPENDED, RunState.BLOCKED, RunState.ROLLING_BACK})
-VERB = RunAction("wake", "waking", "woken", _unchanged, states=_STATES, of="waiting ")
+VERB = RunAction("wake", "waking", "woken", states=_STATES, of="waiting ")
 
 
 @holdfast_command(
@@ -34,4 +27,4 @@ def command(out: Output, runs: Sequence[str], words: Sequence[str], *, dry_run: 
 
     The exit code is 6 if a run that was named cannot be woken: it is held, ready, paused or ended.
     """
-    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda hf, run_id: hf.wake(run_id, by=actor()))
+    return do_to_runs(out, VERB, RunChoice(runs, words, dry_run, yes), lambda runs, how: runs.wake(**how))

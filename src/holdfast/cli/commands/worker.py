@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.application import load_application, named_application
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
@@ -148,7 +148,7 @@ def _execute(out: Output, target: str | None, lifeline: Lifeline | None, *, unti
     if lifeline is not None and _is_in_memory(hf):
         raise Refusal("the store of the application is in memory, which several processes cannot share: --processes 1")
     worker = hf.worker(
-        _checked(configured[settings.TYPES], hf.registry.types()),
+        _checked(configured[settings.TYPES], session_of(hf).registry.types()),
         concurrency=configured[settings.CONCURRENCY],
         threads=configured[settings.THREADS],
         steps=configured[settings.STEPS],
@@ -169,7 +169,7 @@ async def _work(
     until_idle: bool,
 ) -> None:
     try:
-        await hf.opened()
+        await session_of(hf).open()
         async with _serving(out, hf, worker):
             await _work_on(out, hf, worker, lifeline, until_idle=until_idle)
         _say(out, f"worker {worker.name} stopped")
@@ -204,7 +204,7 @@ async def _work_on(out: Output, hf: Holdfast, worker: Worker, lifeline: Lifeline
 
 
 def _is_in_memory(hf: Holdfast) -> bool:
-    return hf.url.partition(":")[0] == "memory"
+    return session_of(hf).url.partition(":")[0] == "memory"
 
 
 async def _work_as_ordered(worker: Worker, lifeline: Lifeline, *, until_idle: bool) -> None:
@@ -259,4 +259,4 @@ def _greeting(hf: Holdfast, worker: Worker, *, until_idle: bool) -> str:
     names = worker.types()
     shown = ", ".join(names[:_TYPES_SHOWN]) + (f" and {len(names) - _TYPES_SHOWN} more" if names[_TYPES_SHOWN:] else "")
     ending = "until nothing is left to do" if until_idle else "until ^C"
-    return f"worker {worker.name} on {scrubbed(hf.url)} executes {shown} {ending}"
+    return f"worker {worker.name} on {scrubbed(session_of(hf).url)} executes {shown} {ending}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.cli.command import command as holdfast_command
 from holdfast.cli.command import pass_output
 from holdfast.cli.output import Output, cleaned
@@ -15,7 +15,7 @@ from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.clock import Micros, moment
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.core.questions import CountLeases
 from holdfast.engine.liveness import is_alive
 
@@ -36,9 +36,9 @@ def command(out: Output, verb: str) -> None:
     del verb  # only one so far
 
     async def work(hf: Holdfast) -> None:
-        workers = await hf.store.workers()
-        held = await hf.store.stats(CountLeases())
-        now = await hf.store.now()
+        workers = await session_of(hf).store.workers()
+        held = await session_of(hf).store.stats(CountLeases())
+        now = await session_of(hf).store.now()
         if out.is_json:
             out.items(
                 [worker_json(worker, is_alive=is_alive(worker, now), held=held.get(worker.id, 0)) for worker in workers]
@@ -51,7 +51,7 @@ def command(out: Output, verb: str) -> None:
     in_session(out.settings, work)
 
 
-def _table(workers: Sequence[WorkerInfo], held: Mapping[str, int], now: Micros) -> Table:
+def _table(workers: Sequence[WorkerRecord], held: Mapping[str, int], now: Micros) -> Table:
     columns = (
         Column("name"),
         Column("state"),

@@ -9,7 +9,7 @@ from typing import TypeVar, assert_never, cast
 
 from holdfast.core import limits, rules, transfer
 from holdfast.core.clock import Micros
-from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, WorkerInfo
+from holdfast.core.model import AuditFact, Backlog, DeadLetter, Entry, Run, Schedule, WorkerRecord
 from holdfast.core.questions import (
     AnyAwaited,
     AnyListing,
@@ -162,7 +162,7 @@ def backlog(state: State, now: Micros) -> list[Backlog]:
     return [Backlog(type=type, count=len(ready), since=min(ready)) for type, ready in sorted(due.items())]
 
 
-def workers(state: State) -> list[WorkerInfo]:
+def workers(state: State) -> list[WorkerRecord]:
     return sorted(state.workers.values(), key=lambda worker: worker.id)
 
 

@@ -24,7 +24,7 @@ from holdfast.core.model import (
     TypeRule,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.questions import Details
 from holdfast.core.topics import EventState
@@ -133,7 +133,7 @@ class State:
     letters: dict[int, DeadLetter] = field(default_factory=dict)
     letter_count: int = 0
     schedules: dict[str, Schedule] = field(default_factory=dict)
-    workers: dict[str, WorkerInfo] = field(default_factory=dict)
+    workers: dict[str, WorkerRecord] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     news: News = field(default_factory=News)
 

@@ -16,7 +16,7 @@ from holdfast.core.checkpoint import Checkpoint, Claimed, ClaimRequest, Created,
 from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
@@ -88,7 +88,7 @@ class MemoryStore:
         with self._locked() as unit:
             return checkpoint_rules.write(unit, checkpoints, self._clock.now())
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         with self._locked() as unit:
             return leases.renew(unit, worker, holdings, lease, self._clock.now())
 
@@ -130,7 +130,7 @@ class MemoryStore:
         with self._lock:
             return reads.changes(self._state, question, self._clock.now())
 
-    async def workers(self) -> Sequence[WorkerInfo]:
+    async def workers(self) -> Sequence[WorkerRecord]:
         with self._lock:
             return reads.workers(self._state)
 

@@ -23,7 +23,7 @@ from holdfast.core.model import (
     TypeRule,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.transfer import Origin
 from holdfast.stores.memory.events import StateEvents
@@ -396,7 +396,7 @@ class StateWorkers:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def beat(self, worker: WorkerInfo, now: Micros) -> None:
+    def beat(self, worker: WorkerRecord, now: Micros) -> None:
         known = self._state.workers.get(worker.id)
         started_at = known.started_at if known else now
         self._state.workers[worker.id] = replace(worker, started_at=started_at, heartbeat_at=now)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from holdfast.core.checkpoint import Verdict, Verdicts
 from holdfast.core.clock import Micros
-from holdfast.core.model import Fence, Holding, Run, WorkerInfo
+from holdfast.core.model import Fence, Holding, Run, WorkerRecord
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
-def renew(unit: UnitOfWork, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros, now: Micros) -> Verdicts:
+def renew(unit: UnitOfWork, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros, now: Micros) -> Verdicts:
     """Note that a worker lives, and prolong the leases that are still its own."""
     unit.workers.beat(worker, now)
     verdicts = look(unit, holdings, now)

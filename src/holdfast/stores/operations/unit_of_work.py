@@ -30,7 +30,7 @@ from holdfast.core.model import (
     Topic,
     TypeRule,
     Wait,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.topics import EventState
 from holdfast.core.transfer import KeptEvent, Origin
@@ -319,7 +319,7 @@ class Events(Protocol):
         ...
 
 
-class DeadLetters(Protocol):
+class DeadLetterRows(Protocol):
     """What could not be delivered."""
 
     def add(self, letter: DeadLetter) -> None:
@@ -333,7 +333,7 @@ class DeadLetters(Protocol):
         ...
 
 
-class Types(Protocol):
+class TypeRows(Protocol):
     """What is known and was said of types."""
 
     def get(self, type: str) -> TypeRule | None: ...
@@ -384,7 +384,7 @@ class Limits(Protocol):
         ...
 
 
-class Schedules(Protocol):
+class ScheduleRows(Protocol):
     """Schedules, by name."""
 
     def get(self, name: str) -> Schedule | None: ...
@@ -396,10 +396,10 @@ class Schedules(Protocol):
         ...
 
 
-class Workers(Protocol):
+class WorkerRows(Protocol):
     """The workers that live."""
 
-    def beat(self, worker: WorkerInfo, now: Micros) -> None:
+    def beat(self, worker: WorkerRecord, now: Micros) -> None:
         """Note that a worker lives."""
         ...
 
@@ -464,19 +464,19 @@ class UnitOfWork(Protocol):
     def events(self) -> Events: ...
 
     @property
-    def dead_letters(self) -> DeadLetters: ...
+    def dead_letters(self) -> DeadLetterRows: ...
 
     @property
-    def types(self) -> Types: ...
+    def types(self) -> TypeRows: ...
 
     @property
     def limits(self) -> Limits: ...
 
     @property
-    def schedules(self) -> Schedules: ...
+    def schedules(self) -> ScheduleRows: ...
 
     @property
-    def workers(self) -> Workers: ...
+    def workers(self) -> WorkerRows: ...
 
     @property
     def origins(self) -> Origins: ...

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import SECOND, Micros
-from holdfast.core.model import Holding, WorkerInfo
+from holdfast.core.model import Holding, WorkerRecord
 from holdfast.stores.postgres import unreadable
 from holdfast.stores.postgres.json_parts import members
 from holdfast.stores.postgres.scripts import Connection
@@ -40,7 +40,7 @@ _decode_verdicts = msgspec.json.Decoder(Verdicts).decode
 def renew(
     connection: Connection,
     calls: Calls,
-    worker: WorkerInfo,
+    worker: WorkerRecord,
     holdings: Sequence[Holding],
     *,
     lease: Micros,

@@ -14,7 +14,7 @@ import psycopg
 
 from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerInfo
+from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerRecord
 from holdfast.core.questions import Details, ListDeadLetters, SlotUse
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
@@ -206,7 +206,7 @@ _runs = msgspec.json.Decoder(list[Run])
 _entry = msgspec.json.Decoder(Entry)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
-_worker = msgspec.json.Decoder(WorkerInfo)
+_worker = msgspec.json.Decoder(WorkerRecord)
 _rule = msgspec.json.Decoder(TypeRule)
 
 
@@ -309,7 +309,7 @@ def counts(connection: psycopg.Connection[Any], schema: str) -> dict[str, dict[R
     return counted
 
 
-def workers(connection: psycopg.Connection[Any], schema: str) -> list[WorkerInfo]:
+def workers(connection: psycopg.Connection[Any], schema: str) -> list[WorkerRecord]:
     return [_worker.decode(text) for (text,) in connection.execute(qualified(_WORKERS, schema))]
 
 

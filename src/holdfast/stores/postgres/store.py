@@ -17,7 +17,7 @@ from holdfast.core.clock import Clock, FollowingClock, Micros
 from holdfast.core.commands import Command
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint, News
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, EndsOf, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
@@ -208,7 +208,7 @@ class PostgresStore:
 
         return self._write(script, is_small=len(batch) == 1)
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         at = self._at
         told = self._running(self._heart).run_blocking(
             lambda connection: leases.renew(connection, self._calls, worker, holdings, lease=lease, at=at)
@@ -282,7 +282,7 @@ class PostgresStore:
             return await self._running(self._loop_session).run(lambda: answers.few_ends(self._address.schema, question))
         return await self._read(answers.changes, question, self._at)
 
-    async def workers(self) -> Sequence[WorkerInfo]:
+    async def workers(self) -> Sequence[WorkerRecord]:
         return await self._read(reads.workers)
 
     async def check(self) -> Sequence[Finding]:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.stores.sqlite.files import open_beside
 
 PROBE_SECONDS = 1.0
@@ -120,7 +120,7 @@ def lock_path(directory: Path, worker_id: str) -> Path:
     return directory / f"{name}.lock"
 
 
-def with_deaths(workers: Iterable[WorkerInfo], directory: Path) -> list[WorkerInfo]:
+def with_deaths(workers: Iterable[WorkerRecord], directory: Path) -> list[WorkerRecord]:
     """The same workers, those marked that were killed. Nothing is taken from them; that is for who claims."""
     return [replace(worker, is_dead=True) if is_free(lock_path(directory, worker.id)) else worker for worker in workers]
 

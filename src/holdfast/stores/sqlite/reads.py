@@ -12,7 +12,7 @@ from operator import itemgetter
 import apsw
 
 from holdfast.core.audit import kept
-from holdfast.core.model import AuditFact, Run, Wait, WorkerInfo
+from holdfast.core.model import AuditFact, Run, Wait, WorkerRecord
 from holdfast.core.questions import Details
 from holdfast.core.states import ENDS, RunState
 from holdfast.core.unreadable import joined, reason_of
@@ -175,7 +175,7 @@ def counts(connection: apsw.Connection) -> dict[str, dict[RunState, int]]:
     return counted
 
 
-def workers(connection: apsw.Connection) -> list[WorkerInfo]:
+def workers(connection: apsw.Connection) -> list[WorkerRecord]:
     return list(map(rows.worker_of, connection.execute(_WORKERS)))
 
 

@@ -24,7 +24,7 @@ from holdfast.core.model import (
     TypeRule,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.states import RunState
 from holdfast.core.unreadable import reason_of
@@ -336,9 +336,9 @@ def fact_row(fact: AuditFact) -> Row:
     return fact.run_id, fact.event, fact.at, json_of(fact.data) if fact.data else None
 
 
-def worker_of(row: Row) -> WorkerInfo:
+def worker_of(row: Row) -> WorkerRecord:
     id, name, host, pid, types, concurrency, started_at, heartbeat_at = row
-    return WorkerInfo(
+    return WorkerRecord(
         id=id,
         name=name,
         host=host,

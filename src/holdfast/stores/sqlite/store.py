@@ -18,7 +18,7 @@ from holdfast.core.clock import Clock, Micros, SystemClock
 from holdfast.core.commands import Command, EmitEvents, RetireWorker, SendMessages
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
-from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerInfo
+from holdfast.core.model import AuditFact, Entry, Holding, Intent, WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.questions import Awaited, Details, Listing, Query, Stat
 from holdfast.core.retention import RUN_RETENTION
@@ -124,7 +124,7 @@ class SqliteStore:
         run = self._writer.run_small if len(checkpoints) == 1 else self._writer.run
         return run(lambda unit: write_checkpoints(unit, checkpoints))
 
-    def renew(self, worker: WorkerInfo, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
+    def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
         def operation(unit: Transaction) -> Verdicts:
             self._locks.hold(worker.id)
             return leases.renew(unit, worker, holdings, lease, unit.now())
@@ -184,7 +184,7 @@ class SqliteStore:
         run = self._readers.run_small if question.size <= _SMALL else self._readers.run
         return await run(lambda connection: answers.changes(connection, question, self._clock))
 
-    async def workers(self) -> Sequence[WorkerInfo]:
+    async def workers(self) -> Sequence[WorkerRecord]:
         return await self._readers.run(lambda connection: with_deaths(reads.workers(connection), self._files.workers))
 
     async def check(self) -> Sequence[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.core.clock import Micros
-from holdfast.core.model import WorkerInfo
+from holdfast.core.model import WorkerRecord
 from holdfast.stores.sqlite import rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SqliteWorkers:
     def __init__(self, transaction: Transaction) -> None:
         self._connection = transaction.connection
 
-    def beat(self, worker: WorkerInfo, now: Micros) -> None:
+    def beat(self, worker: WorkerRecord, now: Micros) -> None:
         types = rows.json_of(worker.types)
         beat = (worker.id, worker.name, worker.host, worker.pid, types, worker.concurrency, now, now)
         self._connection.execute(_BEAT, beat)

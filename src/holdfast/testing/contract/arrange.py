@@ -39,7 +39,7 @@ from holdfast.core.model import (
     Run,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.ports import Store, Transfer
 from holdfast.core.questions import Details
@@ -166,8 +166,8 @@ async def claimed_ids(store: Store, **options: Any) -> list[str]:
     return [lease.run.id for lease in (await claim(store, **options)).leases]
 
 
-def a_worker(id: str = WORKER) -> WorkerInfo:
-    return WorkerInfo(id=id, name=f"{id}-name", host="host", pid=17, types=(TYPE,), concurrency=5)
+def a_worker(id: str = WORKER) -> WorkerRecord:
+    return WorkerRecord(id=id, name=f"{id}-name", host="host", pid=17, types=(TYPE,), concurrency=5)
 
 
 async def renew(store: Store, *holdings: Holding, worker: str = WORKER, lease: Micros = LEASE) -> Verdicts:

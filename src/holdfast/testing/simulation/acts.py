@@ -12,6 +12,7 @@ import random
 from typing import Any
 
 from holdfast import Holdfast, InvalidRequest, RunBusy, RunNotFound
+from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Overlap
@@ -48,14 +49,14 @@ async def _perform_rarely(act: Act, hf: Holdfast) -> None:
             await crowd.offer(hf, act.number)
         case "schedule":
             overlap: Overlap = "skip" if act.number % 2 else "allow"
-            await hf.put_schedule("ticks", "tick", every=act.number, overlap=overlap, tags={"overlap": overlap})
+            await hf.schedules.put("ticks", "tick", every=act.number, overlap=overlap, tags={"overlap": overlap})
         case "keyed":
             await hf.start("tick", {}, key="the only one")
         case "delayed":
             await hf.start("tick", {}, id=act.run, delay=act.number)
             await hf.run(act.run).send("hello")
         case "prune":
-            await hf.store.prune(100)
+            await session_of(hf).store.prune(100)
         case "recover family":
             await _recover_family(hf, act)
         case "rewind":
@@ -108,6 +109,6 @@ async def start_program(hf: Holdfast, name: str, program: Program) -> None:
     for news, count in news_of(program).items():
         for each in range(count):
             id = derived_id(f"{name} {news} {each}", 0)
-            await hf.store.apply(
+            await session_of(hf).store.apply(
                 EmitEvents(events=[Event(id=id, topic=f"news{news}", payload=json.dumps([news, each + 1]))])
             )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast import Context, Holdfast, Registry, Retry, WaitTimeout, step_info
+from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Run
@@ -97,10 +98,10 @@ def _build_others(registry: Registry, kill: Callable[[], None]) -> None:
 
 async def set_rules(hf: Holdfast) -> None:
     """What holds for topics and types."""
-    await hf.topic("queue*", mode="queue")
-    await hf.type("limited", concurrency=2, per_key={"tenant": 1})
-    await hf.type("rated", rate=(2, 30))
-    await hf.type("tick", retention=40)
+    await hf.topics.set("queue*", mode="queue")
+    await hf.types.set("limited", concurrency=2, per_key={"tenant": 1})
+    await hf.types.set("rated", rate=(2, 30))
+    await hf.types.set("tick", retention=40)
 
 
 async def write_letters(hf: Holdfast, run: str, sender: int, count: int) -> None:
@@ -109,7 +110,7 @@ async def write_letters(hf: Holdfast, run: str, sender: int, count: int) -> None
 
 
 async def offer(hf: Holdfast, number: int) -> None:
-    await hf.store.apply(
+    await session_of(hf).store.apply(
         EmitEvents(events=[Event(id=derived_id(f"offer {number}", 0), topic=QUEUE, payload=str(number))])
     )
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.core.clock import SECOND, FollowingClock, Micros
 from holdfast.core.errors import StoreUnavailable
 from holdfast.runner.operation import StepCall
@@ -52,7 +52,7 @@ class Member(Holdfast):
     async def live(self) -> None:
         """Work, as a process that is supervised: what cannot even begin is begun again."""
         while True:
-            worker = self._hire(
+            worker = self._new_worker(
                 name=self.process.name,
                 concurrency=self._world.plan.concurrency,
                 lease_seconds=LEASE_SECONDS,
@@ -64,7 +64,7 @@ class Member(Holdfast):
                 body_of=self._body,
             )
             try:
-                await self.opened()
+                await session_of(self).open()
                 await worker.start()
                 break
             except StoreUnavailable:

@@ -18,7 +18,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.hint import Hint
 from holdfast.core.ports import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.calls import Call
+from holdfast.testing.calls import StoreCall
 from holdfast.testing.simulation.loop import Process, SimulatedLoop, settle
 from holdfast.testing.simulation.watch import CLAIMING, Watch
 
@@ -111,7 +111,7 @@ class Network:
     # Calls
 
     async def _ask(self, member: str, *args: Any, **options: Any) -> Any:
-        call = Call.of(member, *args, **options)
+        call = StoreCall.of(member, *args, **options)
         fault = self._next_fault(call.name)
         answer = self._world.loop.create_future()
         delay = self.pause() + (DELAY_SECONDS if fault == "delay" else 0)
@@ -127,7 +127,7 @@ class Network:
             self._world.freeze(self._process, FREEZE_SECONDS)
         return fault
 
-    def _arrive(self, answer: asyncio.Future[Any], call: Call, fault: str | None) -> None:
+    def _arrive(self, answer: asyncio.Future[Any], call: StoreCall, fault: str | None) -> None:
         """As the store: carry a call out, and send the answer back."""
         value, error = self._suffer(fault, call)
         if call.name in CLAIMING:
@@ -135,7 +135,7 @@ class Network:
         wait = OUTAGE_SECONDS if fault in ("lose", "deafen") else self.pause()
         self._world.loop.in_name_of(self._process, wait, settle, answer, value, error)
 
-    def _suffer(self, fault: str | None, call: Call) -> tuple[Any, Exception | None]:
+    def _suffer(self, fault: str | None, call: StoreCall) -> tuple[Any, Exception | None]:
         """Carry a call out as far as its fault lets it; the answer that its sender gets, if the sender lives."""
         if fault == "crash before":
             self._world.kill(self._process)
@@ -150,7 +150,7 @@ class Network:
             self._world.kill(self._process)
         return value, error
 
-    def _carry_out(self, call: Call) -> tuple[Any, Exception | None]:
+    def _carry_out(self, call: StoreCall) -> tuple[Any, Exception | None]:
         watch = self._world.watch
         name = call.name
         stale = watch.stale(name, call.args)
@@ -168,7 +168,7 @@ class Network:
 
     def renew(self, *args: Any) -> Any:
         """The heartbeat's own way: it blocks, and is called where that takes a moment anyway."""
-        call = Call.of("renew", *args)
+        call = StoreCall.of("renew", *args)
         fault = self._next_fault(call.name)
         if fault == "delay":  # nobody blocks for so long: it is given up, and arrives all the same
             self._world.loop.in_name_of(None, DELAY_SECONDS, self._carry_out, call)

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, cast
 
-from holdfast.app import Holdfast
+from holdfast.app import Holdfast, session_of
 from holdfast.core import ids
 from holdfast.core.clock import SECOND
 from holdfast.core.errors import HoldfastError, StoreUnavailable
@@ -275,7 +275,7 @@ class World:
 
     async def _try(self, member: Member, act: Act) -> bool:
         try:
-            await member.opened()
+            await session_of(member).open()
             await perform(act, member, self.plan, self.watch.accepted)
         except StoreUnavailable:
             return False
@@ -344,7 +344,7 @@ class World:
         await asyncio.sleep(HORIZON_SECONDS)
         self._calm()
         while self.state.schedules:
-            await self._outsider().remove_schedule("ticks")  # or there would be thousands in the days to come
+            await self._outsider().schedules.remove("ticks")  # or there would be thousands in the days to come
             await asyncio.sleep(AGAIN_SECONDS)
         await asyncio.gather(*acting)
         await self._end_what_never_ends()
@@ -379,7 +379,7 @@ class World:
         """Somebody outside of all processes, to whom nothing happens."""
         if self._outside is None:
             network = Network(self, Process("out"), self.store, random.Random(0), faults={}, slowness=0.0, deafness=0.0)
-            self._outside = _Outsider("memory://", store=network.as_store)
+            self._outside = _outsider(network)
             self._outside.include(self.registry)
         return self._outside
 
@@ -482,13 +482,11 @@ class World:
         await asyncio.gather(*others, return_exceptions=True)
 
 
-class _Outsider(Holdfast):
-    """Waits for ends without looking every second: there may be a month of them."""
-
-    def _make_results(self) -> Results:
-        ends = super()._make_results()
-        ends.poll_seconds = POLL / SECOND
-        return ends
+def _outsider(network: Network) -> Holdfast:
+    """A Holdfast that waits for ends without looking every second: there may be a month of them."""
+    hf = Holdfast("memory://", store=network.as_store)
+    session_of(hf).make_results = lambda store: Results(store, poll_seconds=POLL / SECOND)
+    return hf
 
 
 def _rests(run: Run) -> bool:

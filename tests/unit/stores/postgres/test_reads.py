@@ -19,7 +19,7 @@ from holdfast.core.model import (
     RunOptions,
     Wait,
     WaitKind,
-    WorkerInfo,
+    WorkerRecord,
 )
 from holdfast.core.questions import Details, ListDeadLetters, Query
 from holdfast.core.states import RunState
@@ -312,7 +312,7 @@ def test_workers_come_by_id(place: Place) -> None:
     )
 
     assert reads.workers(place.connection, place.schema) == [
-        WorkerInfo(
+        WorkerRecord(
             id=id, name="n", host="h", pid=4_000_000_000, types=types, concurrency=10, started_at=1, heartbeat_at=2
         )
         for id, types in (("a", ()), ("b", ("x", "y")))

@@ -1,0 +1,36 @@
+"""Listing runs, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import InvalidRequest
+from holdfast.engine.async_list import AsyncList
+from holdfast.engine.info import RunInfo
+from holdfast.engine.paging import run_pages
+from holdfast.engine.queries import Filter, check_filter, place_of, query_of
+from holdfast.engine.session import Session
+
+
+def list_runs(
+    session: Session, filter: Filter, *, limit: int | None, after: RunInfo | str | None
+) -> AsyncList[RunInfo]:
+    """The runs that match a filter. A mistake in it is raised at once, not when the first run is read."""
+    check_filter(filter)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        raise InvalidRequest(f"limit={limit!r}: it is a whole number of runs, or None for all")
+    return AsyncList(_each(session, filter, limit, after))
+
+
+async def _each(
+    session: Session, filter: Filter, limit: int | None, after: RunInfo | str | None
+) -> AsyncIterator[RunInfo]:
+    store = await session.opened_store()
+    query = await query_of(store, filter)
+    if after is not None:
+        query = replace(query, before=await place_of(store, after, is_deleted=filter.get("deleted", False)))
+    async for page in run_pages(store, query, limit):
+        for details in page:
+            yield RunInfo.of(details)

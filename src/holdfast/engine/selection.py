@@ -1,0 +1,299 @@
+"""A selection: runs that a filter or a list of ids chooses, to be changed together.
+
+Each run is changed by a control of its own, one after the other. What keeps one run from being changed is part of the
+answer and keeps no other run from being changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import revision, rules
+from holdfast.core.clock import Micros
+from holdfast.core.errors import InvalidRequest, KeyConflict, RunBusy, RunNotFound
+from holdfast.core.intent import check_string
+from holdfast.core.model import Run
+from holdfast.core.questions import Details
+from holdfast.core.recovery import RECOVERABLE
+from holdfast.core.states import RunState
+from holdfast.engine.controls import Controls, check_actor, check_reason
+from holdfast.engine.info import Flaws, RunInfo
+from holdfast.engine.paging import run_pages
+from holdfast.engine.planned_rewind import planned_rewind
+from holdfast.engine.queries import Filter, check_filter, query_of
+from holdfast.engine.session import Session
+
+Progress = Callable[[int, int], object]
+"""Called after each run with how many are done, and how many there are."""
+
+
+class SelectedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one run of a selection. `why` is empty if it was changed, or would be.
+
+    `is_refused`: the change was not allowed, as while a worker holds the run; otherwise there was nothing to change.
+    Of a run that does not exist nothing is known but its id.
+    """
+
+    id: str
+    type: str | None = None
+    state: RunState | None = None
+    created_at: datetime | None = None
+    why: str = ""
+    is_refused: bool = False
+
+
+class SelectionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a selection: how many runs were changed and skipped, and the reasons of those skipped.
+
+    `reasons` has how many runs were skipped for each reason; `runs` has every run, with its own reason. Of a dry run,
+    `changed` is how many would be.
+    """
+
+    changed: int
+    skipped: int
+    reasons: dict[str, int]
+    runs: Sequence[SelectedRun]
+    is_dry_run: bool = False
+
+
+async def _nothing(_run_id: str) -> None:
+    """The rehearsal of a verb that depends on the run alone."""
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """A verb of a selection with its arguments.
+
+    `expect` says of a run as it was read whether it would change, and raises `RunBusy` if it must not. `rehearse`
+    raises what else would keep it from that, for a dry run. `unchanged` is the reason why a run does not change.
+    """
+
+    name: str
+    act: Callable[[str], Awaitable[bool]]
+    expect: Callable[[Details, Micros], bool]
+    unchanged: Callable[[Run], str]
+    rehearse: Callable[[str], Awaitable[None]] = _nothing
+
+
+class Selection:
+    """`hf.runs(…)`: runs to be cancelled, paused, resumed, woken, recovered, rewound or deleted together.
+
+    Every verb takes `by`, who asks for it, which the audit of each run keeps; `dry_run`, which changes nothing and says
+    what would be changed; and `progress`, a function that is called after each run with how many are done and how many
+    there are. A selection without a filter has to be made with `everything=True` before it changes runs.
+    """
+
+    def __init__(
+        self, session: Session, filter: Filter, *, ids: Iterable[str] | None = None, everything: bool = False
+    ) -> None:
+        check_filter(filter)
+        self._filter = filter
+        self._is_narrow = any(map(bool, filter.values()))
+        if ids is not None and (isinstance(ids, str) or not isinstance(ids, Iterable)):
+            raise InvalidRequest(f"hf.runs(ids={ids!r:.80}): they are a list of ids")
+        self._ids = None if ids is None else list(dict.fromkeys(check_string(id, "ids") for id in ids))
+        if self._ids is not None and self._is_narrow:
+            raise InvalidRequest("hf.runs() takes ids=[…] or filters, and not both")
+        if filter.get("deleted"):
+            raise InvalidRequest("hf.runs(deleted=True): runs that were deleted cannot be changed; hf.list lists them")
+        self._session = session
+        self._controls = Controls(session)
+        self._everything = everything
+
+    async def cancel(
+        self,
+        reason: str = "",
+        *,
+        force: bool = False,
+        by: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> SelectionReport:
+        """End the runs as cancelled, each after it has undone what it did unless `force`."""
+        check_reason(reason)
+
+        def expect(details: Details, _now: Micros) -> bool:
+            return not details.run.state.is_end and (force or details.run.rollback is None)
+
+        def unchanged(run: Run) -> str:
+            return "had ended already" if run.state.is_end else "rolls back already; force ends it without that"
+
+        act = partial(self._controls.cancel, reason=reason, force=force, by=by)
+        return await self._each(_Verb("cancel", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+
+    async def pause(
+        self, reason: str = "", *, by: str = "", dry_run: bool = False, progress: Progress | None = None
+    ) -> SelectionReport:
+        """Keep the runs from going on until they are resumed. Steps that execute right now are not interrupted."""
+        check_reason(reason)
+
+        def expect(details: Details, now: Micros) -> bool:
+            return rules.paused(details.run, now) is not None
+
+        def unchanged(run: Run) -> str:
+            return "had ended already" if run.state.is_end else "is paused already, or about to be"
+
+        act = partial(self._controls.pause, reason=reason, by=by)
+        return await self._each(_Verb("pause", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+
+    async def resume(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
+        """Let the runs that are paused go on."""
+
+        def expect(details: Details, now: Micros) -> bool:
+            return rules.resumed(details.run, details.waits, now) is not None
+
+        def unchanged(run: Run) -> str:
+            return "had ended already" if run.state.is_end else "is not paused"
+
+        act = partial(self._controls.resume, by=by)
+        return await self._each(_Verb("resume", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+
+    async def wake(self, *, by: str = "", dry_run: bool = False, progress: Progress | None = None) -> SelectionReport:
+        """Have the runs that wait, or are blocked and would be tried again, look now. It shortens no sleep."""
+
+        def expect(details: Details, now: Micros) -> bool:
+            return rules.roused(details.run, details.waits, now) is not None
+
+        def unchanged(run: Run) -> str:
+            ended = "had ended already"
+            return ended if run.state.is_end else f"is {run.state.value}; there is nothing to wake it from"
+
+        act = partial(self._controls.wake, by=by)
+        return await self._each(_Verb("wake", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+
+    async def recover(
+        self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
+    ) -> SelectionReport:
+        """Give the runs that failed, were cancelled or are blocked another chance at what they failed at.
+
+        Children that failed are recovered with their parent, so a selection may have parents and children in any order.
+        """
+
+        def expect(details: Details, _now: Micros) -> bool:
+            return details.run.state in RECOVERABLE
+
+        def unchanged(run: Run) -> str:
+            return f"is {run.state.value}; only a run that failed, was cancelled or is blocked is recovered"
+
+        act = partial(self._controls.recover, force=force, by=by)
+        return await self._each(_Verb("recover", act, expect, unchanged), by, dry_run=dry_run, progress=progress)
+
+    async def rewind(
+        self,
+        location: str,
+        *,
+        force: bool = False,
+        by: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> SelectionReport:
+        """Forget what the runs did from a location on, and have them go on from there, also those that had ended.
+
+        Runs that have nothing at the location are skipped; and, unless `force`, those that a worker holds.
+        """
+        check_string(location, "location")
+
+        def expect(details: Details, _now: Micros) -> bool:
+            revision.check_free(details.run, is_forced=force)
+            return True
+
+        async def rehearse(run_id: str) -> None:
+            await planned_rewind(self._session.store, run_id, location)
+
+        act = partial(self._controls.rewind, location=location, force=force, by=by)
+        verb = _Verb("rewind", act, expect, lambda _: "is as it was", rehearse)
+        return await self._each(verb, by, dry_run=dry_run, progress=progress)
+
+    async def delete(
+        self, *, force: bool = False, by: str = "", dry_run: bool = False, progress: Progress | None = None
+    ) -> SelectionReport:
+        """Take the runs out of sight at once, and remove them a day later. Live ones are cancelled, and undo nothing.
+
+        Unless `force`, runs that a worker holds are skipped.
+        """
+
+        def expect(details: Details, _now: Micros) -> bool:
+            revision.check_free(details.run, is_forced=force)
+            return True
+
+        act = partial(self._controls.delete, force=force, by=by)
+        verb = _Verb("delete", act, expect, lambda _: "was deleted")
+        return await self._each(verb, by, dry_run=dry_run, progress=progress)
+
+    async def _each(self, verb: _Verb, by: str, *, dry_run: bool, progress: Progress | None) -> SelectionReport:
+        check_actor(by)
+        name = verb.name
+        if not (self._is_narrow or self._everything or dry_run or self._ids is not None):
+            raise InvalidRequest(
+                f"hf.runs().{name}() would {name} every run there is; give a filter, such as state= or type=, "
+                "or say so with hf.runs(everything=True)"
+            )
+        await self._session.open()
+        planned = [self._planned(verb, details, now) async for details, now in self._chosen()]
+        done: list[SelectedRun] = []
+        try:
+            for run in planned:
+                done.append(run if run.why else await self._do(verb, run, dry_run=dry_run))
+                if progress is not None:
+                    progress(len(done), len(planned))
+        except BaseException as error:
+            error.add_note(f"{len(done):,} of {len(planned):,} runs were done by then; repeat {name}() for the others")
+            raise
+        reasons = Counter(run.why.replace(run.id, "…").removeprefix("run … ") for run in done if run.why)
+        skipped = reasons.total()
+        return SelectionReport(
+            changed=len(done) - skipped, skipped=skipped, reasons=dict(reasons), runs=done, is_dry_run=dry_run
+        )
+
+    async def _chosen(self) -> AsyncIterator[tuple[Details | str, Micros]]:
+        """The runs, newest first, and the store's time; in place of a run that does not exist, its id."""
+        store = self._session.store
+        now = await store.now()
+        if self._ids is not None:
+            for run_id in self._ids:
+                yield await store.get(run_id) or run_id, now
+            return
+        async for page in run_pages(store, await query_of(store, self._filter)):
+            now = await store.now()
+            for details in page:
+                yield details, now
+
+    def _planned(self, verb: _Verb, details: Details | str, now: Micros) -> SelectedRun:
+        """What is to be expected of a run as it was read. Nothing of it is kept but what the report needs."""
+        if isinstance(details, str):
+            return SelectedRun(id=details, why=f"there is no run {details}", is_refused=True)
+        run = details.run
+        if details.unreadable is not None:
+            # Nothing can be expected of it. The store decides: deleting it, for one, may be what it needs.
+            info = RunInfo.of(details)
+            return SelectedRun(id=info.id, type=info.type, state=info.state, created_at=info.created_at)
+        selected = SelectedRun(
+            id=run.id, type=run.type, state=run.state, created_at=Flaws().moment("created_at", run.created_at)
+        )
+        try:
+            is_changing = verb.expect(details, now)
+        except RunBusy as refusal:
+            return replace(selected, why=str(refusal), is_refused=True)
+        return selected if is_changing else replace(selected, why=f"run {run.id} {verb.unchanged(run)}")
+
+    async def _do(self, verb: _Verb, selected: SelectedRun, *, dry_run: bool) -> SelectedRun:
+        """Change a run of which a change is to be expected; or see what would keep it from that."""
+        try:
+            if dry_run:
+                await verb.rehearse(selected.id)
+                return selected
+            if await verb.act(selected.id):
+                return selected
+        except (InvalidRequest, KeyConflict, RunBusy, RunNotFound) as refusal:
+            return replace(selected, why=str(refusal), is_refused=True)
+        # It changed after it was read: another program, or an earlier run of this selection, was there first.
+        details = await self._session.store.get(selected.id)
+        unchanged = verb.unchanged(details.run) if details is not None else "was deleted"
+        return replace(selected, why=f"run {selected.id} {unchanged}")

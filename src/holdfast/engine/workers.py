@@ -1,0 +1,31 @@
+"""Workers, as the store has heard of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.questions import CountLeases
+from holdfast.engine.async_list import AsyncList
+from holdfast.engine.info import WorkerInfo
+from holdfast.engine.liveness import is_alive
+from holdfast.engine.session import Session
+
+
+class Workers:
+    """`hf.workers`: lists the workers of all processes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def list(self) -> AsyncList[WorkerInfo]:
+        """All workers: alive ones, and those that died and were not taken over yet."""
+        return AsyncList.of(self._all)
+
+    async def _all(self) -> Sequence[WorkerInfo]:
+        store = await self._session.opened_store()
+        workers = await store.workers()
+        held = await store.stats(CountLeases())
+        now = await store.now()
+        return [
+            WorkerInfo.of(worker, held=held.get(worker.id, 0), is_alive=is_alive(worker, now)) for worker in workers
+        ]

@@ -1,0 +1,61 @@
+"""Steps: functions that are durable when workflow code calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from holdfast.core.codec import Codec
+from holdfast.core.location import check_name
+from holdfast.core.signature import result_codec
+from holdfast.core.startable import Call
+from holdfast.runner.arguments import check_arguments, with_keywords
+from holdfast.runner.context import Context
+from holdfast.runner.loop import current_run_loop
+from holdfast.runner.operation import StepOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
+    """A function that is durable when workflow code calls it, and a plain function everywhere else.
+
+    `function` is the plain one, for a type checker that should see it as such.
+    """
+
+    def __init__(self, name: str, function: Callable[P, Any], options: StepOptions) -> None:
+        self.name = check_name(name, "step name")
+        self.function = function
+        self.options = options
+        self.codec: Codec[Any] = result_codec(function)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        loop = current_run_loop()
+        if loop is None:
+            result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+            return result
+        context = Context.of(loop)
+        function = with_keywords(self.function, kwargs) if kwargs else self.function
+        asked = context.run_step(self.name, function, args, self.codec, self.options)
+        # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
+        delivered: Coroutine[Any, Any, R] = context.requests.definition.deliver(asked)
+        return delivered
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call with these arguments, by position or by name, for `ctx.step`."""
+        check_arguments(self.function, self.name, args, kwargs)
+        return Call(self, args, kwargs)
+
+    @property
+    def blocking(self) -> Callable[P, R]:
+        """The step itself, as a `def` workflow sees it: a call gives the value.
+
+        For type checkers, which cannot know who calls; at run time it makes no difference.
+        """
+        return cast("Callable[P, R]", self)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"

@@ -1,0 +1,63 @@
+"""Tasks: registered plain functions, `def` or `async def`, each of which is run durably as one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from holdfast.core.startable import Call
+from holdfast.runner.arguments import with_keywords
+from holdfast.runner.context import Context
+from holdfast.runner.definition import Definition
+from holdfast.runner.operation import StepCall, StepOptions, TaskCall
+from holdfast.runner.task_context import TaskContext, takes_context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Definition, Generic[P, R]):
+    """A registered plain function, sync or async, that is run durably as one step.
+
+    Calling it calls the function; one that takes a context gets one that nobody listens to.
+    """
+
+    def __init__(self, type: str, function: Callable[..., R], *, options: StepOptions, crash_limit: int) -> None:
+        has_context = takes_context(type, function)
+        super().__init__(type, function, skip=int(has_context), crash_limit=crash_limit)
+        self.options = options
+        self._call = TaskCall if has_context else StepCall
+        update_wrapper(self, function)
+
+    @property
+    def is_task(self) -> bool:
+        return True
+
+    def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
+        return context.requests.perform(self.call(payload))
+
+    def call(self, payload: str) -> StepCall:
+        """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""
+        args, kwargs = self.signature.decode(payload, f"payload of {self.type!r}")
+        function = with_keywords(self.function, kwargs) if kwargs else self.function
+        return self._call(self.type, function, args, self.signature.result, self.options)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call with these arguments, by position or by name, for `hf.start` and its like."""
+        return self.bound(args, kwargs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        context = (TaskContext("", 1, self.type, 1),) if self.skip else ()
+        result: R = self.function(*context, *args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<task {self.type}>"
+
+
+class AsyncTask(Task[P, R]):
+    """A task that is an `async def` function: calling it gives a coroutine, as calling the function does."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
+        return super().__call__(*args, **kwargs)  # type: ignore[return-value]  # it is the coroutine of the result

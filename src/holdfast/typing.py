@@ -1,0 +1,107 @@
+"""Types for annotations: what the functions of holdfast take and return.
+
+    from holdfast.typing import SelectionReport, Workflow
+
+Programs rarely make these themselves. What they do make, raise or catch is in `holdfast`.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.errors import ErrorRecord
+from holdfast.core.schedules import ScheduleOptions
+from holdfast.core.startable import Startable
+from holdfast.engine.async_list import AsyncList
+from holdfast.engine.check import RunCheck
+from holdfast.engine.dead_letters import DeadLetters
+from holdfast.engine.export import Export, LeftRun
+from holdfast.engine.importing import ImportReport, RefusedRun
+from holdfast.engine.info import (
+    AuditInfo,
+    DeadLetterInfo,
+    EntryInfo,
+    ScheduleInfo,
+    TopicInfo,
+    TypeInfo,
+    WaitInfo,
+    WorkerInfo,
+)
+from holdfast.engine.queries import Filter
+from holdfast.engine.schedules import Schedules
+from holdfast.engine.selection import SelectedRun, Selection, SelectionReport
+from holdfast.engine.starting import StartOptions
+from holdfast.engine.sync import Sync, SyncExport
+from holdfast.engine.sync_handle import SyncRunHandle, SyncSelection
+from holdfast.engine.sync_namespaces import SyncDeadLetters, SyncSchedules, SyncTopics, SyncTypes, SyncWorkers
+from holdfast.engine.topics import Topics
+from holdfast.engine.types import Types
+from holdfast.engine.workers import Workers
+from holdfast.runner.child import Child, ChildOptions
+from holdfast.runner.context import StepKeywords
+from holdfast.runner.decorators import StepDecorator, TaskDecorator, WorkflowDecorator
+from holdfast.runner.dry_run import Fit
+from holdfast.runner.message import Message
+from holdfast.runner.run_view import RunView
+from holdfast.runner.step import Step
+from holdfast.runner.step_info import StepInfo
+from holdfast.runner.sync_child import SyncChild
+from holdfast.runner.task_definition import AsyncTask, Task
+from holdfast.runner.workflow import SyncWorkflow, Workflow
+from holdfast.telemetry.metrics import Metrics
+from holdfast.worker.worker import Worker
+
+__all__ = [
+    "AsyncList",
+    "AsyncTask",
+    "AuditInfo",
+    "Child",
+    "ChildOptions",
+    "DeadLetterInfo",
+    "DeadLetters",
+    "EntryInfo",
+    "ErrorRecord",
+    "Export",
+    "Filter",
+    "Fit",
+    "ImportReport",
+    "LeftRun",
+    "Message",
+    "Metrics",
+    "RefusedRun",
+    "RunCheck",
+    "RunView",
+    "ScheduleInfo",
+    "ScheduleOptions",
+    "Schedules",
+    "SelectedRun",
+    "Selection",
+    "SelectionReport",
+    "StartOptions",
+    "Startable",
+    "Step",
+    "StepDecorator",
+    "StepInfo",
+    "StepKeywords",
+    "Sync",
+    "SyncChild",
+    "SyncDeadLetters",
+    "SyncExport",
+    "SyncRunHandle",
+    "SyncSchedules",
+    "SyncSelection",
+    "SyncTopics",
+    "SyncTypes",
+    "SyncWorkers",
+    "SyncWorkflow",
+    "Task",
+    "TaskDecorator",
+    "TopicInfo",
+    "Topics",
+    "TypeInfo",
+    "Types",
+    "WaitInfo",
+    "Worker",
+    "WorkerInfo",
+    "Workers",
+    "Workflow",
+    "WorkflowDecorator",
+]
