@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.testing.faults import FaultyStore
     from holdfast.testing.harness import Harness
     from holdfast.testing.simulation.scenario import simulate
+    from holdfast.testing.turn_driver import TurnDriver
 
 __all__ = [
     "DatabaseContract",
@@ -25,6 +26,7 @@ __all__ = [
     "SettableClock",
     "StoreContract",
     "TransferContract",
+    "TurnDriver",
     "VirtualClock",
     "simulate",
 ]
@@ -36,6 +38,7 @@ _MODULES = {
     "SettableClock": "contract",
     "StoreContract": "contract",
     "TransferContract": "contract",
+    "TurnDriver": "turn_driver",
     "VirtualClock": "clock",
     "simulate": "simulation.scenario",
 }
