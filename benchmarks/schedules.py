@@ -90,7 +90,7 @@ def main() -> None:
     if given.url:
         asyncio.run(measure(given.url, given.schedules, print))
         return
-    from holdfast.testing.postgres import Databases, PostgresServer, wanted_version
+    from tests.postgres import Databases, PostgresServer, wanted_version
 
     with tempfile.TemporaryDirectory() as name:
         print("SQLite")

@@ -19,7 +19,7 @@ from typing import Protocol
 import apsw
 import psycopg
 
-from holdfast.testing.postgres import Databases, PostgresServer
+from tests.postgres import Databases, PostgresServer
 
 NAMES = ("sqlite", "postgres")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, settings
 
 if TYPE_CHECKING:
-    from holdfast.testing.postgres import Databases, PostgresServer
+    from tests.postgres import Databases, PostgresServer
 
 pytest_plugins = ("tests.plugin.environment", "tests.plugin.tiers", "tests.plugin.summary")
 
@@ -30,7 +30,7 @@ settings.register_profile(
 @pytest.fixture(scope="session")
 def postgres_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     """Databases on the Postgres that all workers of pytest share."""
-    from holdfast.testing.postgres import Databases, shared_url
+    from tests.postgres import Databases, shared_url
 
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -44,8 +44,8 @@ def _note_server(url: str) -> None:
     """Name the server in the summary of the run: `Postgres 16.4 (private)`."""
     import psycopg
 
-    from holdfast.testing.postgres.sharing import VARIABLE
     from tests.plugin.summary import note_server
+    from tests.postgres.sharing import VARIABLE
 
     with psycopg.connect(url) as connection:
         major, minor = divmod(connection.info.server_version, 10_000)
@@ -69,7 +69,7 @@ def postgres_store_url(postgres_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _own_postgres() -> Iterator[PostgresServer]:
-    from holdfast.testing.postgres import PostgresServer, wanted_version
+    from tests.postgres import PostgresServer, wanted_version
 
     with PostgresServer(wanted_version()) as server:
         yield server

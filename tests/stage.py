@@ -19,8 +19,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import Databases
 from holdfast.typing import EntryInfo
+from tests.postgres import Databases
 
 MEMORY_KINDS = ("memory", "replay")
 """A memory store; the same, with every run replayed after each of its checkpoints."""

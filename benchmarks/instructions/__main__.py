@@ -19,7 +19,7 @@ from benchmarks.instructions.comparison import Row
 from benchmarks.instructions.counters import CannotMeasure, find_counter
 from benchmarks.instructions.figures import OPERATIONS, STORES, Figures, chosen
 from benchmarks.instructions.measurement import PARTS, Job, Measurement, Outcome, figures_of, private_server
-from holdfast.testing.postgres import find_installation
+from tests.postgres import find_installation
 
 WORSE, UNABLE = 1, 2
 

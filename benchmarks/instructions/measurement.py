@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.instructions.counters import CannotMeasure, Counter, run
 from benchmarks.instructions.figures import Figures, Measure, Operation, Subject
-from holdfast.testing.postgres import Databases, PostgresServer
+from tests.postgres import Databases, PostgresServer
 
 WORKLOAD = Path(__file__).with_name("workload.py")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ def test_imports_point_down_only() -> None:
     )
 
     assert linter.returncode == 0, linter.stdout + linter.stderr
+
+
+def test_no_source_file_imports_the_tests() -> None:
+    imports = re.compile(r"^\s*(from|import) (tests|benchmarks)\b", re.MULTILINE)
+
+    assert [_shown(path) for path in SOURCE.rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_no_source_file_is_longer_than_one_sitting() -> None:

@@ -45,7 +45,7 @@ MODULES = (
 TYPES = (_asyncio.Future, _asyncio.Task, asyncio.SelectorEventLoop)
 
 # Attributes of our own classes that asyncio has a name for, too.
-OWN = {("testing/simulation/world.py", "self.store._state"), ("testing/programs/changed.py", "super()._step")}
+OWN = {("testing/simulation/world.py", "self.store._state")}
 # A file without any of these is not worth parsing.
 SUSPECT = re.compile(r"asyncio|attr\(|attrgetter|methodcaller|(?<!self)(?<!cls)\._[a-zA-Z]")
 SUBCLASS = re.compile(r"^class \w+\(.*(asyncio|Future|Handle|Loop|Task)", re.MULTILINE)

@@ -19,7 +19,7 @@ from benchmarks.instructions.comparison import Row, compared, is_worse, table
 from benchmarks.instructions.counters import Callgrind, CannotMeasure, Perf, find_counter
 from benchmarks.instructions.figures import MEASURES, OPERATIONS, Figures, Measure, Subject, chosen
 from benchmarks.instructions.measurement import WORKLOAD, Job, Measurement, Outcome
-from holdfast.testing.postgres import find_installation
+from tests.postgres import find_installation
 
 STEP = Subject("step", "sqlite")
 CLAIM = Subject("claim", "postgres")

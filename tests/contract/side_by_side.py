@@ -23,7 +23,7 @@ from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.contract import SettableClock
-from holdfast.testing.postgres import Databases
+from tests.postgres import Databases
 
 Open = Callable[[SettableClock], Store]
 

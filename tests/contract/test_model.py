@@ -41,11 +41,11 @@ from holdfast.stores.postgres.unit_of_work import Bounds
 from holdfast.stores.working.decision import Operation
 from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import WorkingSet
-from holdfast.testing.postgres import Databases
 from tests.contract.machine import StoreMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
 from tests.plugin.tiers import amount
+from tests.postgres import Databases
 
 EXAMPLES = amount(short=15, long=150, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=4, long=40, variable="HOLDFAST_MODEL_EXAMPLES")

@@ -19,11 +19,11 @@ from holdfast.core.commands import Fired
 from holdfast.core.model import Firing, Schedule
 from holdfast.stores.memory.unit_of_work import StateUnit
 from holdfast.stores.operations import schedules
-from holdfast.testing.postgres import Databases
 from tests.contract.schedule_machine import ScheduleMachine
 from tests.contract.side_by_side import SickStore, drive, infect, like_each_time, postgres_stores, sqlite_stores
 from tests.duration import lasting
 from tests.plugin.tiers import amount
+from tests.postgres import Databases
 
 EXAMPLES = amount(short=10, long=60, variable="HOLDFAST_MODEL_EXAMPLES")
 POSTGRES_EXAMPLES = amount(short=3, long=20, variable="HOLDFAST_MODEL_EXAMPLES")

@@ -21,8 +21,8 @@ from holdfast import (
     step_info,
 )
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
+from tests.programs.ledger import EffectLedger
 
 
 def undoing(ledger: EffectLedger, *, fails: int = 0) -> Callable[[Any], None]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast import Context, Registry
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
+from tests.programs.ledger import EffectLedger
 
 
 class Violating:

@@ -30,13 +30,13 @@ from holdfast.core.questions import FindOrphans, Query
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import Databases, PostgresServer
-from holdfast.testing.programs.comparison import Played, problems
-from holdfast.testing.programs.expectation import ExpectedOutcome
-from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
-from holdfast.testing.programs.performer import build
-from holdfast.testing.programs.vocabulary import Gardener
 from tests.crash.rehearsal import Faults, Rehearsal, Script
+from tests.postgres import Databases, PostgresServer
+from tests.programs.comparison import Played, problems
+from tests.programs.expectation import ExpectedOutcome
+from tests.programs.interpreter import LIMIT_SECONDS, Interpreter, Program, mail_of, news_of
+from tests.programs.performer import build
+from tests.programs.vocabulary import Gardener
 from tests.stage import Stage, lent
 
 

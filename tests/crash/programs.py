@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import ChildFailed, Context, Registry, Retry, StepFailed, WaitTimeout, step_info
-from holdfast.testing.programs.ledger import EffectLedger
+from tests.programs.ledger import EffectLedger
 
 Node = list[Any]
 """The name of an operation and what it is done to."""

@@ -19,7 +19,7 @@ from holdfast.core.received import received_in
 from holdfast.testing.faults import FaultyStore, When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.programs.ledger import EffectLedger
+from tests.programs.ledger import EffectLedger
 from tests.stage import Stage
 
 

@@ -11,8 +11,8 @@ from holdfast import Registry
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash import programs
+from tests.programs.ledger import EffectLedger
 
 
 async def finish(file: str, now: str, run_ids: list[str]) -> None:

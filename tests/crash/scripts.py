@@ -22,8 +22,8 @@ from holdfast import (
 )
 from holdfast.app import session_of
 from holdfast.testing.harness import Harness
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Script
+from tests.programs.ledger import EffectLedger
 
 
 def steps(app: Registry, ledger: EffectLedger) -> None:

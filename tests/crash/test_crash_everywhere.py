@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.faults import When
-from holdfast.testing.postgres import Databases
 from tests.crash.compositions import COMPOSITIONS
 from tests.crash.deploys import DEPLOYS
 from tests.crash.rehearsal import Outcome, Script, compare, play
 from tests.crash.scripts import SCRIPTS
 from tests.duration import lasting
 from tests.plugin.tiers import amount
+from tests.postgres import Databases
 from tests.stage import lent
 
 scripts = pytest.mark.parametrize("script", [*SCRIPTS, *COMPOSITIONS, *DEPLOYS], ids=lambda script: script.name)

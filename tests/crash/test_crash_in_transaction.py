@@ -12,9 +12,9 @@ import pytest
 from holdfast import Context, Registry, Retry, step_info
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
-from holdfast.testing.postgres import Databases
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash.rehearsal import Outcome, Script, compare, play
+from tests.postgres import Databases
+from tests.programs.ledger import EffectLedger
 from tests.stage import DATABASE_KINDS, lent
 
 pytestmark = pytest.mark.long

@@ -21,10 +21,10 @@ from holdfast import Registry
 from holdfast.testing.faults import When
 from holdfast.testing.harness import Harness
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.programs.ledger import EffectLedger
 from tests.crash import programs
 from tests.crash.rehearsal import Fault, Outcome, Script, play
 from tests.plugin.tiers import amount
+from tests.programs.ledger import EffectLedger
 from tests.stage import Stage
 
 PROGRAMS = amount(short=60, long=400, variable="HOLDFAST_PROGRAMS")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.postgres import Databases
-from holdfast.testing.programs.effects import NOTHING, Check, Effect, Maybe, Par, Seq
-from holdfast.testing.programs.interpreter import Interpreter
-from holdfast.testing.programs.performer import Performer
 from tests.crash import explore
 from tests.duration import lasting
 from tests.plugin.tiers import amount
+from tests.postgres import Databases
+from tests.programs.effects import NOTHING, Check, Effect, Maybe, Par, Seq
+from tests.programs.interpreter import Interpreter
+from tests.programs.performer import Performer
 
 PROGRAMS = amount(short=40, long=320, variable="HOLDFAST_VOCABULARY")
 BATCHES = amount(short=8, long=32)

@@ -18,9 +18,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import find_installation
 from tests.docs.page import Block, Page, pages
 from tests.duration import lasting
+from tests.postgres import find_installation
 
 RUNNABLE = ("python", "sql")
 PAGES = [page for page in pages() if any(page.blocks(language) for language in RUNNABLE)]

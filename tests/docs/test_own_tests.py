@@ -20,7 +20,7 @@ def test_the_tests_of_the_page_pass(postgres_url: str, tmp_path: Path) -> None:
             (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", str(tmp_path)]
-    environment = {**os.environ, "HOLDFAST_TEST_POSTGRES": postgres_url}
+    environment = {**os.environ, "TEST_POSTGRES": postgres_url}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout

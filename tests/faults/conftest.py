@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from holdfast import Holdfast
-from holdfast.testing.postgres import PostgresProxy
 from tests.faults.app import workflows
+from tests.postgres import PostgresProxy
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from holdfast import Holdfast
 from holdfast.stores.postgres.connections import SessionLimits
 from holdfast.testing.patience import until
-from holdfast.testing.postgres import PostgresProxy
 from tests.duration import lasting
 from tests.faults.app import Post
+from tests.postgres import PostgresProxy
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")) / 4
 PAUSE_SECONDS = 0.2

@@ -16,11 +16,11 @@ import pytest
 
 from holdfast import Holdfast, RunState, StoreUnavailable
 from holdfast.testing.patience import GUARD_SECONDS, until
-from holdfast.testing.postgres import PostgresProxy
 from holdfast.worker import heartbeat
 from tests.duration import lasting
 from tests.faults.app import Post, letters, watch
 from tests.faults.statements import COMMIT, STATEMENTS
+from tests.postgres import PostgresProxy
 
 SECONDS = float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8"))
 ROUNDS = round(SECONDS / 8 * 3)

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Holdfast, step_info
 from holdfast.testing.patience import guard
-from holdfast.testing.postgres import PostgresProxy
 from tests.faults.app import BOOK, Post, insist
+from tests.postgres import PostgresProxy
 
 ROUNDS = round(float(os.environ.get("HOLDFAST_PROCESS_SECONDS", "8")))
 """So often all connections are cut."""

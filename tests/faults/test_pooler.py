@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import PostgresProxy
-from holdfast.testing.proxy import FaultProxy, Tap, TapVerdict
 from tests.faults.app import Post, letters, workflows
+from tests.postgres import PostgresProxy
+from tests.proxy import FaultProxy, Tap, TapVerdict
 
 
 class Ear:

@@ -7,9 +7,9 @@ import sys
 import time
 
 from holdfast import Holdfast
-from holdfast.testing.postgres import PostgresProxy
 from tests.faults.app import letters, workflows
 from tests.faults.test_pooler import Ear
+from tests.postgres import PostgresProxy
 
 IDLE_SECONDS = 120.0
 """Long enough for what comes once a minute."""

@@ -7,8 +7,8 @@ import signal
 import sys
 from types import FrameType
 
-from holdfast.testing.simulate import played
-from holdfast.testing.simulation.plan import plan_of
+from tests.simulation.outcome import played
+from tests.simulation.plan import plan_of
 
 SEED_SECONDS = 60.0
 """One that takes so much time of the processor, hundreds of times as long as usual, goes in circles."""

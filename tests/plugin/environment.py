@@ -21,7 +21,7 @@ import pytest
 from holdfast.cli import lifeline
 from holdfast.cli.demo import application
 from holdfast.config.settings import SETTINGS
-from holdfast.testing.postgres.server import _is_open
+from tests.postgres.server import _is_open
 
 _SETTINGS = {setting.variable for setting in SETTINGS.values()}
 _INTERNAL = {lifeline.VARIABLE, application.LEDGER_VARIABLE, application.PACE_VARIABLE, "_HOLDFAST_COMPLETE"}

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 from holdfast import RunHandle
-from holdfast.testing.postgres import PostgresProxy
 from tests.duration import lasting
+from tests.postgres import PostgresProxy
 from tests.process.app import quick, story
 from tests.process.crew import Crew, Hand, facts, is_stopped, marks, step
 

@@ -18,9 +18,9 @@ import pytest_asyncio
 from holdfast import RunHandle, RunState
 from holdfast.app import session_of
 from holdfast.core.questions import FindOrphans
-from holdfast.testing.postgres import Databases, PostgresServer
 from tests.duration import lasting
 from tests.faults.app import insist
+from tests.postgres import Databases, PostgresServer
 from tests.process.app import quick
 from tests.process.crew import LONG_LEASE_SECONDS, Crew, Hand, facts, warnings_of
 

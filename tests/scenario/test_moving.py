@@ -36,7 +36,7 @@ from holdfast.engine import importing
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Harness
 from holdfast.testing.contract.arrange import transfer_of
-from holdfast.testing.postgres import Databases
+from tests.postgres import Databases
 from tests.stage import Stage, lent
 
 STORES = ("memory", "sqlite", "postgres")

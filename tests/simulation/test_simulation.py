@@ -20,15 +20,16 @@ from holdfast import Context, Holdfast, InvalidRequest, Registry
 from holdfast.app import session_of
 from holdfast.core import rules
 from holdfast.core.questions import ListTopics, ListTypes
-from holdfast.testing.programs.changed import CHANGES, Change
-from holdfast.testing.simulate import main, played
+from holdfast.testing.simulation.adversity import Blow, Fault
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
-from holdfast.testing.simulation.plan import Act, Blow, Deploy, Fault, Plan, plan_of
-from holdfast.testing.simulation.shrink import shrunk
 from holdfast.testing.simulation.watch import Violation
-from holdfast.testing.simulation.world import World
 from tests.duration import lasting
 from tests.plugin.tiers import amount
+from tests.programs.changed import CHANGES, Change
+from tests.simulation.__main__ import main
+from tests.simulation.outcome import played, world_of
+from tests.simulation.plan import Act, Deploy, Plan, plan_of
+from tests.simulation.shrink import shrunk
 
 SEEDS = amount(short=24, long=1_000, variable="HOLDFAST_SIMULATION_SEEDS")
 BATCHES = amount(short=6, long=40)
@@ -51,7 +52,7 @@ def test_runs_of_a_bad_deploy_end_well_when_only_the_right_code_is_left(what: st
         plan = plan_of(seed)
         change = Change(what=what, number=seed)
         plan.deploys = [Deploy(at=1.0, until=400.0, worker=worker, change=change) for worker in range(plan.workers)]
-        world = World(plan)
+        world = world_of(plan)
         world.play()
         world.check_result()
         misfits += world.watch.misfits
@@ -67,7 +68,7 @@ def test_what_was_found_once_stays_mended() -> None:
 def test_a_seed_does_the_same_in_every_process() -> None:
     """Also where sets of text are gone through in another order."""
     script = (
-        "from holdfast.testing.simulate import played; from holdfast.testing.simulation.plan import plan_of; "
+        "from tests.simulation.outcome import played; from tests.simulation.plan import plan_of; "
         "print(*[played(plan_of(seed)).digest for seed in range(6)])"
     )
     told = [

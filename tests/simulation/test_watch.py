@@ -17,8 +17,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.state import State
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.contract import arrange
-from holdfast.testing.simulation import crowd
 from holdfast.testing.simulation.watch import Violation, Watch
+from tests.simulation import crowd
 
 
 @dataclass

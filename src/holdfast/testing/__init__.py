@@ -1,30 +1,51 @@
 """Tools for tests: of workflows that use holdfast, and of stores that holdfast uses.
 
-    from holdfast.testing import Harness, VirtualClock
+    from holdfast.testing import Harness, TurnDriver, simulate    # workflows
+    from holdfast.testing import FaultyStore, StoreContract       # stores
 
-Nothing in holdfast imports this package, and pytest is imported only inside it. Start with `harness` for tests
-of workflows, and with `contract`, the suite that every store is put to, for a store of your own.
+Nothing in holdfast imports this package, and pytest is imported only inside it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import VirtualClock
+    from holdfast.testing.contract import DatabaseContract, SettableClock, StoreContract, TransferContract
+    from holdfast.testing.faults import FaultyStore
     from holdfast.testing.harness import Harness
+    from holdfast.testing.simulation.scenario import simulate
+    from holdfast.testing.turn_driver import TurnDriver
 
-__all__ = ["Harness", "VirtualClock"]
+__all__ = [
+    "DatabaseContract",
+    "FaultyStore",
+    "Harness",
+    "SettableClock",
+    "StoreContract",
+    "TransferContract",
+    "TurnDriver",
+    "VirtualClock",
+    "simulate",
+]
+
+_MODULES = {
+    "DatabaseContract": "contract",
+    "FaultyStore": "faults",
+    "Harness": "harness",
+    "SettableClock": "contract",
+    "StoreContract": "contract",
+    "TransferContract": "contract",
+    "TurnDriver": "turn_driver",
+    "VirtualClock": "clock",
+    "simulate": "simulation.scenario",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: pytest loads the plugin of this package in every project that has holdfast installed."""
-    if name == "Harness":
-        from holdfast.testing.harness import Harness
-
-        return Harness
-    if name == "VirtualClock":
-        from holdfast.testing.clock import VirtualClock
-
-        return VirtualClock
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -51,7 +51,7 @@ def make_harness() -> Callable[..., Harness]:
 @pytest.fixture
 def simulate() -> Callable[..., None]:
     """Play a scenario under many seeds: `simulate(registry, scenario, seeds=100)`. Not for tests that are async."""
-    from holdfast.testing.simulate import simulate
+    from holdfast.testing.simulation.scenario import simulate
 
     return simulate
 

@@ -12,9 +12,9 @@ from typing import Self
 
 import psycopg
 
-from holdfast.testing.postgres import PostgresProxy, PostgresServer, wanted_version
 from tests.chaos.places import Blow, Place
 from tests.faults.statements import STATEMENTS
+from tests.postgres import PostgresProxy, PostgresServer, wanted_version
 from tests.process.crew import Hand
 
 _DATABASE = "chaos"

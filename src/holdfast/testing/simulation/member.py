@@ -13,10 +13,10 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.runner.operation import StepCall
 from holdfast.runner.registry import Registry
 from holdfast.runner.step_info import step_info
-from holdfast.testing.programs.ledger import EffectLedger
+from holdfast.testing.simulation.adversity import Adversity
 from holdfast.testing.simulation.loop import Process
 from holdfast.testing.simulation.network import LEASE_SECONDS, Network, Surroundings
-from holdfast.testing.simulation.plan import Plan
+from holdfast.testing.simulation.workload import Workload
 from holdfast.worker.worker import Worker
 
 POLL: Micros = 3_600 * SECOND
@@ -26,9 +26,9 @@ AGAIN_SECONDS = 2.0
 class Employer(Surroundings, Protocol):
     """What a member needs of the world it is in."""
 
-    plan: Plan
+    adversity: Adversity
+    workload: Workload
     registry: Registry
-    ledger: EffectLedger
 
     def monotonic_ns(self) -> int: ...
 
@@ -54,13 +54,13 @@ class Member(Holdfast):
         while True:
             worker = self._new_worker(
                 name=self.process.name,
-                concurrency=self._world.plan.concurrency,
+                concurrency=self._world.adversity.concurrency,
                 lease_seconds=LEASE_SECONDS,
                 clock=FollowingClock(self._world.monotonic_ns),
                 poll=POLL,
                 prune_every=None,
                 has_heart=False,
-                always_replay=self._world.plan.always_replay,
+                always_replay=self._world.adversity.always_replay,
                 body_of=self._body,
             )
             try:
@@ -90,13 +90,11 @@ class Member(Holdfast):
             is_stale = not self._world.watch.is_holder(self.worker_here.id, info)
             with self._world.reporting():
                 self._world.watch.body_begins(info, call, is_stale=is_stale)
-            before = len(self._world.ledger.log)
             try:
-                result = function(*args)
-                return await result if asyncio.iscoroutine(result) else result
+                with self._world.workload.body(is_stale=is_stale):
+                    result = function(*args)
+                    return await result if asyncio.iscoroutine(result) else result
             finally:
-                if is_stale:  # it counts for nothing, and comes in no order
-                    del self._world.ledger.log[before:]
                 await asyncio.sleep(self._world.effort())
 
         body.original = function  # type: ignore[attr-defined]

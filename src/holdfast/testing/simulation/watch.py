@@ -20,7 +20,7 @@ from holdfast.core.entries import UNDO_PREFIX
 from holdfast.core.location import is_within
 from holdfast.core.model import Arrival, Entry, EntryKind, EntryState, Holding, Run, TypeRule, Wait, WaitKind
 from holdfast.core.retention import RUN_RETENTION
-from holdfast.core.schedules import SLOT_TAG
+from holdfast.core.schedules import NAME_TAG, SLOT_TAG
 from holdfast.core.states import ENDS, TRANSITIONS, RunState
 from holdfast.runner.operation import StepCall
 from holdfast.runner.step_info import StepInfo
@@ -151,7 +151,8 @@ class Watch:
 
     def _check_new(self, run: Run, name: str) -> None:
         is_cancelled = run.state is RunState.CANCELLED  # its parent changed its mind in the same turn
-        for mark in (run.key and f"key {run.key}", run.tags.get(SLOT_TAG) and f"slot {run.tags[SLOT_TAG]}"):
+        slot = run.tags.get(SLOT_TAG) and f"slot {run.tags[SLOT_TAG]} of schedule {run.tags.get(NAME_TAG)}"
+        for mark in (run.key and f"key {run.key}", slot):
             if mark and self._marks.setdefault(mark, run.id) != run.id:
                 raise Violation("I1", f"{mark} has made two runs, {self._marks[mark]} and {run.id}")
         if (run.state in ENDS and not is_cancelled) or run.token > (1 if is_cancelled or name in CLAIMING else 0):

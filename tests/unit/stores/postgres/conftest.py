@@ -14,7 +14,7 @@ from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection, connect
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import Sessions
-from holdfast.testing.postgres import PostgresProxy
+from tests.postgres import PostgresProxy
 from tests.unit.stores.postgres.database import Place, empty_place
 
 

@@ -16,7 +16,7 @@ from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection, SessionLimits, Unanswered, connect
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.errors import is_conflict, is_lost, is_timeout, unavailable
-from holdfast.testing.postgres import PostgresProxy
+from tests.postgres import PostgresProxy
 
 
 def _with(url: str, **options: str) -> str:

@@ -15,7 +15,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres import checkup, connections
 from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection, SessionLimits, connect
-from holdfast.testing.postgres import PostgresServer
+from tests.postgres import PostgresServer
 
 EXPLICIT = "options=-c%20synchronous_commit%3D"
 HASTY = {"synchronous_commit": "off", "wal_writer_delay": "10s"}

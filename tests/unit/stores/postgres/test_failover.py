@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, StoreUnavailable
-from holdfast.testing.guard import as_user
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import PostgresServer
-from holdfast.testing.postgres.server import HOST, _free_port
 from tests.duration import lasting
+from tests.guard import as_user
+from tests.postgres import PostgresServer
+from tests.postgres.server import HOST, _free_port
 
 pytestmark = pytest.mark.long
 

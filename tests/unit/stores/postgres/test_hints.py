@@ -19,7 +19,7 @@ from holdfast.stores.postgres.address import PostgresAddress
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.hints import Hints
 from holdfast.testing.patience import GUARD_SECONDS, guarded, until
-from holdfast.testing.postgres import PostgresProxy
+from tests.postgres import PostgresProxy
 
 READY = Hint(ready=frozenset({"order"}))
 LOOK = Hint(is_elsewhere=True)

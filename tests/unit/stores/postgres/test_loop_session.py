@@ -19,7 +19,7 @@ from holdfast.stores.postgres.loop_session import ARGUMENTS_LIMIT_CHARACTERS, Lo
 from holdfast.stores.postgres.scripts import Script, pipelined
 from holdfast.stores.postgres.sessions import Sessions
 from holdfast.stores.postgres.unit_of_work import TRANSACTION
-from holdfast.testing.postgres import PostgresProxy
+from tests.postgres import PostgresProxy
 
 BACKEND = "select pg_backend_pid()"
 

@@ -17,7 +17,7 @@ from holdfast.stores.postgres.checkpoints import Held, Writing
 from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls, qualified
 from holdfast.stores.postgres.unit_of_work import PART
-from holdfast.testing.postgres import Databases
+from tests.postgres import Databases
 from tests.unit.stores.postgres.database import Place, empty_place
 
 pytestmark = pytest.mark.long

@@ -23,7 +23,7 @@ from holdfast.stores.postgres.scripts import run_script
 from holdfast.stores.postgres.sql import Calls
 from holdfast.stores.postgres.sql_requests import RequestedCommand
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres import find_installation
+from tests.postgres import find_installation
 from tests.stage import complaints
 from tests.unit.stores.postgres.database import Place
 

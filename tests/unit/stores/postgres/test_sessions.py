@@ -23,7 +23,7 @@ from holdfast.stores.postgres.connections import Connection, SessionLimits, conn
 from holdfast.stores.postgres.connector import Connector
 from holdfast.stores.postgres.sessions import CONFLICT_LIMIT, Sessions
 from holdfast.testing.patience import GUARD_SECONDS, until, wait_for
-from holdfast.testing.postgres import PostgresProxy, PostgresServer
+from tests.postgres import PostgresProxy, PostgresServer
 
 Some = psycopg.Connection[Any]
 

@@ -14,20 +14,20 @@ import pytest
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.testing.patience import wait_until
-from holdfast.testing.postgres import (
+from tests.plugin.environment import reachable_directory
+from tests.postgres import (
     Installation,
     PostgresServer,
     find_installation,
     installation,
     shared_url,
 )
-from tests.plugin.environment import reachable_directory
 
 pytestmark = pytest.mark.long
 
 OWNER = """
 import sys
-from holdfast.testing.postgres import PostgresServer
+from tests.postgres import PostgresServer
 with PostgresServer() as server:
     print(server.pid, server.folder, flush=True)
     sys.stdin.read()
@@ -36,7 +36,7 @@ with PostgresServer() as server:
 SHARER = """
 import sys
 from pathlib import Path
-from holdfast.testing.postgres import shared_url
+from tests.postgres import shared_url
 with shared_url(Path(sys.argv[1])) as url:
     print(url, flush=True)
     sys.stdin.read()

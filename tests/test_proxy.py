@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.testing.patience import GUARD_SECONDS, wait_until
-from holdfast.testing.proxy import FaultProxy
+from tests.proxy import FaultProxy
 
 MOMENT_SECONDS = 0.1
 """How long to see that nothing comes."""

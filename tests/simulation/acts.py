@@ -16,9 +16,9 @@ from holdfast.app import session_of
 from holdfast.core.commands import EmitEvents
 from holdfast.core.ids import derived_id
 from holdfast.core.model import Event, Overlap
-from holdfast.testing.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
-from holdfast.testing.simulation import crowd
-from holdfast.testing.simulation.plan import Act, Plan
+from tests.programs.interpreter import LIMIT_SECONDS, Program, mail_of, news_of
+from tests.simulation import crowd
+from tests.simulation.plan import Act, Plan
 
 CONTROLS = frozenset({"cancel", "pause", "resume", "wake", "recover"})
 

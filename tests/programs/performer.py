@@ -9,9 +9,9 @@ from zlib import crc32
 
 from holdfast import Break, Context, Continue, JoinFailed, Registry, Retry, Rollback, step_info
 from holdfast.core.errors import WorkflowError
-from holdfast.testing.programs.expectation import At, digest
-from holdfast.testing.programs.interpreter import FAR_SECONDS, LIMIT_SECONDS, Node, Program, mail_of
-from holdfast.testing.programs.ledger import EffectLedger
+from tests.programs.expectation import At, digest
+from tests.programs.interpreter import FAR_SECONDS, LIMIT_SECONDS, Node, Program, mail_of
+from tests.programs.ledger import EffectLedger
 
 PATIENT = Retry(max_attempts=9, initial=0, jitter=0)
 

@@ -27,9 +27,9 @@ from typing import IO, Literal, Self
 import msgspec
 
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
-from holdfast.testing.guard import as_user, set_guard, use
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.postgres.installation import Installation, find_installation
+from tests.guard import as_user, set_guard, use
+from tests.postgres.installation import Installation, find_installation
 
 HOST = "127.0.0.1"
 ROLE = "postgres"
@@ -247,7 +247,7 @@ class PostgresServer:
 
     def _run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
-        return subprocess.run(  # noqa: S603 - a binary of Postgres
+        return subprocess.run(
             [Path(self._known.bin) / name, "-D", str(self._data), *words],
             cwd=self.folder,
             env=environment,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.testing.postgres.server import PostgresServer
+from tests.postgres.server import PostgresServer
 
 VARIABLE = "HOLDFAST_TEST_POSTGRES"
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from holdfast import Context
-from holdfast.testing.programs.expectation import At
-from holdfast.testing.programs.interpreter import Node
-from holdfast.testing.programs.ledger import EffectLedger
-from holdfast.testing.programs.performer import Performer
+from tests.programs.expectation import At
+from tests.programs.interpreter import Node
+from tests.programs.ledger import EffectLedger
+from tests.programs.performer import Performer
 
 CHANGES = ("rename", "insert", "remove", "swap", "violate")
 _PARTNERS = frozenset({"step", "flaky", "sleep"})

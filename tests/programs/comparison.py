@@ -12,10 +12,10 @@ import msgspec
 from holdfast.core.model import Entry, EntryState, Run
 from holdfast.core.questions import Details
 from holdfast.core.states import RunState
-from holdfast.testing.programs.effects import Check, undo_problems
-from holdfast.testing.programs.expectation import ANY, ExpectedOutcome, RunEnd
-from holdfast.testing.programs.ledger import EffectLedger
-from holdfast.testing.programs.performer import wording
+from tests.programs.effects import Check, undo_problems
+from tests.programs.expectation import ANY, ExpectedOutcome, RunEnd
+from tests.programs.ledger import EffectLedger
+from tests.programs.performer import wording
 
 
 @dataclass

@@ -27,7 +27,7 @@ _STOP_SECONDS = 240.0
 
 def set_guard(folder: Path, stop: Sequence[str], *, user: int | None = None) -> None:
     """Have the server in `folder` stopped by a command, as some user, and the folder removed after its last use."""
-    subprocess.run(  # noqa: S603 - our own script
+    subprocess.run(
         [sys.executable, "-I", "-S", __file__, str(folder), json.dumps(list(stop)), json.dumps(user)],
         cwd="/",
         stdin=subprocess.DEVNULL,
@@ -66,7 +66,7 @@ def _wait_and_stop(folder: str, stop: list[str], user: int | None) -> None:
     fcntl.flock(file, fcntl.LOCK_EX)
     # It may have been stopped and removed before, or not listen to anybody.
     with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(stop, cwd="/", timeout=_STOP_SECONDS, check=False, **as_user(user))  # noqa: S603 - our own
+        subprocess.run(stop, cwd="/", timeout=_STOP_SECONDS, check=False, **as_user(user))
     shutil.rmtree(folder, ignore_errors=True)
 
 

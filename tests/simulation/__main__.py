@@ -1,13 +1,11 @@
 """Play simulations: random programs, workers and producers with faults, held against all that may never break.
 
-    python -m holdfast.testing.simulate --seeds 5000            # so many, on all cores
-    python -m holdfast.testing.simulate --only 4711             # one of them again, with its journal
-    python -m holdfast.testing.simulate --plan found.json       # a plan that was found and kept
+    python -m tests.simulation --seeds 5000            # so many, on all cores
+    python -m tests.simulation --only 4711             # one of them again, with its journal
+    python -m tests.simulation --plan found.json       # a plan that was found and kept
 
 The same seed does the same each time, to the last line of its journal. One that goes wrong is played again, made
 smaller, and told with its last events; `--keep FOLDER` writes it there. The exit code is 1 if one went wrong.
-
-`simulate` does it to workflows of your own: it is also a fixture for pytest.
 """
 
 from __future__ import annotations
@@ -20,78 +18,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.app import Holdfast, session_of
-from holdfast.core.errors import InvalidRequest
-from holdfast.runner.asyncio_private import get_running_loop_or_none
-from holdfast.runner.registry import Registry
-from holdfast.testing.simulation.plan import Plan, adversity_of, plan_of
-from holdfast.testing.simulation.shrink import shrunk
-from holdfast.testing.simulation.world import Scenario, World
+from holdfast.testing.simulation.scenario import TAIL
+from tests.simulation.outcome import SeedOutcome, play_seeds, played, world_of
+from tests.simulation.plan import Plan, plan_of
+from tests.simulation.shrink import shrunk
 
 BATCH = 10
 """So many seeds are handed to a process at once."""
 
-TAIL = 25
-"""So many of the last events are shown of what went wrong."""
-
 TELL_SECONDS = 2.0
-
-
-@dataclass
-class SeedOutcome:
-    """What came of one plan: its journal's digest, and what went wrong, if anything."""
-
-    seed: int
-    digest: str
-    rule: str = ""
-    what: str = ""
-    tail: tuple[str, ...] = ()
-
-
-def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 100, first: int = 0) -> None:
-    """Play a scenario under so many seeds, each with workers that die, freeze and lose calls and answers.
-
-    `source` has the workflows; the scenario is an async function that is given a Holdfast, starts runs and asserts
-    what comes of them. Time is virtual, step bodies take some of it. Whatever it raises, and whatever breaks a promise
-    of holdfast, is raised with the seed. To be called from a test that is not async.
-    """
-    if seeds < 1:
-        raise InvalidRequest(f"seeds={seeds}: at least one has to be played")
-    if get_running_loop_or_none() is not None:
-        raise InvalidRequest("simulate has an event loop of its own: call it from a test that is not async")
-    registry = session_of(source).registry if isinstance(source, Holdfast) else source
-    for seed in range(first, first + seeds):
-        world = World(adversity_of(seed), registry, scenario)
-        try:
-            world.play()
-            world.check_result()
-        except BaseException as error:
-            lines = "\n".join(list(world.tail)[-TAIL:])
-            error.add_note(f"seed {seed}; simulate(…, seeds=1, first={seed}) does it again. The last events:\n{lines}")
-            raise
-
-
-def played(plan: Plan) -> SeedOutcome:
-    """Play one plan."""
-    world = World(plan)
-    world.play()
-    violation = world.violation
-    if violation is None:
-        return SeedOutcome(plan.chance, world.digest)
-    return SeedOutcome(plan.chance, world.digest, violation.rule, str(violation), tuple(world.tail))
-
-
-def _play_seeds(seeds: range) -> list[SeedOutcome]:
-    return [played(plan_of(seed)) for seed in seeds]
-
-
-# The command
 
 
 def _batches(first: int, count: int) -> list[range]:
@@ -102,11 +42,11 @@ def _outcomes(first: int, count: int, jobs: int) -> Iterator[SeedOutcome]:
     batches = _batches(first, count)
     if jobs == 1:
         for batch in batches:
-            yield from _play_seeds(batch)
+            yield from play_seeds(batch)
         return
     context = multiprocessing.get_context("spawn")  # so that no process inherits threads
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for outcomes in pool.map(_play_seeds, batches):
+        for outcomes in pool.map(play_seeds, batches):
             yield from outcomes
 
 
@@ -124,14 +64,14 @@ def _report(
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{outcome.seed}.json").write_text(text + "\n")
-    say(f"again: python -m holdfast.testing.simulate --only {outcome.seed}\nthe smaller plan: {text}")
+    say(f"again: python -m tests.simulation --only {outcome.seed}\nthe smaller plan: {text}")
     told = {"seed": outcome.seed, "violation": outcome.what, "is_repeatable": is_same}
     return told | {"plan": msgspec.to_builtins(smallest), "events": list(last.tail)}
 
 
 def _show(plan: Plan, say: Callable[[str], None]) -> int:
     """Play one plan and show its journal."""
-    world = World(plan, journal=say)
+    world = world_of(plan, say)
     world.play()
     say(f"{world.digest}: {world.violation or 'nothing went wrong'}")
     return int(world.violation is not None)
@@ -139,7 +79,7 @@ def _show(plan: Plan, say: Callable[[str], None]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.simulate",
+        prog="python -m tests.simulation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

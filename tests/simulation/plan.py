@@ -1,4 +1,4 @@
-"""A plan: all that is to happen in one simulation, as plain data. A seed makes one; what fails is made smaller."""
+"""A plan: all that is to happen in a simulation of holdfast, as plain data. A seed makes one."""
 
 from __future__ import annotations
 
@@ -7,39 +7,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.testing.programs.changed import CHANGES, Change
-from holdfast.testing.programs.interpreter import Program
-from holdfast.testing.programs.vocabulary import Gardener
-from holdfast.testing.simulation.network import FAULTS
-
-LOSSES_LIMIT = 5
-"""So often at most a worker is lost, or may be taken for it: the steps of programs have a few attempts more."""
-
-HORIZON_SECONDS = 600.0
-"""By then everything has been begun, and nothing goes wrong any more."""
+from holdfast.testing.simulation.adversity import HORIZON_SECONDS, Adversity, adversity_of, soon
+from tests.programs.changed import CHANGES, Change
+from tests.programs.interpreter import Program
+from tests.programs.vocabulary import Gardener
 
 DEPLOYS_SHARE = 0.4
 """In so many plans two versions of the code are at work."""
-
-CALLS = {
-    "checkpoint": 12,
-    "claim": 12,
-    "renew": 3,
-    "create": 4,
-    "look": 3,
-    "send": 4,
-    "control": 2,
-    "fire": 3,
-    "emit": 3,
-    "due_schedules": 3,
-    "offer_types": 1,
-    "put_schedules": 1,
-    "retire": 1,
-    "open": 1,
-    "prune": 1,
-    "history": 1,
-}
-"""Faults hit one of the first so many calls of a process, by name; the first more often than the others."""
 
 
 class Act(msgspec.Struct, omit_defaults=True):
@@ -51,24 +25,6 @@ class Act(msgspec.Struct, omit_defaults=True):
     number: int = 0
 
 
-class Blow(msgspec.Struct, omit_defaults=True):
-    """Something that befalls a worker, or the store's clock: at some time, for so long."""
-
-    at: float
-    what: str
-    worker: int = 0
-    seconds: float = 0.0
-
-
-class Fault(msgspec.Struct):
-    """What happens to one call of a worker: to the so-manieth of this name that it makes."""
-
-    worker: int
-    call: str
-    number: int
-    what: str
-
-
 class Deploy(msgspec.Struct):
     """Another version of the code in one process, from some time until another: what is changed in which steps."""
 
@@ -78,21 +34,12 @@ class Deploy(msgspec.Struct):
     change: Change
 
 
-class Plan(msgspec.Struct):
-    """What is to happen. `chance` is the seed of what is left to it: how long things take, which hints get lost."""
+class Plan(Adversity):
+    """What is to happen, and what goes wrong meanwhile."""
 
-    chance: int
-    workers: int = 2
-    concurrency: int = 5
-    flushes: int = 1
-    slowness: float = 1.0
-    deafness: float = 0.0
-    always_replay: bool = False
     programs: list[Program] = []
     wild: list[Program] = []
     acts: list[Act] = []
-    blows: list[Blow] = []
-    faults: list[Fault] = []
     deploys: list[Deploy] = []
 
     @property
@@ -101,29 +48,13 @@ class Plan(msgspec.Struct):
         return len(self.blows) + len(self.faults) + 3 * sum(act.what == "deadly" for act in self.acts)
 
 
-def adversity_of(seed: int) -> Plan:
-    """What goes wrong under a seed, whatever is run."""
-    chance = random.Random(f"adversity {seed}")
-    plan = Plan(
-        chance=seed,
-        workers=chance.choice([1, 2, 2, 3, 3, 4]),
-        concurrency=chance.choice([1, 2, 5, 20]),
-        flushes=chance.choice([1, 1, 2]),
-        slowness=chance.choice([0.0, 0.05, 1.0, 1.0, 10.0]),
-        deafness=chance.choice([0.0, 0.2, 1.0]),
-        always_replay=chance.random() < 0.15,
-    )
-    _add_blows(plan, chance)
-    return plan
-
-
 def plan_of(seed: int) -> Plan:
     """The plan that a seed makes."""
     chance = random.Random(f"plan {seed}")
-    plan = adversity_of(seed)
+    plan = Plan(**msgspec.structs.asdict(adversity_of(seed)))
     plan.programs = [_grown(seed, place) for place in range(chance.choice([1, 1, 2, 3]))]
     for place in range(len(plan.programs)):
-        plan.acts.append(Act(at=_soon(chance), what="program", number=place))
+        plan.acts.append(Act(at=soon(chance), what="program", number=place))
     _add_crowd(plan, chance, seed)
     _add_deploys(plan, random.Random(f"deploys {seed}"))
     _add_recoveries(plan, random.Random(f"recoveries {seed}"))
@@ -133,10 +64,6 @@ def plan_of(seed: int) -> Plan:
 
 def _grown(seed: int, place: int) -> Program:
     return Gardener(f"{seed} {place}", count=1_000 * (place + 1)).grow()
-
-
-def _soon(chance: random.Random) -> float:
-    return round(chance.choice([0.0, 0.0, chance.random() * 5, chance.random() * HORIZON_SECONDS / 2]), 3)
 
 
 def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
@@ -151,7 +78,7 @@ def _add_crowd(plan: Plan, chance: random.Random, seed: int) -> None:
 
 
 def _wild(chance: random.Random, place: int) -> list[Act]:
-    begin = _soon(chance)
+    begin = soon(chance)
     acts = [Act(at=begin, what="wild", number=place)]
     for _ in range(chance.randint(1, 4)):
         what = chance.choice(["cancel", "pause", "resume", "resume", "wake", "recover", "rewind"])
@@ -169,50 +96,50 @@ def _add_recoveries(plan: Plan, chance: random.Random) -> None:
 
 
 def _mailbox(chance: random.Random) -> list[Act]:
-    return [Act(at=_soon(chance), what="mailbox", run="mailbox", number=chance.randint(1, 5))]
+    return [Act(at=soon(chance), what="mailbox", run="mailbox", number=chance.randint(1, 5))]
 
 
 def _limited(chance: random.Random) -> list[Act]:
     count = chance.randint(3, 7)
-    acts = [Act(at=_soon(chance), what="limited", run=f"limited{place}", number=place) for place in range(count)]
+    acts = [Act(at=soon(chance), what="limited", run=f"limited{place}", number=place) for place in range(count)]
     if chance.random() < 0.5:
         what = chance.choice(["cancel", "pause"])
-        acts.append(Act(at=_soon(chance), what=what, run=f"limited{chance.randrange(count)}"))
+        acts.append(Act(at=soon(chance), what=what, run=f"limited{chance.randrange(count)}"))
     return acts
 
 
 def _queue(chance: random.Random) -> list[Act]:
     takers = [
-        Act(at=_soon(chance), what="taker", run=f"taker{place}", number=chance.choice([0, 0, 3, 20]))
+        Act(at=soon(chance), what="taker", run=f"taker{place}", number=chance.choice([0, 0, 3, 20]))
         for place in range(chance.randint(1, 4))
     ]
-    return takers + [Act(at=_soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
+    return takers + [Act(at=soon(chance), what="offer", number=place) for place in range(chance.randint(1, 5))]
 
 
 def _schedule(chance: random.Random) -> list[Act]:
-    return [Act(at=_soon(chance), what="schedule", number=chance.choice([7, 30, 91]))]
+    return [Act(at=soon(chance), what="schedule", number=chance.choice([7, 30, 91]))]
 
 
 def _rated(chance: random.Random) -> list[Act]:
-    begin = _soon(chance)
+    begin = soon(chance)
     return [Act(at=begin, what="rated", run=f"rated{place}") for place in range(chance.randint(3, 5))]
 
 
 def _keyed(chance: random.Random) -> list[Act]:
-    return [Act(at=_soon(chance), what="keyed") for _ in range(3)]
+    return [Act(at=soon(chance), what="keyed") for _ in range(3)]
 
 
 def _delayed(chance: random.Random) -> list[Act]:
-    delayed = Act(at=_soon(chance), what="delayed", run="delayed", number=chance.randint(50, 150))
-    return [delayed, Act(at=_soon(chance), what="wake", run="delayed")]
+    delayed = Act(at=soon(chance), what="delayed", run="delayed", number=chance.randint(50, 150))
+    return [delayed, Act(at=soon(chance), what="wake", run="delayed")]
 
 
 def _pruned(chance: random.Random) -> list[Act]:
-    return [Act(at=_soon(chance) + each * 50, what="prune") for each in range(5)]
+    return [Act(at=soon(chance) + each * 50, what="prune") for each in range(5)]
 
 
 def _deadly(chance: random.Random) -> list[Act]:
-    return [Act(at=_soon(chance), what="deadly", run=f"deadly{place}") for place in range(chance.choice([1, 2]))]
+    return [Act(at=soon(chance), what="deadly", run=f"deadly{place}") for place in range(chance.choice([1, 2]))]
 
 
 CROWD: tuple[tuple[float, Callable[[random.Random], list[Act]]], ...] = (
@@ -241,16 +168,3 @@ def _add_deploys(plan: Plan, chance: random.Random) -> None:
         plan.deploys += [
             Deploy(at=round(at, 3), until=round(until, 3), worker=worker, change=change) for worker in workers
         ]
-
-
-def _add_blows(plan: Plan, chance: random.Random) -> None:
-    for _ in range(chance.randint(0, LOSSES_LIMIT)):
-        worker = chance.randrange(plan.workers)
-        if chance.random() < 0.65:
-            call = chance.choice(list(CALLS)[: chance.choice([2, 2, 3, len(CALLS)])])
-            number = chance.randint(1, CALLS[call])
-            plan.faults.append(Fault(worker=worker, call=call, number=number, what=chance.choice(FAULTS)))
-        else:
-            what = chance.choice(["kill", "kill", "freeze", "freeze", "stop", "step"])
-            seconds = {"freeze": chance.choice([5.0, 100.0, 400.0]), "step": chance.choice([90.0, -90.0, 1000.0])}
-            plan.blows.append(Blow(at=_soon(chance), what=what, worker=worker, seconds=seconds.get(what, 0.0)))

@@ -17,7 +17,7 @@ from holdfast.core.errors import InvalidRequest
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from holdfast.testing.postgres.cleaning import Cleaner
+    from tests.postgres.cleaning import Cleaner
 
 _PREFIX = "holdfast_test_"
 
@@ -27,7 +27,7 @@ class Databases:
 
     def __init__(self, url: str) -> None:
         try:
-            from holdfast.testing.postgres import cleaning
+            from tests.postgres import cleaning
         except ImportError:
             raise InvalidRequest("tests on Postgres need its driver: `pip install 'holdfast[postgres]'`") from None
         self.url = url

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast.testing.postgres import Databases
+from tests.postgres import Databases
 
 LITTER = """
 create table public.litter (id int generated always as identity primary key);

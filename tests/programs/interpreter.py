@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.testing.programs.effects import Tree, effects_of, undoing
-from holdfast.testing.programs.expectation import (
+from tests.programs.effects import Tree, effects_of, undoing
+from tests.programs.expectation import (
     ENDS,
     At,
     ExpectedOutcome,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import InvalidRequest
-from holdfast.testing.guard import as_user
+from tests.guard import as_user
 
 PREFERRED_VERSION = 16
 
@@ -114,7 +114,7 @@ def _version(folder: Path, user: int | None = None) -> int | None:
     """The major version of the binaries in a folder; None if it has none that run here."""
     if not all(os.access(folder / name, os.X_OK) for name in _NEEDED):
         return None
-    asked = subprocess.run(  # noqa: S603 - a binary in a folder we chose
+    asked = subprocess.run(
         [folder / "postgres", "--version"],
         cwd="/",
         capture_output=True,

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.testing.programs.expectation import Undetermined
-from holdfast.testing.programs.interpreter import Interpreter, Program
-from holdfast.testing.simulation.plan import Plan
+from tests.programs.expectation import Undetermined
+from tests.programs.interpreter import Interpreter, Program
+from tests.simulation.plan import Plan
 
 PLAIN = {"workers": 1, "flushes": 1, "slowness": 0.0, "deafness": 0.0, "always_replay": False, "concurrency": 20}
 """What is simplest of each setting."""

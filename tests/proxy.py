@@ -7,7 +7,7 @@
         proxy.heal()
 
 It works in a thread of its own. Each method returns when what it asks for is the case. It knows nothing of what it
-carries; a `Tap` does, if there is one: see `holdfast.testing.postgres.proxy`.
+carries; a `Tap` does, if there is one: see `tests.postgres.proxy`.
 """
 
 from __future__ import annotations

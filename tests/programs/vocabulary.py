@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.testing.programs.expectation import At, Undetermined
-from holdfast.testing.programs.interpreter import Interpreter, Node, Program
+from tests.programs.expectation import At, Undetermined
+from tests.programs.interpreter import Interpreter, Node, Program
 
 LEAVES = (
     *("step", "step", *["undo"] * 4, "flaky", "broken", "exhaust", "sleep", "sleep", "receive", "inbox", "batch"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from holdfast.testing.programs.effects import NOTHING, Effect, Maybe, Par, Seq, Tree, undoing, unsure
+from tests.programs.effects import NOTHING, Effect, Maybe, Par, Seq, Tree, undoing, unsure
 
 ANY: Any = object()
 """A value that is not determined."""

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.testing.postgres import PostgresProxy
+from tests.postgres import PostgresProxy
 
 Connection = psycopg.Connection[Any]
 

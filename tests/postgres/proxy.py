@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.core.errors import InvalidRequest
 from holdfast.testing.patience import GUARD_SECONDS
-from holdfast.testing.proxy import FaultProxy, Tap, TapVerdict
+from tests.proxy import FaultProxy, Tap, TapVerdict
 
 _ENCRYPTION_REQUESTS = {80877103, 80877104}  # for TLS and for GSSAPI, which precede the startup message
 _DEFAULT_PORT = 5432

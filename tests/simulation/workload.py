@@ -1,0 +1,214 @@
+"""The workload of our own simulations: random programs, and a crowd of other runs, as a plan has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import cast
+
+from holdfast import Context, HoldfastError, Registry, StoreUnavailable
+from holdfast.app import session_of
+from holdfast.core.model import Run
+from holdfast.core.states import RunState
+from holdfast.testing.simulation.adversity import HORIZON_SECONDS
+from holdfast.testing.simulation.member import AGAIN_SECONDS, Member
+from holdfast.testing.simulation.watch import Violation
+from holdfast.testing.simulation.workload import Workload
+from holdfast.testing.simulation.world import LOOK_SECONDS, World
+from tests.programs import performer
+from tests.programs.changed import Change, ChangedPerformer
+from tests.programs.comparison import Played, problems
+from tests.programs.expectation import ExpectedOutcome
+from tests.programs.interpreter import Interpreter, Program, news_of
+from tests.programs.ledger import EffectLedger
+from tests.simulation import crowd
+from tests.simulation.acts import name_of, perform
+from tests.simulation.plan import Act, Plan
+
+
+class ProgramsWorkload(Workload):
+    """Performs the acts of a plan, and compares what comes of its programs with what must."""
+
+    callback_limit = 500_000
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ledger = EffectLedger()
+        self._expected = {name: Interpreter().root(program, name) for name, program in self._programs()}
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._world: World
+        self._marks: crowd.Marks
+        self.may_misfit = bool(plan.deploys)
+        self.patience_seconds += 2 * max((expected.seconds for expected in self._expected.values()), default=0.0)
+
+    def build(self, world: World) -> Registry:
+        self._world = world
+        registry = Registry()
+        performer.build(registry, self._ledger, make=self._performer)
+        self._marks = crowd.build(registry, self._kill_current)
+        return registry
+
+    def _kill_current(self) -> None:
+        process = self._world.loop.process
+        assert process is not None
+        self._world.kill(process)
+
+    def _programs(self) -> Iterator[tuple[str, Program]]:
+        """The programs of which it is determined what comes of them, and which somebody starts."""
+        for act in self._plan.acts:
+            if act.what == "program":
+                yield name_of(act), self._plan.programs[act.number]
+
+    # Versions of the code
+
+    def _performer(self, ctx: Context, ledger: EffectLedger, peer: str) -> performer.Performer:
+        """Who carries out the program of a run, by the version of the code that this process has now."""
+        change = self._change_here()
+        if change is None:
+            return performer.Performer(ctx, ledger, peer)
+        requests = ctx.requests
+
+        def told(location: str) -> None:
+            self._world.watch.told[requests.run.id, requests.token] = location
+
+        def forbid(what: str) -> None:
+            self._world.end(Violation("I13", what))
+
+        return ChangedPerformer(ctx, ledger, peer, change, forbid=forbid, told=told)
+
+    def _change_here(self) -> Change | None:
+        now = self._world.loop.time()
+        for deploy in self._plan.deploys:
+            member = self._world.members.get(deploy.worker)
+            if member is not None and member.process is self._world.loop.process and deploy.at <= now < deploy.until:
+                return deploy.change
+        return None
+
+    # The play
+
+    async def prepare(self) -> None:
+        await crowd.set_rules(self._world.outsider())
+
+    async def play(self) -> None:
+        world = self._world
+        acting = [world.loop.create_task(self._act(act)) for act in self._plan.acts]
+        acting += [
+            world.loop.create_task(self._cancel_at_hang(name, program))
+            for name, program in self._programs()
+            if program.get("end") == "cancel"
+        ]
+        await asyncio.sleep(HORIZON_SECONDS)
+        world.calm()
+        while world.state.schedules:
+            await world.outsider().schedules.remove("ticks")  # or there would be thousands in the days to come
+            await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.gather(*acting)
+        await self._end_what_never_ends()
+
+    async def clock_steps_back(self) -> None:
+        # An event is for the runs that are older by the store's clock: none is to come between a run and its events.
+        while publishing := {act for act in self._publishing if not act.done()}:
+            await asyncio.wait(publishing)
+
+    async def _act(self, act: Act) -> None:
+        """Have something done, and done again by another if who did it dies or gets no answer."""
+        world = self._world
+        await asyncio.sleep(act.at)
+        if act.what == "program" and news_of(self._plan.programs[act.number]):
+            self._publishing.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        while True:
+            member = world.chance.choice([world.members[slot] for slot in sorted(world.members)])
+            if member.process.is_alive and await world.done_in(member.process, partial(self._try, member, act)):
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _try(self, member: Member, act: Act) -> bool:
+        try:
+            await session_of(member).open()
+            await perform(act, member, self._plan, self._world.watch.accepted)
+        except StoreUnavailable:
+            return False
+        except HoldfastError as refusal:
+            self._world.note(member.process, f"{act.what} {act.run}: {refusal}")
+        return True
+
+    async def _cancel_at_hang(self, run_id: str, program: Program) -> None:
+        """Cancel a run once it has come to where it only waits."""
+        place = f":hang{program['parts'][-1][1][-1][1]}"
+        hf = self._world.outsider()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            record = self._world.state.records.get(run_id)
+            if record is None:
+                continue
+            if record.run.state.is_end or (record.run.state is RunState.BLOCKED and not self._plan.deploys):
+                raise Violation(
+                    "I1", f"{run_id} does not come to where it should wait: {await hf.run(run_id).explain()}"
+                )
+            if record.run.state is RunState.SUSPENDED and any(w.location.endswith(place) for w in record.waits):
+                await hf.run(run_id).cancel("enough")
+                return
+
+    async def _end_what_never_ends(self) -> None:
+        """Cancel what may wait for ever. Programs end by themselves."""
+        hf = self._world.outsider()
+        for act in self._plan.acts:
+            if act.what == "wild":
+                # All of them: one that somebody recovered by itself has no parent any more that would cancel it.
+                for run_id in self._family_of(name_of(act)):
+                    await hf.run(run_id).cancel(force=True)
+            if act.what in ("limited", "taker"):
+                await hf.run(name_of(act)).cancel()
+            if act.what == "deadly":
+                await self._world.until(self._is_blocked(act.run))
+                await hf.run(act.run).cancel()
+
+    def _family_of(self, run_id: str) -> list[str]:
+        """A run and everything below it."""
+        records = self._world.state.records
+        family = [run_id]
+        for parent_id in family:
+            family += [record.run.id for record in records.values() if record.run.parent_id == parent_id]
+        return family
+
+    def _is_blocked(self, run_id: str) -> Callable[[], bool]:
+        return lambda: self._world.state.records[run_id].run.state is RunState.BLOCKED
+
+    @contextmanager
+    def body(self, *, is_stale: bool) -> Iterator[None]:
+        before = len(self._ledger.log)
+        try:
+            yield
+        finally:
+            if is_stale:  # it counts for nothing, and comes in no order
+                del self._ledger.log[before:]
+
+    # The verdict
+
+    def check(self) -> None:
+        for name, expected in self._expected.items():
+            self._check_program(name, expected)
+        state = self._world.state
+        crowded = crowd.problems(state, self._world.watch.bodies)
+        for problem in chain(crowded, crowd.differences(state, self._marks)):
+            raise Violation(*problem.split(": ", 1))
+
+    def _check_program(self, name: str, expected: ExpectedOutcome) -> None:
+        records = [
+            record
+            for record in self._world.state.records.values()
+            if record.run.type == "program" and _root_of(record.run) == name
+        ]
+        histories = {record.run.id: record.history() for record in records}
+        played = Played.of([record.details() for record in records], histories, self._ledger)
+        # A run that is blocked leaves what its other branches were doing.
+        for problem in problems(expected, played, crashes=self._plan.losses + self._world.watch.misfits):
+            raise Violation("I10" if "begun" in problem else "I4", problem)
+
+
+def _root_of(run: Run) -> str:
+    return str(json.loads(run.payload).get("path", "")).partition(" > ")[0]

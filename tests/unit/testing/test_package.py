@@ -1,0 +1,28 @@
+"""The package `holdfast.testing`: what it offers, and that it costs nothing before it is used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from holdfast import testing
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_every_name_is_offered(name: str) -> None:
+    assert getattr(testing, name).__name__ == name
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Harnes'"):
+        testing.__getattr__("Harnes")
+
+
+def test_importing_the_plugin_loads_nothing_of_holdfast_that_a_test_does_not_ask_for() -> None:
+    script = "import sys, holdfast.testing.plugin; print(*sys.modules)"
+    probe = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    loaded = {name for name in probe.stdout.split() if name.startswith("holdfast.testing.")}
+    assert loaded == {"holdfast.testing.plugin"}
