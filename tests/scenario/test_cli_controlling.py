@@ -247,6 +247,55 @@ def test_a_run_that_a_worker_holds_is_busy(shop: Shop) -> None:
     assert shop.type("rewind", run_id, "charge", "--yes", "--force").exit_code == 0
 
 
+def test_a_filter_chooses_the_runs_to_rewind(shop: Shop) -> None:
+    waiting = {a_waiting_order(shop) for _ in range(2)}
+    other = shop.start("shop.add.v1", {"a": 1, "b": 2})
+    shop.work()
+
+    shown = shop.type("rewind", "--filter", "type:shop.*", "charge", "--dry-run")
+    rewound = shop.read("rewind", "--filter", "type:shop.*", "charge", "--yes")
+
+    assert "2 runs would be rewound; nothing was changed" in shown.stderr
+    assert "1 would be skipped: " in shown.stderr
+    assert {one["id"] for one in rewound if one["rewound"]} == waiting
+    assert [one["id"] for one in rewound if not one["rewound"]] == [other]
+    assert {len(shop.read("history", run_id)) for run_id in waiting} == {0}
+    assert "cli:" in json.dumps(shop.read("audit", waiting.pop()))
+
+
+def test_several_runs_are_rewound_by_name(shop: Shop) -> None:
+    first, second = a_waiting_order(shop, key="a"), a_waiting_order(shop, key="b")
+    other = shop.start("shop.add.v1", {"a": 1, "b": 2})
+    shop.work()
+
+    both = shop.type("rewind", "key:a", second, "charge", "--yes")
+    refused = shop.type("rewind", other, first, "ship", "--yes")
+
+    assert (both.exit_code, both.stdout) == (0, f"rewound {first}\nrewound {second}\n")
+    assert (refused.exit_code, refused.stdout) == (6, "")
+    assert f"run {other}: the run has no entry at 'ship'; it has 'shop.add.v1'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["charge"], "only one of RUN and LOCATION is given: 'charge'"),
+        (["--filter", "type:shop.*"], "Missing argument"),
+        (["--filter", "type:shop.*", "x", "charge"], "name the runs to rewind, or choose them with --filter"),
+        (["--filter", "", "charge", "--yes"], "an empty filter would rewind every run"),
+        (["--filter", "type:shop.*", "charge"], "nobody can be asked here whether to rewind; add --yes"),
+    ],
+)
+def test_a_rewind_that_is_not_clear_is_refused(shop: Shop, words: list[str], message: str) -> None:
+    run_id = a_waiting_order(shop)
+
+    result = shop.type("rewind", *words)
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(shop.read("history", run_id)) == 1
+
+
 # Forking
 
 

@@ -10,7 +10,7 @@ from holdfast.core.errors import InvalidRequest
 from holdfast.engine.async_list import AsyncList
 from holdfast.engine.info import RunInfo
 from holdfast.engine.paging import run_pages
-from holdfast.engine.queries import Filter, check_filter, place_of, query_of
+from holdfast.engine.queries import Filter, checked_filter, place_of, query_of
 from holdfast.engine.session import Session
 
 
@@ -18,7 +18,7 @@ def list_runs(
     session: Session, filter: Filter, *, limit: int | None, after: RunInfo | str | None
 ) -> AsyncList[RunInfo]:
     """The runs that match a filter. A mistake in it is raised at once, not when the first run is read."""
-    check_filter(filter)
+    filter = checked_filter(filter)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         raise InvalidRequest(f"limit={limit!r}: it is a whole number of runs, or None for all")
     return AsyncList(_each(session, filter, limit, after))

@@ -12,7 +12,7 @@ from holdfast.core.intent import check_string, check_tags
 from holdfast.core.ports import Store
 from holdfast.core.questions import Query
 from holdfast.core.states import RunState
-from holdfast.core.suggestion import nearest, refuse_unknown
+from holdfast.core.suggestion import refuse_unknown
 from holdfast.engine.info import RunInfo
 
 
@@ -33,10 +33,12 @@ class Filter(TypedDict, total=False):
     deleted: bool
 
 
-def check_filter(chosen: Filter) -> None:
-    """Refuse a condition that runs cannot be chosen by."""
+def checked_filter(chosen: Filter) -> Filter:
+    """The filter, with its states read. Refuses a condition that runs cannot be chosen by."""
     if chosen.keys() - Filter.__annotations__.keys():
         refuse_unknown("filter", chosen, Filter.__annotations__, of="runs")
+    state = chosen.get("state")
+    return chosen if state is None else {**chosen, "state": _states(state)}
 
 
 async def query_of(store: Store, chosen: Filter) -> Query:
@@ -82,13 +84,12 @@ async def _since(store: Store, since: datetime | timedelta | None) -> Micros | N
 def _states(state: RunState | str | Iterable[RunState | str] | None) -> frozenset[RunState]:
     if state is None:
         return frozenset()
-    try:
-        names = [state] if isinstance(state, str) else list(state)
-        states = frozenset(RunState(name) for name in names)
-    except (ValueError, TypeError) as error:
-        near = nearest(state, RunState) if isinstance(state, str) else None
-        meant = f" (did you mean {near!r}?)" if near else ""
-        raise InvalidRequest(f"{error}{meant}; the states are {', '.join(RunState)}") from None
-    if not states:
+    if not isinstance(state, Iterable):
+        raise InvalidRequest(f"state={state!r}: it is a state, or a list of them; the states are {', '.join(RunState)}")
+    names = [state] if isinstance(state, str) else list(state)
+    if not names:
         raise InvalidRequest(f"state={state!r:.80} names no state; name at least one, or leave it out for any")
-    return states
+    known = [one.value for one in RunState]
+    if unknown := [str(name) for name in names if name not in known]:
+        refuse_unknown("state", unknown, known)
+    return frozenset(map(RunState, names))

@@ -27,7 +27,7 @@ from holdfast.engine.controls import Controls, check_actor, check_reason
 from holdfast.engine.info import Flaws, RunInfo
 from holdfast.engine.paging import run_pages
 from holdfast.engine.planned_rewind import planned_rewind
-from holdfast.engine.queries import Filter, check_filter, query_of
+from holdfast.engine.queries import Filter, checked_filter, query_of
 from holdfast.engine.session import Session
 
 Progress = Callable[[int, int], object]
@@ -93,7 +93,7 @@ class Selection:
     def __init__(
         self, session: Session, filter: Filter, *, ids: Iterable[str] | None = None, everything: bool = False
     ) -> None:
-        check_filter(filter)
+        filter = checked_filter(filter)
         self._filter = filter
         self._is_narrow = any(map(bool, filter.values()))
         if ids is not None and (isinstance(ids, str) or not isinstance(ids, Iterable)):
@@ -246,7 +246,7 @@ class Selection:
         except BaseException as error:
             error.add_note(f"{len(done):,} of {len(planned):,} runs were done by then; repeat {name}() for the others")
             raise
-        reasons = Counter(run.why.replace(run.id, "…").removeprefix("run … ") for run in done if run.why)
+        reasons = Counter(run.why.replace(run.id, "…").removeprefix("run …").lstrip(": ") for run in done if run.why)
         skipped = reasons.total()
         return SelectionReport(
             changed=len(done) - skipped, skipped=skipped, reasons=dict(reasons), runs=done, is_dry_run=dry_run
@@ -292,7 +292,8 @@ class Selection:
             if await verb.act(selected.id):
                 return selected
         except (InvalidRequest, KeyConflict, RunBusy, RunNotFound) as refusal:
-            return replace(selected, why=str(refusal), is_refused=True)
+            why = str(refusal)
+            return replace(selected, why=why if selected.id in why else f"run {selected.id}: {why}", is_refused=True)
         # It changed after it was read: another program, or an earlier run of this selection, was there first.
         details = await self._session.store.get(selected.id)
         unchanged = verb.unchanged(details.run) if details is not None else "was deleted"

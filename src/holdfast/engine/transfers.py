@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.engine.controls import check_actor, check_reason
 from holdfast.engine.export import Export, Told
 from holdfast.engine.importing import Import, ImportReport, Lines
-from holdfast.engine.queries import Filter, check_filter
+from holdfast.engine.queries import Filter, checked_filter
 from holdfast.engine.session import Session
 
 TIMEOUT_SECONDS = 60.0
@@ -15,10 +15,9 @@ def new_export(
     session: Session, chosen: Filter, *, live: bool, timeout: float, reason: str, by: str, told: Told | None
 ) -> Export:
     """An export of the runs that a filter chooses, not begun yet."""
-    check_filter(chosen)
     return Export(
         session,
-        chosen,
+        checked_filter(chosen),
         store_kind=type(session.store).__name__.removesuffix("Store").lower(),
         version=_version(),
         is_live=live,
