@@ -101,7 +101,12 @@ world.fix()
 import apsw  # noqa: E402 - in the fixed world
 
 from holdfast import Context, Holdfast, Registry  # noqa: E402 - likewise
-from holdfast.app import session_of  # noqa: E402 - likewise
+
+
+def store_of(hf: Holdfast) -> Any:
+    """The store of a Holdfast, also of an older revision that the workload is compared with."""
+    return hf._session.store if hasattr(hf, "_session") else hf.store  # type: ignore[attr-defined]  # noqa: SLF001
+
 
 STEPS = 5
 _LEASE_SECONDS = 86_400.0
@@ -211,7 +216,7 @@ class Claim(Operation):
     async def prepare(self, sizes: Sequence[int]) -> None:
         world.tick()
         await self.hf.start_many(steps, [(STEPS,)] * sum(sizes))
-        made_by: Callable[..., Any] = get_type_hints(type(session_of(self.hf).store).claim)["request"]
+        made_by: Callable[..., Any] = get_type_hints(type(store_of(self.hf)).claim)["request"]
         self._request = functools.partial(
             made_by,
             worker="claimer",
@@ -225,7 +230,7 @@ class Claim(Operation):
     async def perform(self, size: int) -> None:
         for number in itertools.islice(self._numbers, size):
             world.tick()
-            claimed = await session_of(self.hf).store.claim(self._request(id=f"claim-{number}"))
+            claimed = await store_of(self.hf).claim(self._request(id=f"claim-{number}"))
             assert len(claimed.leases) == 1
             await asyncio.sleep(0)
 
