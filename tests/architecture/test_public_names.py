@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import holdfast
-from holdfast import Holdfast
+from holdfast import Context, Holdfast
 from holdfast.engine.handle import RunHandle
 from holdfast.engine.selection import Selection
 
@@ -17,6 +17,8 @@ NAMESPACES = {
     "dead_letters": "list replay purge",
     "workers": "list",
 }
+CONTEXT = """step sleep sleep_until wait_event receive receive_message receive_batch send emit start call map join race
+first_settled loop version removed continue_as_new tx set_value now random uuid run logger"""
 SELECTION = "cancel pause resume wake recover rewind delete"
 
 NAMES_LIMIT = 32
@@ -45,6 +47,10 @@ def test_each_namespace_is_an_object_of_its_own() -> None:
         name: set(verbs.split()) for name, verbs in NAMESPACES.items()
     }
     assert hf.types is hf.types
+
+
+def test_a_context_has_the_operations_of_the_design_and_no_others() -> None:
+    assert public(Context) == set(CONTEXT.split())
 
 
 def test_a_selection_has_verbs_that_a_handle_has_too() -> None:

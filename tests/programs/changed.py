@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast import Context
+from holdfast.runner.context import requests_of
 from tests.programs.expectation import At
 from tests.programs.interpreter import Node
 from tests.programs.ledger import EffectLedger
@@ -84,7 +85,7 @@ class ChangedPerformer(Performer):
 
     def _concerns(self, at: At, number: int) -> bool:
         """Whether a step is changed, and recorded. That it does I/O shows also when it is new."""
-        is_recorded = self.ctx.requests.recorded(f"{at.scope}step{number}") is not None
+        is_recorded = requests_of(self.ctx).recorded(f"{at.scope}step{number}") is not None
         return self._change.concerns(number) and (is_recorded or self._change.what == "violate")
 
     async def _new(self, name: str) -> Any:

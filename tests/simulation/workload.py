@@ -14,6 +14,7 @@ from holdfast import Context, HoldfastError, Registry, StoreUnavailable
 from holdfast.app import session_of
 from holdfast.core.model import Run
 from holdfast.core.states import RunState
+from holdfast.runner.context import requests_of
 from holdfast.testing.simulation.adversity import HORIZON_SECONDS
 from holdfast.testing.simulation.member import AGAIN_SECONDS, Member
 from holdfast.testing.simulation.watch import Violation
@@ -70,7 +71,7 @@ class ProgramsWorkload(Workload):
         change = self._change_here()
         if change is None:
             return performer.Performer(ctx, ledger, peer)
-        requests = ctx.requests
+        requests = requests_of(ctx)
 
         def told(location: str) -> None:
             self._world.watch.told[requests.run.id, requests.token] = location

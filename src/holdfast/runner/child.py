@@ -85,9 +85,11 @@ class Done:
 class Child(Generic[R]):
     """A child run, seen from its parent: await it for its result, `cancel` it, `send` it messages."""
 
-    def __init__(self, context: Context, intent: Intent, location: str, codec: Codec[Any]) -> None:
+    def __init__(
+        self, context: Context, requests: CodeRequests, intent: Intent, location: str, codec: Codec[Any]
+    ) -> None:
         self._context = context
-        self._requests = context.requests
+        self._requests = requests
         self.location = location
         self.codec = codec
         self._awaiting = 0

@@ -7,7 +7,7 @@ the matter of `turn`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,16 @@ from holdfast.runner.definition import Definition
 from holdfast.runner.history import History
 from holdfast.runner.loop import LoopTimer, RunLoop
 from holdfast.runner.open_operations import OpenOperations
-from holdfast.runner.operation import MISSING, ChildEnd, ChildGroup, Operation, Sleep, StepCall, asked_since
+from holdfast.runner.operation import (
+    MISSING,
+    ChildEnd,
+    ChildGroup,
+    Operation,
+    Sleep,
+    StepCall,
+    StepOptions,
+    asked_since,
+)
 from holdfast.runner.pending_checkpoint import PendingCheckpoint
 from holdfast.runner.version import version_in
 
@@ -83,6 +92,18 @@ class CodeRequests:
         if isinstance(operation, StepCall) and operation.value is MISSING:
             return await self._remembered(operation.outcome, entry)
         return operation.outcome(entry)
+
+    def step(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
+    ) -> Coroutine[Any, Any, Any]:
+        """Ask for a step. It gets its location now, and is executed when it is awaited."""
+        return self.perform(StepCall(self.loop.scope.locate(name), function, args, codec, options))
+
+    @staticmethod
+    def on(loop: RunLoop) -> CodeRequests:
+        """The requests of the run whose code lives on a loop."""
+        requests: CodeRequests = loop.host  # type: ignore[assignment]  # no other host has the loop of a run
+        return requests
 
     async def recall(self, codec: Codec[Any], text: str | None, what: str) -> Any:
         """A value as it was recorded."""

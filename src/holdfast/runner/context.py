@@ -34,10 +34,9 @@ from holdfast.runner.child import (
     check_options,
     child_options,
 )
-from holdfast.runner.loop import RunLoop
 from holdfast.runner.looping import Break, Continue, Looping
 from holdfast.runner.mapping import ChildMap
-from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Sleep, StepCall, StepOptions, step_options
+from holdfast.runner.operation import DEFAULT_STEP_OPTIONS, Operation, Sleep, StepOptions, step_options
 from holdfast.runner.receiving import Receiving
 from holdfast.runner.run_view import RunLogger, RunView
 from holdfast.runner.transaction import TxCall, check_function, declared_options
@@ -91,17 +90,6 @@ class Context(Receiving):
             scope.chances[purpose] = Random(f"{run.options.seed or run.id}:{run.generation}:{purpose}{inside}")
         return scope.chances[purpose]
 
-    @property
-    def requests(self) -> CodeRequests:
-        """Where the requests of this context go; for holdfast itself."""
-        return self._requests
-
-    @staticmethod
-    def of(loop: RunLoop) -> Context:
-        """The context of the run that lives on a loop."""
-        requests: CodeRequests = loop.host  # type: ignore[assignment]  # no other host has the loop of a run
-        return requests.context
-
     # Steps
 
     @overload
@@ -141,13 +129,7 @@ class Context(Receiving):
         if not callable(plain):
             raise InvalidRequest(f"step {name!r}: expected a function, then its arguments; got {plain!r}")
         codec = self._requests.definition.codec_of(plain)
-        return self.run_step(name, with_keywords(plain, kwargs) if kwargs else plain, args, codec, chosen)
-
-    def run_step(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any], options: StepOptions
-    ) -> Coroutine[Any, Any, Any]:
-        """What `step` and decorated steps come down to."""
-        return self._perform(StepCall(self._requests.loop.scope.locate(name), function, args, codec, options))
+        return self._requests.step(name, with_keywords(plain, kwargs) if kwargs else plain, args, codec, chosen)
 
     def tx(
         self,
@@ -263,7 +245,7 @@ class Context(Receiving):
             retention=check_length(options.get("retention"), "retention"),
             options=child_options(options, limit),
         )
-        return Child(self, intent, location, codec)
+        return Child(self, self._requests, intent, location, codec)
 
     @overload
     def map(
@@ -435,3 +417,8 @@ class Context(Receiving):
 
     def _perform(self, operation: Operation) -> Coroutine[Any, Any, Any]:
         return self._requests.perform(operation)
+
+
+def requests_of(context: Context) -> CodeRequests:
+    """The requests behind a context, for the other parts of holdfast."""
+    return context._requests  # noqa: SLF001 - this function is the way to it

@@ -24,7 +24,7 @@ from holdfast.core.errors import ErrorRecord, HistoryDiverged, StepFailed
 from holdfast.core.location import without_iterations
 from holdfast.core.model import Entry, EntryKind, EntryState, Lease
 from holdfast.core.rules import ROLLBACK_LOCATION
-from holdfast.runner.context import Context
+from holdfast.runner.context import Context, requests_of
 from holdfast.runner.definition import Definition
 from holdfast.runner.dry_run import before_rollback, dry_run
 from holdfast.runner.operation import Operation, StepCall, UndoCall
@@ -90,7 +90,7 @@ class Undoing(Definition):
         return found
 
     async def _undo_all(self, context: Context, calls: Sequence[tuple[Entry, StepCall]]) -> None:
-        requests = context.requests
+        requests = requests_of(context)
         requests.command(EntryKind.ROLLBACK, ROLLBACK_LOCATION)
         for entry, call in calls:
             value = await requests.recall(call.codec, entry.result, f"result of step {entry.location!r}")

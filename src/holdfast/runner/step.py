@@ -11,7 +11,7 @@ from holdfast.core.location import check_name
 from holdfast.core.signature import result_codec
 from holdfast.core.startable import Call
 from holdfast.runner.arguments import check_arguments, with_keywords
-from holdfast.runner.context import Context
+from holdfast.runner.code_requests import CodeRequests
 from holdfast.runner.loop import current_run_loop
 from holdfast.runner.operation import StepOptions
 
@@ -37,11 +37,11 @@ class Step(Generic[P, R]):
         if loop is None:
             result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
             return result
-        context = Context.of(loop)
+        requests = CodeRequests.on(loop)
         function = with_keywords(self.function, kwargs) if kwargs else self.function
-        asked = context.run_step(self.name, function, args, self.codec, self.options)
+        asked = requests.step(self.name, function, args, self.codec, self.options)
         # In a `def` workflow the value itself, which no type checker could tell from here; see `blocking`.
-        delivered: Coroutine[Any, Any, R] = context.requests.definition.deliver(asked)
+        delivered: Coroutine[Any, Any, R] = requests.definition.deliver(asked)
         return delivered
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:

@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.core.startable import Call
 from holdfast.runner.arguments import with_keywords
-from holdfast.runner.context import Context
+from holdfast.runner.context import Context, requests_of
 from holdfast.runner.definition import Definition
 from holdfast.runner.operation import StepCall, StepOptions, TaskCall
 from holdfast.runner.task_context import TaskContext, takes_context
@@ -35,7 +35,7 @@ class Task(Definition, Generic[P, R]):
         return True
 
     def begin(self, context: Context, payload: str) -> Coroutine[Any, Any, Any]:
-        return context.requests.perform(self.call(payload))
+        return requests_of(context).perform(self.call(payload))
 
     def call(self, payload: str) -> StepCall:
         """The one step that the task is. Raises `InvalidRequest` if the payload does not fit the function."""

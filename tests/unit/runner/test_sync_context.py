@@ -15,7 +15,6 @@ from holdfast import Context, InvalidRequest, Registry, SyncContext
 from holdfast.typing import Child, SyncChild, SyncWorkflow, Workflow
 
 # What `Context` has for other parts of holdfast.
-INTERNAL = {"of", "requests", "run_step"}
 # What belongs to `await`, or to how a child is made.
 INTERNAL_OF_CHILD = {"create", "intent", "location", "codec"}
 
@@ -25,10 +24,10 @@ def public(kind: type) -> set[str]:
 
 
 def test_every_operation_of_the_context_also_blocks() -> None:
-    assert public(SyncContext) == public(Context) - INTERNAL
+    assert public(SyncContext) == public(Context)
 
 
-@pytest.mark.parametrize("name", sorted(public(Context) - INTERNAL))
+@pytest.mark.parametrize("name", sorted(public(Context)))
 def test_an_operation_takes_the_same_whether_it_blocks_or_not(name: str) -> None:
     awaited, blocking = getattr(Context, name), getattr(SyncContext, name, None)
     assert blocking is not None
