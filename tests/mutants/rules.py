@@ -29,6 +29,30 @@ _TOKEN_LOOKED_AT_ONCE_MORE = Edit(
 
 FENCES = (
     Mutant(
+        name="drop-from-a-held-run",
+        breaks="a message is dropped or received, and never both",
+        edits=(
+            Edit(
+                "stores/operations/controls.py",
+                "    revision.check_free(run, is_forced=False)\n",
+                "",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_no_message_of_a_held_run_is_dropped"),),
+    ),
+    Mutant(
+        name="drop-without-receipt",
+        breaks="a dropped message does not come back",
+        edits=(
+            Edit(
+                "stores/operations/controls.py",
+                "    unit.inboxes.keep_receipts(run.id, {request.message_id: now})\n",
+                "",
+            ),
+        ),
+        caught_by=(Catch("contract", "test_a_message_is_dropped_and_not_brought_back_by_a_repeated_send"),),
+    ),
+    Mutant(
         name="checkpoint-without-fence",
         breaks="a worker that lost its lease records nothing",
         edits=(

@@ -383,3 +383,34 @@ def test_a_run_that_was_deleted_cannot_be_deleted_again(shop: Shop) -> None:
     shop.type("delete", run_id, "--yes")
 
     assert shop.type("delete", run_id, "--yes").exit_code == 3
+
+
+# Unread messages
+
+
+def test_unread_messages_are_listed_and_dropped(shop: Shop) -> None:
+    run_id = a_waiting_order(shop, key="k")
+    shop.type("send", run_id, "later", "by=bob", "--id", "m1")
+
+    shown = shop.type("messages", "key:k").stdout
+    listed = shop.read("messages", "key:k")
+    dropped = shop.type("messages", "key:k", "drop", "m1")
+    again = shop.type("messages", "key:k", "drop", "m1", "--json")
+
+    assert "m1" in shown
+    assert '{"by": "bob"}' in shown
+    assert [(one["id"], one["name"], one["payload"]) for one in listed] == [("m1", "later", {"by": "bob"})]
+    assert (dropped.exit_code, dropped.stdout) == (0, "dropped m1\n")
+    assert again.exit_code == 6
+    assert json.loads(again.stdout) == {"id": run_id, "message": "m1", "dropped": False}
+    assert f"run {run_id} has no unread message 'm1'" in again.stderr
+    assert shop.type("messages", "key:k").stderr == "no unread messages\n"
+
+
+def test_a_message_to_drop_has_to_be_named(shop: Shop) -> None:
+    run_id = a_waiting_order(shop)
+
+    result = shop.type("messages", run_id, "drop")
+
+    assert result.exit_code == 2
+    assert "name the message to drop: holdfast messages RUN drop ID" in result.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, InvalidRequest, Registry, RunFailed, RunState, WaitTimeout
+from holdfast import Context, InvalidRequest, Registry, RunFailed, RunNotFound, RunState, WaitTimeout
 from tests.stage import Stage, facts
 
 app = Registry()
@@ -276,3 +276,47 @@ async def test_illegal_names_are_refused_where_they_are_given(stage: Stage) -> N
         empty = await h.start(take_of, [], 1)
         with pytest.raises(RunFailed, match="could never return"):
             await empty.result()
+
+
+@pytest.mark.every_store
+async def test_unread_messages_are_listed_and_dropped_by_hand(stage: Stage) -> None:
+    app = Registry()
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        await ctx.wait_event("open")
+        return [await ctx.receive("item"), await ctx.receive("item")]
+
+    async with stage.harness(app) as h:
+        run = await h.start(order)
+        await h.settle()
+        for number in (1, 2, 3):
+            await run.send("item", {"number": number}, id=f"m{number}")
+        assert [(one.id, one.name, one.payload) for one in await run.messages()] == [
+            ("m1", "item", {"number": 1}),
+            ("m2", "item", {"number": 2}),
+            ("m3", "item", {"number": 3}),
+        ]
+
+        assert await run.drop_message("m2", by="ada")
+        assert not await run.drop_message("m2")
+        assert not await run.drop_message("m9")
+        await run.send("item", {"number": 2}, id="m2")  # a client that repeats its request
+
+        await h.emit("open")
+        assert await run.result() == [{"number": 1}, {"number": 3}]
+        assert [(fact.event, fact.by) for fact in await run.audit() if fact.event == "message_dropped"] == [
+            ("message_dropped", "ada")
+        ]
+        assert await run.messages() == []
+
+
+async def test_the_messages_of_a_run_that_does_not_exist_are_asked_for_in_vain(stage: Stage) -> None:
+    async with stage.harness() as h:
+        wrong: Any = 5
+        with pytest.raises(RunNotFound, match="nowhere"):
+            await h.run("nowhere").messages()
+        with pytest.raises(RunNotFound, match="nowhere"):
+            await h.run("nowhere").drop_message("m1")
+        with pytest.raises(InvalidRequest, match="id=5"):
+            await h.run("nowhere").drop_message(wrong)

@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "explain": "Say in one sentence why a run is not moving.",
         "history": "List what a run has recorded.",
         "audit": "List the facts of a run's life.",
+        "messages": "List the unread messages of a run, or drop one.",
         "workers": "List the workers.",
     },
     "Act": {

@@ -23,6 +23,7 @@ from holdfast.engine.info import (
     AuditInfo,
     DeadLetterInfo,
     EntryInfo,
+    MessageInfo,
     RunInfo,
     ScheduleInfo,
     TopicInfo,
@@ -243,6 +244,16 @@ def outcome_json(info: RunInfo) -> Json:
         "state": state_json(info.state),
         "result": info.result,
         "error": error_json(info.error),
+    }
+
+
+def message_json(message: MessageInfo) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "name": message.name,
+        "payload": message.payload,
+        "sent_at": time_json(message.sent_at),
+        **({} if message.unreadable is None else {"unreadable": message.unreadable}),
     }
 
 

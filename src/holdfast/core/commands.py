@@ -91,6 +91,15 @@ class Delete(Control[bool], frozen=True, kw_only=True):
     force: bool = False
 
 
+class DropMessage(Control[bool], frozen=True, kw_only=True):
+    """Remove an unread message from the run's inbox. `RunBusy` while a worker holds the run.
+
+    The id of the message is remembered as that of a received one, so a repeated send does not bring it back.
+    """
+
+    message_id: str
+
+
 class Cancellation(Value, frozen=True, kw_only=True):
     """Why a run is cancelled: because a command asks for it, or because of its parent; then `request` is empty."""
 
@@ -104,7 +113,7 @@ class Cancellation(Value, frozen=True, kw_only=True):
         return cls(reason=command.reason, force=command.force, request=command.id, by=command.by)
 
 
-RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete
+RunControl = Cancel | Pause | Resume | Wake | Rewind | Recover | Fork | Delete | DropMessage
 
 
 # Messages and events

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from holdfast.core.checkpoint import Verdicts
 from holdfast.core.clock import Micros
 from holdfast.core.intent import matches_type
-from holdfast.core.model import Backlog, DeadLetter, Holding, Run, Schedule, Topic, TypeRule, Value, Wait
+from holdfast.core.model import Arrival, Backlog, DeadLetter, Holding, Run, Schedule, Topic, TypeRule, Value, Wait
 from holdfast.core.states import RunState
 
 PAGE_LIMIT = 1_000
@@ -126,6 +126,12 @@ class ListTypes(Listing[Sequence[TypeRule]], frozen=True, kw_only=True):
     """What is known of types, by name: those that somebody set rules for or a worker offered."""
 
 
+class ListMessages(Listing[Sequence[Arrival]], frozen=True, kw_only=True):
+    """The messages that a run has not received yet, in the order in which they arrived."""
+
+    run_id: str
+
+
 class ListDeadLetters(Listing[Sequence[DeadLetter]], frozen=True, kw_only=True):
     """Dead letters, oldest first. `topic` may end in `*`; `after` is the last one of the page before."""
 
@@ -169,7 +175,7 @@ class ListDueSchedules(Listing[Due], frozen=True, kw_only=True):
     after: tuple[Micros, str] = (0, "")
 
 
-AnyListing = ListTopics | ListTypes | ListDeadLetters | ListSchedules | ListDueSchedules
+AnyListing = ListTopics | ListTypes | ListMessages | ListDeadLetters | ListSchedules | ListDueSchedules
 
 
 # Changes: what has become of something that somebody waits for

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core.audit import REQUEST
 from holdfast.core.clock import Micros, moment
 from holdfast.core.codec import decode_any, encode_any
-from holdfast.core.commands import Cancel, Delete, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
+from holdfast.core.commands import Cancel, Delete, DropMessage, Fork, Pause, Recover, Resume, Rewind, RunControl, Wake
 from holdfast.core.errors import InvalidRequest, StoreUnavailable
 from holdfast.core.ids import new_id
 from holdfast.core.intent import check_id, check_string
@@ -100,6 +100,12 @@ class Controls:
         `RunBusy` while a worker holds it, unless `force`, which takes it away from that worker. True, or `RunNotFound`.
         """
         return await self._control(Delete(run_id=run_id, id=new_id(), force=force, by=check_actor(by)))
+
+    async def drop_message(self, run_id: str, message_id: str, *, by: str = "") -> bool:
+        """Remove a message that a run has not received yet. False if there is no such message."""
+        check_string(message_id, "id")
+        request = DropMessage(run_id=run_id, id=new_id(), message_id=message_id, by=check_actor(by))
+        return await self._control(request)
 
     async def _reopen(self, request: Rewind | Recover) -> bool:
         await self._session.open()

@@ -24,12 +24,12 @@ from holdfast.core.ids import new_id
 from holdfast.core.intent import check_string, check_text
 from holdfast.core.location import check_name
 from holdfast.core.model import MessageToRun, Run
-from holdfast.core.questions import Details, RepliesTo
+from holdfast.core.questions import Details, ListMessages, RepliesTo
 from holdfast.core.states import RunState
 from holdfast.engine.capabilities import database_of
 from holdfast.engine.controls import Controls, check_actor
 from holdfast.engine.explain import explanation
-from holdfast.engine.info import AuditInfo, EntryInfo, RunInfo
+from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo
 from holdfast.engine.results import End
 from holdfast.engine.session import Session
 
@@ -203,6 +203,19 @@ class RunHandle(Generic[R]):
             raise self._not_found()
         if sent.refused == "finished":
             raise RunFinished(f"run {sent.run_id} has ended and takes no more messages; {name!r} was not sent")
+
+    async def messages(self) -> Sequence[MessageInfo]:
+        """The messages that the run has not received yet, in the order in which they arrived."""
+        run_id = (await self._details()).run.id
+        return [MessageInfo.of(arrival) for arrival in await self._session.store.catalog(ListMessages(run_id=run_id))]
+
+    async def drop_message(self, id: str, *, by: str = "") -> bool:
+        """Remove a message that the run has not received yet. False if there is no such message.
+
+        `RunBusy` while a worker holds the run, because the worker may have read the message already. Sending the same
+        `id` again within a day does not bring the message back.
+        """
+        return await self._controls.drop_message(await self._resolve(), id, by=by)
 
     async def request(
         self,

@@ -14,6 +14,7 @@ from holdfast.core.codec import decode_any, json_flaw
 from holdfast.core.cron import zone_of
 from holdfast.core.errors import ErrorRecord, Unreadable
 from holdfast.core.model import (
+    Arrival,
     AuditFact,
     CatchUp,
     DeadLetter,
@@ -213,6 +214,30 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, fact: AuditFact) -> AuditInfo:
         return cls(event=fact.event, at=Flaws().nearest("at", fact.at), data=fact.data)
+
+
+class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a run has not received yet. `sent_at` is when it reached the run.
+
+    `unreadable`: why its payload could not be decoded, and is `None`.
+    """
+
+    id: str
+    name: str
+    payload: Any
+    sent_at: datetime
+    unreadable: str | None = None
+
+    @classmethod
+    def of(cls, arrival: Arrival) -> MessageInfo:
+        flaws = Flaws()
+        return cls(
+            id=arrival.ref or "",
+            name=arrival.name,
+            payload=flaws.json("payload", arrival.payload),
+            sent_at=flaws.nearest("sent_at", arrival.at),
+            unreadable=flaws.told,
+        )
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,8 @@ class SyncRunHandle(Facade, Generic[R]):
     rewind = blocking(RunHandle.rewind)
     recover = blocking(RunHandle.recover)
     delete = blocking(RunHandle.delete)
+    messages = blocking(RunHandle.messages)
+    drop_message = blocking(RunHandle.drop_message)
     send = blocking(RunHandle.send)
     send_in = blocking(RunHandle.send_in)
     request = blocking(RunHandle.request)

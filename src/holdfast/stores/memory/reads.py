@@ -26,6 +26,7 @@ from holdfast.core.questions import (
     ListDeadLetters,
     ListDueSchedules,
     Listing,
+    ListMessages,
     ListSchedules,
     ListTopics,
     ListTypes,
@@ -80,6 +81,9 @@ def _catalog(state: State, question: AnyListing, now: Micros) -> object:
             return sorted(state.topics.values(), key=lambda topic: topic.name)
         case ListTypes():
             return sorted(state.types.values(), key=lambda rule: rule.name)
+        case ListMessages():
+            record = state.records.get(question.run_id)
+            return [] if record is None else record.unread_messages()
         case ListDeadLetters():
             return dead_letters(state, question)
         case ListSchedules():

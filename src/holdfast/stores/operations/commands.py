@@ -11,6 +11,7 @@ from holdfast.core.commands import (
     ChangeTypes,
     Command,
     Delete,
+    DropMessage,
     EmitEvents,
     FireSchedules,
     Fork,
@@ -44,7 +45,7 @@ def apply(unit: UnitOfWork, command: Command[A], now: Micros) -> A:
 
 def _apply(unit: UnitOfWork, command: AnyCommand, now: Micros) -> object:  # noqa: C901, PLR0912 - one line for each command
     match command:
-        case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete():
+        case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete() | DropMessage():
             return controls.control(unit, command, now)
         case SendMessages():
             return arrivals.send(unit, command.messages, now, by=command.by)

@@ -10,6 +10,7 @@ from holdfast.core.commands import (
     Cancel,
     Cancellation,
     Delete,
+    DropMessage,
     Fork,
     Pause,
     Recover,
@@ -53,6 +54,8 @@ def _carry_out(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> 
             return _fork(unit, _whole(unit, run), request, now)
         case Delete():
             return _delete(unit, run, request, now)
+        case DropMessage():
+            return _drop_message(unit, run, request, now)
         case _:
             assert_never(request)
 
@@ -94,4 +97,18 @@ def _delete(unit: UnitOfWork, run: Run, request: Delete, now: Micros) -> bool:
         unit.runs.set_key(run, None)
     unit.runs.put(retention.deleted(run, now))
     unit.audit.note(audit.of_control(run.id, "deleted", request, now))
+    return True
+
+
+def _drop_message(unit: UnitOfWork, run: Run, request: DropMessage, now: Micros) -> bool:
+    """Remove an unread message. A holder may have read it already, so nobody may hold the run."""
+    revision.check_free(run, is_forced=False)
+    found = next((one for one in unit.inboxes.messages(run) if one.ref == request.message_id), None)
+    if found is None:
+        return False
+    unit.inboxes.take(run.id, found.number)
+    unit.inboxes.keep_receipts(run.id, {request.message_id: now})
+    unit.audit.note(
+        audit.of_control(run.id, "message_dropped", request, now, message=request.message_id, name=found.name)
+    )
     return True

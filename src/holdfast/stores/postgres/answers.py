@@ -19,6 +19,7 @@ from holdfast.core.questions import (
     ListDeadLetters,
     ListDueSchedules,
     Listing,
+    ListMessages,
     ListSchedules,
     ListTopics,
     ListTypes,
@@ -62,6 +63,8 @@ def _catalog(connection: Connection, schema: str, question: AnyListing, at: Micr
             return topics.list_topics(connection, schema)
         case ListTypes():
             return reads.types(connection, schema)
+        case ListMessages():
+            return reads.messages(connection, schema, question.run_id)
         case ListDeadLetters():
             return reads.dead_letters(connection, schema, question)
         case ListSchedules():

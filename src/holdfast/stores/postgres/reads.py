@@ -14,7 +14,7 @@ import psycopg
 
 from holdfast.core import limits
 from holdfast.core.audit import KEPT, ROUTINE
-from holdfast.core.model import AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerRecord
+from holdfast.core.model import Arrival, AuditFact, DeadLetter, Entry, Run, TypeRule, WorkerRecord
 from holdfast.core.questions import Details, ListDeadLetters, SlotUse
 from holdfast.core.rules import LIMIT_LOCATION
 from holdfast.core.states import RunState
@@ -150,6 +150,14 @@ _LETTERS_OF_FAMILY = """
     limit %(limit)s
 """  # by the primary key
 
+_MESSAGES = """
+    select row_to_json(arrival)::text
+    from {schema}.inbox_read as arrival
+    where run_id = %s
+      and kind = 'message'
+    order by number
+"""  # by the primary key
+
 _COUNTS = """
     select type, state, count(*)
     from {schema}.runs
@@ -204,6 +212,7 @@ _details = msgspec.json.Decoder(Details)
 _run = msgspec.json.Decoder(Run)
 _runs = msgspec.json.Decoder(list[Run])
 _entry = msgspec.json.Decoder(Entry)
+_arrival = msgspec.json.Decoder(Arrival)
 _fact = msgspec.json.Decoder(AuditFact)
 _letter = msgspec.json.Decoder(DeadLetter)
 _worker = msgspec.json.Decoder(WorkerRecord)
@@ -247,6 +256,13 @@ def history(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tu
     found = connection.execute(qualified(_HISTORY, schema), (run_id,)).fetchall()
     with unreadable.readable(f"the history of run {run_id}"):
         return tuple(_entry.decode(text) for (text,) in found)
+
+
+def messages(connection: psycopg.Connection[Any], schema: str, run_id: str) -> list[Arrival]:
+    """The messages that wait in a run's inbox."""
+    found = connection.execute(qualified(_MESSAGES, schema), (run_id,)).fetchall()
+    with unreadable.readable(f"the inbox of run {run_id}"):
+        return [_arrival.decode(text) for (text,) in found]
 
 
 def audit(connection: psycopg.Connection[Any], schema: str, run_id: str) -> tuple[AuditFact, ...]:

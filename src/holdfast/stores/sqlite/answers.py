@@ -21,6 +21,7 @@ from holdfast.core.questions import (
     ListDeadLetters,
     ListDueSchedules,
     Listing,
+    ListMessages,
     ListSchedules,
     ListTopics,
     ListTypes,
@@ -29,7 +30,7 @@ from holdfast.core.questions import (
     VerdictsOn,
 )
 from holdfast.stores.operations import leases
-from holdfast.stores.sqlite import backlogs, dead_letters, events, limits, reads, schedules, types
+from holdfast.stores.sqlite import backlogs, dead_letters, events, inboxes, limits, reads, schedules, types
 from holdfast.stores.sqlite.transaction import Transaction
 
 A = TypeVar("A")
@@ -65,6 +66,8 @@ def _catalog(connection: apsw.Connection, question: AnyListing, now: Micros) -> 
             return events.list_topics(connection)
         case ListTypes():
             return types.list_types(connection)
+        case ListMessages():
+            return inboxes.list_messages(connection, question.run_id)
         case ListDeadLetters():
             return dead_letters.list_letters(connection, question)
         case ListSchedules():

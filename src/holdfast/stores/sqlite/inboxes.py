@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import apsw
+
 from holdfast.core.clock import Micros
 from holdfast.core.model import RECEIPT_RETENTION, Arrival, Fence, Run, WaitKind
 from holdfast.stores.operations.unit_of_work import Taken
@@ -147,3 +149,8 @@ class SqliteInboxes:
 
     def _read(self, statement: str, *bindings: object) -> list[Arrival]:
         return [rows.arrival_of(row) for row in self._connection.execute(statement, bindings).fetchall()]
+
+
+def list_messages(connection: apsw.Connection, run_id: str) -> list[Arrival]:
+    """The messages that wait in a run's inbox."""
+    return [rows.arrival_of(row) for row in connection.execute(_MESSAGES, (run_id,)).fetchall()]

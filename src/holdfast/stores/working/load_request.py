@@ -16,6 +16,7 @@ from holdfast.core.commands import (
     Cancel,
     ChangeTypes,
     Delete,
+    DropMessage,
     EmitEvents,
     FireSchedules,
     Fork,
@@ -104,7 +105,7 @@ class LoadRequest:
 
     def command(self, command: AnyCommand) -> None:  # noqa: C901 - one case for each command
         match command:
-            case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete():
+            case Cancel() | Pause() | Resume() | Wake() | Rewind() | Recover() | Fork() | Delete() | DropMessage():
                 self.control(command)
             case SendMessages():
                 self.send(command.messages)
@@ -187,6 +188,8 @@ class LoadRequest:
                 self.endings.add(run_id)
             case Rewind() | Recover():
                 self.histories.add(run_id)
+                self.inboxes[run_id] = 0
+            case DropMessage():
                 self.inboxes[run_id] = 0
             case Fork():
                 self.runs.add(request.new_run_id)

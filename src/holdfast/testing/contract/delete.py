@@ -8,6 +8,7 @@ from holdfast.core.clock import SECOND
 from holdfast.core.commands import (
     Cancel,
     Delete,
+    DropMessage,
     Fork,
     Pause,
     Recover,
@@ -58,6 +59,7 @@ CONTROLS: tuple[RunControl, ...] = (
     Pause(run_id=an_id(1), id="x"),
     Resume(run_id=an_id(1), id="x"),
     Wake(run_id=an_id(1), id="x"),
+    DropMessage(run_id=an_id(1), id="x", message_id="m"),
     Rewind(run_id=an_id(1), id="x", location="charge", force=True),
     Recover(run_id=an_id(1), id="x", force=True),
     Fork(run_id=an_id(1), id="x", new_run_id=an_id(9), location="charge", force=True),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.core.checkpoint import Release, Suspend
 from holdfast.core.clock import DAY, SECOND
-from holdfast.core.commands import Cancel, EmitEvents, SendMessages, Sent
+from holdfast.core.commands import Cancel, DropMessage, EmitEvents, SendMessages, Sent
+from holdfast.core.errors import RunBusy
 from holdfast.core.model import Arrival, MessageToRun, WaitKind
 from holdfast.core.ports import Store
+from holdfast.core.questions import ListMessages
 from holdfast.core.states import RunState
 from holdfast.testing.contract.arrange import (
     HOSTILE,
@@ -337,6 +341,68 @@ class MessageContract(Contract):
     async def test_sending_nothing_is_answered_with_nothing(self, store: Store) -> None:
         """The port: each operation is plural."""
         assert list(await store.apply(SendMessages(messages=[]))) == []
+
+    # By hand
+
+    async def test_unread_messages_are_listed_in_order(self, store: Store) -> None:
+        """SEMANTICS, messages: unread messages can be listed. Events and what was received are not among them."""
+        lease = await held(store, 1)
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2", name="x", payload='"☃"')]))
+        await write(store, checkpoint_for(lease, Suspend(), seen=2, waits=(for_event("e"),), consumed=(1,)))
+        await store.apply(EmitEvents(events=[an_event(topic="e")]))
+        await store.apply(SendMessages(messages=[a_message(id="m3")]))
+
+        unread = await store.catalog(ListMessages(run_id=an_id(1)))
+
+        assert [(one.ref, one.name, one.payload, one.at) for one in unread] == [
+            ("m2", "x", '"☃"', START),
+            ("m3", "go", unread[1].payload, START),
+        ]
+        assert await store.catalog(ListMessages(run_id=an_id(9))) == []
+
+    async def test_a_message_is_dropped_and_not_brought_back_by_a_repeated_send(self, store: Store) -> None:
+        """SEMANTICS, messages: unread messages can be dropped by hand; a consumed id is remembered for a day."""
+        await suspended(store, 1, for_event("e"))
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
+        drop = DropMessage(run_id=an_id(1), id="d", message_id="m1", by="ada")
+
+        assert await store.apply(drop)
+        assert await store.apply(drop)  # a repeat of the same request
+        assert not await store.apply(DropMessage(run_id=an_id(1), id="d2", message_id="m1"))
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
+
+        assert [one.ref for one in await store.catalog(ListMessages(run_id=an_id(1)))] == ["m2"]
+        (fact,) = [fact for fact in await store.audit(an_id(1)) if fact.event == "message_dropped"]
+        assert (fact.data["message"], fact.data["name"], fact.data["by"]) == ("m1", "go", "ada")
+
+    async def test_no_message_of_a_held_run_is_dropped(self, store: Store) -> None:
+        """T1: the holder may have read it already."""
+        await held(store, 1)
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
+
+        with pytest.raises(RunBusy, match="holds run"):
+            await store.apply(DropMessage(run_id=an_id(1), id="d", message_id="m1"))
+
+        assert [one.ref for one in await store.catalog(ListMessages(run_id=an_id(1)))] == ["m1"]
+
+    async def test_a_run_does_not_receive_what_was_dropped(self, store: Store) -> None:
+        """S3: dropping leaves the run ready, which is harmless, and the next claim brings the other messages."""
+        await suspended(store, 1, for_message("go"))
+        await store.apply(SendMessages(messages=[a_message(id="m1"), a_message(id="m2")]))
+
+        assert await store.apply(DropMessage(run_id=an_id(1), id="d", message_id="m1"))
+
+        lease = await claim_one(store)
+        assert [arrival.ref for arrival in lease.arrivals] == ["m2"]
+
+    async def test_an_ended_run_has_no_messages_to_drop(self, store: Store) -> None:
+        """S5: an ended run changes only by `recover` or `rewind`."""
+        await suspended(store, 1, for_event("e"))
+        await store.apply(SendMessages(messages=[a_message(id="m1")]))
+        await store.apply(Cancel(run_id=an_id(1), id="c"))
+
+        assert not await store.apply(DropMessage(run_id=an_id(1), id="d", message_id="m1"))
+        assert await store.catalog(ListMessages(run_id=an_id(1))) == []
 
     # From a checkpoint
 
