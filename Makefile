@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := .tools/bin/uv
 READY  := .venv/.ready
-CODE   := $(wildcard src tests benchmarks examples)
+CODE   := $(wildcard src tests benchmarks examples docs/pictures)
 
 export UV_PYTHON_DOWNLOADS := never
 # Texts and names of files are UTF-8 in every locale.
@@ -13,7 +13,7 @@ export PYTHONUTF8 := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures instructions bench demo
+.PHONY: help setup lock fmt lint types test test-long test-pythons test-newest check mutants chaos figures instructions bench pictures demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ chaos: $(READY) ## kill, stop and cut at random; STORE=postgres MINUTES=10 SEED=
 
 figures: $(READY) ## reproduce the figures that are promised; STORE=postgres
 	$(CHAOS) --figures
+
+pictures: $(READY) ## draw the pictures of the documentation again
+	$(BIN)/python docs/pictures/processes.py
+	$(BIN)/python docs/pictures/terminal.py
 
 demo: $(READY) ## watch runs survive crashes
 	$(BIN)/holdfast demo
