@@ -143,7 +143,7 @@ def test_parked_runs_are_shown(shop: Shop) -> None:
 def test_the_doctor_looks_at_slots(shop: Shop) -> None:
     shop.type("migrate")
 
-    assert "every slot that is taken belongs to a run that has it" in shop.type("doctor").stdout
+    assert "all slots agree with the runs that have them" in shop.type("doctor").stdout
 
 
 @pytest.mark.parametrize(

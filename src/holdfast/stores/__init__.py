@@ -1,5 +1,6 @@
-"""Stores keep runs safely. Each implements the port in `core.ports` and decides nothing `core.rules` decides.
+"""Stores: the durable backends that keep runs safe.
 
-Only `app` imports a store, and by name: no driver is loaded before its URL is used.
-Start with `memory`, which is written for reading; every other store must answer exactly like it.
+Each store implements the port in `core.ports`. It makes no decision that `core.rules` makes.
+Only `app` imports a store, and by name, so no driver is loaded before its URL is used.
+Start with `memory`, which is written for reading. Every other store must answer exactly like it.
 """

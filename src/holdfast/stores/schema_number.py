@@ -1,4 +1,7 @@
-"""Schema numbers: a store is used only by code that needs the number it has. There is no way from one to another."""
+"""Schema numbers: code uses a store only if the store has the schema number that the code needs.
+
+There is no migration from one number to another. Runs move by export and import.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ def check(found: SchemaStatus, where: str) -> None:
     """Refuse a store that another version of holdfast made.
 
     Raises:
-        SchemaOutOfDate: The store has another number. An empty store has none, and is not refused.
+        SchemaOutOfDate: The store has another schema number. An empty store has no number and is accepted.
 
     """
     if _is_foreign(found):
@@ -18,9 +21,9 @@ def check(found: SchemaStatus, where: str) -> None:
 
 
 def trouble(found: SchemaStatus) -> str | None:
-    """What is wrong with the schema of a store that is in use; None if it is the one that this code needs."""
+    """Return the problem with the schema of a store in use, or None if this code can use it."""
     if found.current == 0:
-        return "there is none; make it with `holdfast migrate`"
+        return "the store has no schema; create it with `holdfast migrate`"
     return _refusal(found) if _is_foreign(found) else None
 
 
@@ -29,7 +32,7 @@ def _is_foreign(found: SchemaStatus) -> bool:
 
 
 def _refusal(found: SchemaStatus) -> str:
-    """Which number the store has, which one this code needs, and how runs get from one to the other."""
+    """Return both schema numbers, and how to move runs to a store that this code can use."""
     maker = "a newer" if found.current > found.wanted else "an older"
     return (
         f"schema number {found.current}, made by {maker} version of holdfast; this version needs number "

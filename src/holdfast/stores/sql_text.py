@@ -1,4 +1,4 @@
-"""SQL texts: names in double braces stand for constants of `core` and for shared settings."""
+"""SQL texts with placeholders: a name in double braces stands for a constant of `core` or a shared setting."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def filled_in(text: str, known: Mapping[str, str]) -> str:
-    """A text with what its names in double braces stand for.
+    """Replace each name in double braces with its value.
 
     Raises:
-        KeyError: A name is unknown.
+        KeyError: `known` has no value for a name.
 
     """
     return _PLACE.sub(lambda place: known[place[1]], text)

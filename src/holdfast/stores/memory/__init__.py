@@ -1,7 +1,8 @@
-"""The memory store: the model that every other store must answer like. It keeps nothing after the process.
+"""The memory store: the model that every other store must answer like. It keeps nothing after the process ends.
 
-Written for reading. Only `app` and `testing` import it. Start with `store`, which is the port; `state` is all the
-data there is; each other module is one kind of operation on it and has its twin of the same name in `stores.sqlite`.
+It is written for reading. Only `app` and `testing` import the store; `stores.working` builds on its state. Start with
+`store`, which is the port. `state` has all the data. Each other module is one kind of operation on the data; most have
+a counterpart of the same name in `stores.sqlite`.
 """
 
 from holdfast.stores.memory.store import MemoryStore

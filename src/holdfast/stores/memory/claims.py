@@ -1,4 +1,4 @@
-"""Claims: which runs a worker gets, found by looking at all there are."""
+"""Claims: find the runs that a worker gets by scanning all runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.operations import claims
 
 
 def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
-    """Give a worker the runs that are due, as many as it asks for."""
+    """Lease due runs to a worker, as many as it asks for."""
     if request.is_repeat and (won := _won_before(unit.state, request)):
         return Claimed(leases=tuple(claims.lease_of(unit, run) for run in won), next_ready_at=now, now=now)
     chosen, has_more = choose(unit, request, now)
@@ -23,19 +23,19 @@ def claim(unit: StateUnit, request: ClaimRequest, now: Micros) -> Claimed:
 
 
 def choose(unit: StateUnit, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
-    """The runs that a worker gets, and whether there is more."""
+    """Return the runs that a worker gets, and True if there is more to claim at once."""
     due = [run for run in _queued(unit.state, request) if rules.is_due(run, now)]
     return claims.choose_within_limits(unit, claims.queue_of(due), request, now)
 
 
 def _won_before(state: State, request: ClaimRequest) -> list[Run]:
-    """What this very claim has won already, as its answer got lost."""
+    """Return the runs that an earlier attempt at this claim has won. Its answer was lost."""
     asked = [record.run for record in state.records.values() if record.run.type in request.types]
     return [run for run in asked if run.claim_id == request.id and run.worker == request.worker]
 
 
 def _queued(state: State, request: ClaimRequest) -> list[Run]:
-    """Runs of types that are not switched off, which may be claimed now or at some other time."""
+    """Return the runs of enabled types that may be claimed, now or later."""
     rules_of = [state.types.get(type) or TypeRule(name=type) for type in request.types]
     types = {rule.name for rule in rules_of if rule.is_enabled}
     runs = (record.run for record in state.records.values())

@@ -1,4 +1,4 @@
-"""Events: those that are kept, by topic, in the order of their numbers."""
+"""Events: kept by topic, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.memory.state import Published, State
 
 
 class StateEvents:
-    """Topics and the events that are kept, by their numbers."""
+    """Topics and kept events, by number."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -59,7 +59,7 @@ class StateEvents:
 
     def give_back(self, arrival: Arrival) -> None:
         published = self._published(arrival)
-        if published is None:
+        if published is None:  # pruned since a run took it; a rewind makes it unread again
             number = int(arrival.ref or 0)
             event = Event(id=f"restored:{number}", topic=arrival.name, payload=arrival.payload or "null")
             published = self._insert(Published(number, event, arrival.at))
@@ -85,7 +85,7 @@ class StateEvents:
         return self._state.event_count, 0 if latest is None else latest.at
 
     def _insert(self, published: Published) -> Published:
-        """Keep an event whose number is not the last one."""
+        """Keep an event in the order of numbers. Its number need not be the last one."""
         kept = self._state.events[published.event.topic]
         kept.append(published)
         kept.sort(key=lambda one: one.number)

@@ -1,4 +1,4 @@
-"""Housekeeping: what nobody needs any more, found by looking at everything."""
+"""Housekeeping: find data that is no longer needed by scanning everything."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.stores.memory.state import Published, State
 from holdfast.stores.operations.housekeeping import OldEvent, OldRun
 
 _Place = tuple[dict[str, Any], str]
-"""Where something old is kept, and under which id."""
+"""The dictionary that keeps an old item, and the item's id."""
 
 
 class StateHousekeeping:
-    """Goes through the whole state."""
+    """Finds and removes old data by scanning the whole state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class StateHousekeeping:
         return _oldest(self._overflowing(), limit)
 
     def _overflowing(self) -> Iterator[Published]:
-        """The oldest of each topic that are more than it may keep, of either kind."""
+        """Yield the oldest events of each topic beyond its limit. Open and pending events are counted separately."""
         for name, kept in self._state.events.items():
             limit = topic_of(name, self._state.topics).max_pending
             for kind in ("open", "pending"):
@@ -70,7 +70,7 @@ class StateHousekeeping:
         return [OldRun(run, self._kept(run, usual), self._is_kept_for_parent(run)) for run in due[:limit]]
 
     def _kept(self, run: Run, usual: Micros) -> Micros:
-        """How long runs of the type are kept."""
+        """Return the retention of runs of this type."""
         rule = self._state.types.get(run.type)
         return usual if rule is None or rule.retention is None else rule.retention
 
@@ -91,7 +91,7 @@ class StateHousekeeping:
                 self._state.children[run.parent_id].remove(run.id)
 
     def remove_part(self, run: Run, room: int, now: Micros) -> None:
-        raise AssertionError("no run is too large here")
+        raise AssertionError("the memory store counts no rows, so no run is too large")
 
 
 def _oldest(chosen: Iterator[Published], limit: int) -> list[OldEvent]:

@@ -1,4 +1,4 @@
-"""Pruning a state in memory; a dry run prunes a copy."""
+"""Pruning: prune the state in memory, or a copy of it in a dry run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.stores.operations import pruning
 
 
 def prune(unit: StateUnit, limit: int, retention: Micros, now: Micros, *, is_dry_run: bool) -> Pruned:
-    """Remove what nobody needs any more, or only say how much that would be."""
+    """Remove data that is no longer needed. A dry run only counts it."""
     if not is_dry_run:
         return pruning.prune(unit, limit, retention, now)
     copy = StateUnit(deepcopy(unit.state))

@@ -1,4 +1,4 @@
-"""Reads: what people and the engine ask about runs. Nothing here writes."""
+"""Reads: answer the questions of people and the engine about runs. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _changes(state: State, question: AnyAwaited, now: Micros) -> object:
 
 
 def list_runs(state: State, query: Query) -> list[Details]:
-    """The runs a query admits, the newest first."""
+    """Return the runs that a query admits, newest first."""
     matching = [record for record in state.records.values() if query.admits(record.run)]
     newest_first = sorted(matching, key=lambda r: (r.run.created_at, r.run.id), reverse=True)
     return [record.details() for record in newest_first[: query.limit]]
@@ -128,20 +128,20 @@ def audit(state: State, run_id: str) -> tuple[AuditFact, ...]:
 
 
 def ends(state: State, run_ids: Sequence[str]) -> list[Run]:
-    """Those of the runs that have ended."""
+    """Return the runs that have ended."""
     known = [state.records[run_id].run for run_id in run_ids if run_id in state.records]
     return [run for run in known if run.state.is_end]
 
 
 def replies(state: State, asked: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """What runs have replied to messages."""
+    """Return the replies of runs to messages, by run id and message id."""
     known = [(run_id, message_id) for run_id, message_id in asked if run_id in state.records]
     found = {pair: state.records[pair[0]].replies.get(pair[1]) for pair in known}
     return {pair: reply[0] for pair, reply in found.items() if reply is not None}
 
 
 def slots(state: State, type: str | None) -> list[SlotUse]:
-    """Who has slots and who waits for them, by their names."""
+    """Return how many runs have each slot and how many wait for it, by slot name."""
     used = Counter({name: len(runs) for name, runs in state.slots.items() if runs})
     parked = (limits.parked_at(record.waits) for record in list(state.records.values()))
     waiting = Counter(wait.names[0] for wait in parked if wait is not None)
@@ -150,7 +150,7 @@ def slots(state: State, type: str | None) -> list[SlotUse]:
 
 
 def counts(state: State) -> dict[str, dict[RunState, int]]:
-    """How many runs of each type are in each state."""
+    """Return the number of runs of each type in each state."""
     counted: dict[str, dict[RunState, int]] = defaultdict(lambda: defaultdict(int))
     for record in [record for record in state.records.values() if record.run.deleted_at is None]:
         counted[record.run.type][record.run.state] += 1
@@ -158,7 +158,7 @@ def counts(state: State) -> dict[str, dict[RunState, int]]:
 
 
 def backlog(state: State, now: Micros) -> list[Backlog]:
-    """What may be claimed now; the ready time of a held run is the end of its lease."""
+    """Return the runs that may be claimed now, by type. A held run counts once its lease has expired."""
     due: dict[str, list[Micros]] = defaultdict(list)
     for record in state.records.values():
         if record.run.ready_at is not None and record.run.ready_at <= now:
@@ -171,12 +171,12 @@ def workers(state: State) -> list[WorkerRecord]:
 
 
 def held(state: State) -> dict[str, int]:
-    """How many runs each worker holds."""
+    """Return the number of runs that each worker holds."""
     return dict(Counter(record.run.worker for record in state.records.values() if record.run.worker is not None))
 
 
 def orphans(state: State, limit: int) -> list[str]:
-    """Live runs that nothing would ever wake."""
+    """Return the ids of live runs that nothing would ever wake."""
     lost = (r.run.id for r in state.records.values() if rules.is_orphan(r.run, has_waits=bool(r.waits)))
     return list(islice(lost, limit))
 
@@ -197,7 +197,7 @@ def schedules(state: State, query: ListSchedules) -> list[Schedule]:
 
 
 def due_schedules(state: State, limit: int, after: tuple[Micros, str], now: Micros) -> Due:
-    """The first schedules that are due, and when the next one is that is not."""
+    """Return the first schedules that are due, and the instant at which the next one becomes due."""
     slots = ((schedule.next_at, name) for name, schedule in state.schedules.items())
     planned = sorted((at, name) for at, name in slots if at is not None)
     names = [name for at, name in planned if at <= now and (at, name) > after]
@@ -207,7 +207,7 @@ def due_schedules(state: State, limit: int, after: tuple[Micros, str], now: Micr
 
 
 def dump(state: State, run_ids: Sequence[str]) -> list[Dump]:
-    """Those of the runs that are at rest, with all that belongs to them."""
+    """Return the runs that are at rest, with everything that belongs to them."""
     known = [state.records[run_id] for run_id in run_ids if run_id in state.records]
     return [_dump_one(record) for record in known if transfer.is_at_rest(record.run)]
 
@@ -226,7 +226,7 @@ def _dump_one(record: Record) -> Dump:
 
 
 def kept_events(state: State, after: int, limit: int) -> list[KeptEvent]:
-    """The events that somebody may still get, beyond a number."""
+    """Return the events that a run may still receive, with numbers above `after`."""
     kept = [one for one in chain.from_iterable(state.events.values()) if one.state in ("open", "pending")]
     later = sorted((one for one in kept if one.number > after), key=lambda one: one.number)
     return [_kept(one) for one in later[:limit]]

@@ -1,4 +1,4 @@
-"""The state: all that the memory store keeps. It decides nothing."""
+"""The state: all data of the memory store. It decides nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from holdfast.core.transfer import Origin
 
 @dataclass
 class Record:
-    """A run with all that belongs to it."""
+    """A run with everything that belongs to it."""
 
     run: Run
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -48,21 +48,21 @@ class Record:
         return self.entries.get(location)
 
     def recorded_within(self, scope: str) -> list[Entry]:
-        """The entries of a scope, and its own."""
+        """Return the entries inside a scope, and the entry of the scope itself."""
         return [entry for location, entry in self.entries.items() if is_within(location, scope)]
 
     def forget_history(self) -> None:
         self.entries.clear()
 
     def newer(self, seen: int) -> tuple[Arrival, ...]:
-        """What waits in the inbox beyond the number `seen`."""
+        """Return the arrivals in the inbox with numbers above `seen`."""
         return tuple(arrival for arrival in self.inbox.values() if arrival.number > seen)
 
     def unread_messages(self) -> list[Arrival]:
         return [arrival for arrival in self.inbox.values() if arrival.kind is WaitKind.MESSAGE]
 
     def knows_message(self, message_id: str, now: Micros) -> bool:
-        """Whether a message is in the inbox, or was received not long ago."""
+        """Return True if a message is in the inbox, or has a receipt younger than `RECEIPT_RETENTION`."""
         is_unread = any(arrival.ref == message_id for arrival in self.unread_messages())
         return is_unread or self.has_receipt(message_id, now)
 
@@ -73,11 +73,11 @@ class Record:
         self.inbox.clear()
 
     def has_end_of(self, child_id: str) -> bool:
-        """Whether the end of a child waits in the inbox."""
+        """Return True if the end of a child is in the inbox."""
         return any(arrival.kind is WaitKind.CHILD and arrival.name == child_id for arrival in self.inbox.values())
 
     def history(self) -> tuple[Entry, ...]:
-        """The entries, in the order in which they were settled; the others come last."""
+        """Return the entries in the order in which they were settled, unsettled ones last."""
         return tuple(sorted(self.entries.values(), key=lambda e: (not e.is_settled, e.position, e.location)))
 
     @property
@@ -94,7 +94,7 @@ class Record:
 
 @dataclass
 class Published:
-    """An event that was emitted, under its number."""
+    """An emitted event, with its number."""
 
     number: int
     event: Event
@@ -110,14 +110,15 @@ class Published:
 
 
 Place = tuple[int, Micros, str]
-"""A place in the order of those who wait for a slot, and whose it is."""
+"""The place of a run in the queue for a slot: level, start of the wait, and run id."""
 
 
 @dataclass
 class State:
-    """All there is: runs by id, ids by key, by parent and by slot, events by topic, and the rest by name or number.
+    """All data: runs by id, run ids by key, parent and slot, events by topic, and the rest by name or number.
 
-    `parked` are those who wait for a slot, or have waited: their waits tell. `slots` are those who have one.
+    `parked` has the runs that wait for a slot, by queue, and also runs that no longer wait: only the waits of a run
+    are reliable. `slots` has the runs that have each slot.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
@@ -138,43 +139,46 @@ class State:
     news: News = field(default_factory=News)
 
     def siblings(self, parent_id: str) -> Sequence[str]:
-        """All children that a run has had and are still there."""
+        """Return all children of a run that still exist, ended ones too."""
         return self.children.get(parent_id, ())
 
     def expect(self, run_ids: Collection[str], *, with_histories: bool) -> None:
-        """To be called before many runs are looked up, or their histories: a store may load them at once."""
+        """Announce reads of many runs, or of their histories. A working set loads them all at once."""
 
     def know_all_waiting(self, topic: str) -> None:
-        """To be called before nobody is said to wait for an event of a queue: a store may know only the first ones."""
+        """Confirm that all waits for a queue are known, before a caller concludes that no run waits.
+
+        A working set may have loaded only the first ones.
+        """
 
     def counted(self, type: str) -> Iterator[Record]:
-        """The runs of a type that are worked on, or have slots."""
+        """Return the runs of a type that are held or have slots."""
         return (r for r in self.records.values() if r.run.type == type and (r.run.is_held or r.run.slots))
 
     def key_queues(self, type: str) -> list[str]:
-        """The queues in which runs of a type wait for slots of their keys."""
+        """Return the queues in which runs of a type wait for slots of their keys."""
         waiting = (limits.parked_at(r.waits) for r in self.records.values() if r.run.type == type)
         shared = (limits.type_slot(type), limits.rate_slot(type))
         return sorted({wait.names[0] for wait in waiting if wait is not None} - {*shared})
 
     def let_all_go(self, type: str, now: Micros) -> None:
-        """Have nobody wait because of the limits of a type. A store may do so in one go, without a look at each."""
+        """End every wait that the limits of a type have caused. A database may do this in one statement."""
         for record in self.records.values():
             if record.run.type == type and (wait := limits.parked_at(record.waits)) is not None:
                 record.run, record.waits = limits.let_go(record.run, wait.since, now), limits.without(record.waits)
 
     def next_event(self) -> int:
-        """The number of the next event."""
+        """Return the number of the next event."""
         self.event_count += 1
         return self.event_count
 
     def next_letter(self) -> int:
-        """The number of the next dead letter."""
+        """Return the number of the next dead letter."""
         self.letter_count += 1
         return self.letter_count
 
     def note(self, record: Record, fact: AuditFact | None) -> None:
-        """Add to what is told of a run. Of what happens to it over and over, only the latest is kept."""
+        """Add a fact to the audit of a run. Of the routine facts, only the latest `audit.KEPT` are kept."""
         if fact is None:
             return
         record.audit.append(fact)
@@ -184,6 +188,6 @@ class State:
                 record.audit.remove(routine[0])
 
     def note_once(self, record: Record, fact: AuditFact) -> None:
-        """Note a fact unless it stands there already, from an earlier attempt at the same checkpoint."""
+        """Note a fact, unless an earlier attempt at the same checkpoint has noted it."""
         if all(fact.event != known.event or fact.data != known.data for known in record.audit):
             self.note(record, fact)

@@ -1,7 +1,7 @@
-"""The store port in memory: what callers see. It decides nothing; it holds the lock and tells whoever listens.
+"""The memory store as callers see it. It takes the lock and delivers hints, and decides nothing.
 
-Each operation is atomic because it never awaits; the lock is there for the heartbeat, which renews from its own
-thread, and for other event loops, each in a thread of its own.
+Each operation is atomic because it never awaits. The lock is for the heartbeat, which renews leases from its own
+thread, and for other event loops, each in its own thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ A = TypeVar("A")
 
 
 class MemoryStore:
-    """Runs in a dictionary, rules from core, nothing else."""
+    """A store that keeps runs in dictionaries of this process."""
 
     flushes = 1
 
@@ -44,7 +44,7 @@ class MemoryStore:
 
     @property
     def database(self) -> None:
-        """None: users keep no tables in it."""
+        """None, because this store cannot hold tables of users."""
 
     @property
     def transfer(self) -> MemoryTransfer:
@@ -57,7 +57,7 @@ class MemoryStore:
     async def close(self) -> None: ...
 
     def twin(self) -> MemoryStore:
-        return self  # there is no other way to the same runs, and no two threads are in here at once
+        return self  # only this object has the runs, and its lock makes it safe for several threads
 
     def schema(self) -> SchemaStatus:
         return SchemaStatus(current=1, wanted=1)
@@ -67,7 +67,7 @@ class MemoryStore:
 
     @contextmanager
     def _locked(self) -> Iterator[StateUnit]:
-        """The unit of work while nobody else uses it; afterwards whoever listens is told what changed."""
+        """Give exclusive use of the unit of work, then deliver hints about the changes to listeners."""
         with self._lock:
             try:
                 yield self._unit
@@ -154,5 +154,5 @@ class MemoryStore:
         hint, self._state.news = self._state.news.hint(), News()
         if hint is not None:
             for loop, listener in self._listeners:
-                with suppress(RuntimeError):  # the loop is closed, maybe by another thread just now
+                with suppress(RuntimeError):  # the loop is closed, perhaps by another thread at this moment
                     loop.call_soon_threadsafe(listener, hint)

@@ -1,4 +1,4 @@
-"""Transfers: the memory store as a place that runs can be exported from and imported into."""
+"""Transfers: export runs from the memory store, and import runs into it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.stores.operations import schedules, transfers
 
 
 class MemoryTransfer:
-    """The capability `Transfer`. `locked` gives the unit of work while nobody else uses it."""
+    """The `Transfer` capability of the memory store. `locked` gives exclusive use of the unit of work."""
 
     def __init__(self, locked: Callable[[], AbstractContextManager[StateUnit]], clock: Clock) -> None:
         self._locked = locked

@@ -1,4 +1,4 @@
-"""The state as a unit of work: dictionaries, looked up and changed in place."""
+"""The state as a unit of work: dictionaries that are read and changed in place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from holdfast.stores.operations.unit_of_work import Taken
 
 
 class StateUnit:
-    """All parts of a state."""
+    """All parts of a state, as a unit of work."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -196,7 +196,7 @@ class StateHistories:
 
 
 class StateWaits:
-    """What runs wait for. Those who wait for a slot stand in heaps, which they leave without a word."""
+    """The waits of runs. A run that stops waiting for a slot stays in the heap of its queue; reads skip it."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -222,13 +222,13 @@ class StateWaits:
         for place in sorted(self._state.parked.get(queue, ())):
             if place[0] > level:
                 break
-            # Only those of this level are looked up: a store that has loaded some of each level knows no others.
+            # Look up only runs of this level: a working set may not have loaded all runs of the levels before it.
             if place[0] == level and self._is_there(queue, rules.LIMIT_LOCATION, place):
                 return place[2]
         return None
 
     def _is_there(self, queue: str, location: str, place: Place) -> bool:
-        """Whether the run in a place of a queue still waits there."""
+        """Return True if the run at a place of a queue still waits there."""
         after, since, run_id = place
         record = self._state.records.get(run_id)
         waits = record.waits if record is not None else ()
@@ -249,7 +249,7 @@ class StateWaits:
 
 
 class StateInboxes:
-    """What has reached runs and is not received yet, the ids of messages that were, and replies."""
+    """Unread arrivals of runs, receipts of received messages, and replies."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -300,7 +300,7 @@ class StateInboxes:
 
 
 class StateDeadLetters:
-    """What could not be delivered, by number."""
+    """Dead letters, by number."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -317,7 +317,7 @@ class StateDeadLetters:
 
 
 class StateTypes:
-    """What is known and was said of types."""
+    """The rules of types, by name."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -334,7 +334,7 @@ class StateTypes:
 
 
 class StateLimits:
-    """Slots of limits, by their names."""
+    """Slots of limits, by name."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -391,7 +391,7 @@ class StateSchedules:
 
 
 class StateWorkers:
-    """The workers that live."""
+    """Live workers, by id."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -406,7 +406,7 @@ class StateWorkers:
 
 
 class StateOrigins:
-    """How far exports of other stores were taken in."""
+    """Progress of imports from other stores, by the id of the export."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -419,7 +419,7 @@ class StateOrigins:
 
 
 class StateAudit:
-    """What is told of runs."""
+    """The audit facts of runs."""
 
     def __init__(self, state: State) -> None:
         self._state = state

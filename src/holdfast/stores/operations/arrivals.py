@@ -1,4 +1,4 @@
-"""Arrivals: messages and events on their way into the inboxes of runs."""
+"""Arrivals: delivery of messages and events to the inboxes of runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def send(unit: UnitOfWork, messages: Sequence[MessageToRun], now: Micros, *, by:
 
 
 def send_one(unit: UnitOfWork, message: MessageToRun, now: Micros, *, by: str = "") -> Sent:
-    """Deliver a message once, however often it is sent."""
+    """Deliver a message. A repeated send with the same message id delivers nothing more."""
     run_id = message.run_id if message.key is None else unit.runs.with_key(message.key)
     run = unit.runs.get(run_id) if run_id is not None else None
     if run is None or run.deleted_at is not None:
         return Sent(run_id=run_id, refused="unknown")
     if run.arrivals and unit.inboxes.knows_message(run, message.id, now):
-        return Sent(run_id=run_id)  # also if it has ended since: the answer got lost
+        return Sent(run_id=run_id)  # a repeat after a lost answer succeeds, even if the run has ended since
     if run.state.is_end:
         return Sent(run_id=run_id, refused="finished")
     inboxes.deliver(unit, run, rules.message_arrival(message, run, now), now, by=by)
@@ -37,7 +37,7 @@ def send_one(unit: UnitOfWork, message: MessageToRun, now: Micros, *, by: str = 
 
 
 def consume(unit: UnitOfWork, run_id: str, numbers: Sequence[int], now: Micros) -> None:
-    """Take arrivals out of an inbox; the id of a message is remembered for a while."""
+    """Take arrivals out of an inbox. Message ids are kept as receipts, so that a repeated send is recognised."""
     for number in numbers:
         taken = unit.inboxes.take(run_id, number)
         if taken is None:
@@ -54,7 +54,11 @@ def emit(unit: UnitOfWork, events: Sequence[Event], now: Micros, *, by: str = ""
 
 
 def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None = None, *, by: str = "") -> int:
-    """Keep an event and hand it to every run that waits for it now, or to one; the answer is their number."""
+    """Keep an event and deliver it to every run that waits for it, or to one run if the topic is a queue.
+
+    Return the number of runs reached. A repeat (same topic and id) gets the first answer and reaches no other run,
+    unless it repeats a fan-out event that has expired.
+    """
     topic = topic_of(event.topic, unit.events.topics())
     known = unit.events.find(event.topic, event.id)
     if known is not None:
@@ -70,7 +74,7 @@ def publish(unit: UnitOfWork, event: Event, now: Micros, mode: TopicMode | None 
 
 
 def _spread(unit: UnitOfWork, arrival: Arrival, now: Micros, by: str) -> int:
-    """Hand an event to every run that waits for it and has none yet; how many."""
+    """Deliver an event to every run that waits for one and has none yet. Return the number of runs."""
     reached = 0
     for run in _waiting(unit, arrival):
         inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
@@ -91,11 +95,15 @@ def _waiting(unit: UnitOfWork, arrival: Arrival) -> Iterator[Run]:
 
 
 def collect_missed(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micros) -> None:
-    """Hand a run, on each topic it has begun to wait for, the first event that it missed or that nobody took."""
+    """Deliver the first missed or pending event of each topic that a run has begun to wait for.
+
+    A missed event is open to all runs, and came after the run was created. A pending event is in a queue, and no run
+    has it. Of the two, the event with the lower number is delivered.
+    """
     for wait in waits:
         if wait.kind is not WaitKind.EVENT:
             continue
-        run = unit.runs.get(run.id) or run
+        run = unit.runs.get(run.id) or run  # the delivery for an earlier wait has changed it
         if inboxes.is_satisfied(unit, run, wait):
             continue
         (name,) = wait.names
@@ -109,5 +117,5 @@ def collect_missed(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micro
 
 
 def _number(arrival: Arrival) -> int:
-    """The number of an event that arrives."""
+    """Return the number of the event that an arrival carries."""
     return int(arrival.ref or 0)

@@ -1,4 +1,4 @@
-"""Checkpoints: what a turn gained is written under the run's token, or refused whole."""
+"""Checkpoints: the store writes everything a turn gained under the run's token, or refuses all of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def write(unit: UnitOfWork, checkpoints: Sequence[Checkpoint], now: Micros) -> Verdicts:
-    """Write each checkpoint that still has the right to be written."""
+    """Write each checkpoint whose token is still current, and return a verdict on each."""
     return Verdicts(verdicts=tuple(write_one(unit, one, now) for one in checkpoints), now=now)
 
 
@@ -43,14 +43,14 @@ def write_one(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
 
 
 def refused(unit: UnitOfWork, checkpoint: Checkpoint, verdict: str) -> Verdict:
-    """The answer to a checkpoint that has no right to be written, or was written before."""
+    """Return the verdict on a checkpoint whose run is lost, or that was written before."""
     if verdict == "lost":
         return Verdict(run_id=checkpoint.run_id, is_lost=True, is_held=False)
     return Verdict(run_id=checkpoint.run_id, is_held=False, state=_loaded(unit, checkpoint.run_id).state)
 
 
 def record(unit: UnitOfWork, run_id: str, token: int, entry: Entry, now: Micros) -> None:
-    """Write an entry, and note what people want to know of it."""
+    """Write an entry. A failed attempt that will be retried is audited too."""
     fact = audit.of_entry(run_id, entry, now)
     if fact is None:
         unit.histories.record(run_id, token, entry)
@@ -59,7 +59,7 @@ def record(unit: UnitOfWork, run_id: str, token: int, entry: Entry, now: Micros)
 
 
 def _tell(unit: UnitOfWork, run: Run, checkpoint: Checkpoint, now: Micros) -> None:
-    """What a run lets everybody know of itself."""
+    """Publish the values of a run, and audit its heartbeat."""
     if checkpoint.values:
         unit.runs.publish(run.id, checkpoint.values)
     if (fact := audit.of_beat(run, checkpoint, now)) is not None:
@@ -67,7 +67,7 @@ def _tell(unit: UnitOfWork, run: Run, checkpoint: Checkpoint, now: Micros) -> No
 
 
 def _send_out(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> None:
-    """Everything a checkpoint does to other runs."""
+    """Apply what a checkpoint does to other runs, and keep its replies."""
     if checkpoint.children:
         starts.create_children(unit, checkpoint.children, now)
     for message in checkpoint.messages:
@@ -78,18 +78,19 @@ def _send_out(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> None:
     for run_id in checkpoint.cancels:
         transitions.cancel(unit, run_id, rules.BY_PARENT, now)
     if checkpoint.replies:
+        # Reversed, because the first reply to a message stands and the last one in a dict comprehension wins.
         replies = {reply.message_id: (reply.payload, now) for reply in reversed(checkpoint.replies)}
         unit.inboxes.keep_replies(checkpoint.run_id, replies)
         unit.news.replied.add(checkpoint.run_id)
 
 
 def _advance(unit: UnitOfWork, checkpoint: Checkpoint, now: Micros) -> Verdict:
-    """Give the run its next state, now that everything that arrived in this unit of work is counted."""
+    """Give the run its next state. This comes last, when all arrivals of this unit of work are counted."""
     run = _loaded(unit, checkpoint.run_id)
-    if run.token != checkpoint.token:  # it cancelled itself, or something that took it along
+    if run.token != checkpoint.token:  # it cancelled itself, or a run whose end cancels it
         return Verdict(run_id=run.id, is_held=False, state=run.state)
     if checkpoint.waits is None and isinstance(checkpoint.next, Suspend):
-        # Waits that did not change have deadlines all the same.
+        # None means that the waits did not change. `rules.advanced` still needs their deadlines.
         checkpoint = replace(checkpoint, waits=tuple(unit.waits.of(run.id)))
     transitions.move(unit, run, rules.advanced(run, checkpoint, now), now)
     run = _loaded(unit, checkpoint.run_id)

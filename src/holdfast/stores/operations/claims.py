@@ -1,4 +1,4 @@
-"""Claims: which of the due runs a worker gets. A store finds the candidates in its own way; the choice is the same."""
+"""Claims: choose the due runs that a worker gets. Each store finds the candidates itself; the choice is made here."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holdfast.stores.operations import limits
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 Queue = Iterable[Mapping[int, Iterator[Run]]]
-"""The due runs: for each priority, the lowest first, those of each rank by ready time and id."""
+"""Due runs: one mapping for each priority, lowest first, from each rank to its runs by ready time and id."""
 
 
 def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | None]) -> tuple[list[Run], bool]:
-    """As many runs as were asked for, in claim order, and of the suspects at most one.
+    """Choose as many runs as the request asks for, in claim order, and at most one suspect.
 
-    `admit` gives a run the slots it needs; it parks a run that gets none, and answers None. The second part of the
-    answer says whether the claim stopped early because it had parked enough runs for one transaction.
+    `admit` gives a run the slots it needs, or parks the run and returns None. The second value is True if the claim
+    stopped early because it had parked `PARKED_AT_ONCE` runs, the maximum for one transaction.
     """
     chosen: list[Run] = []
     parked = 0
@@ -55,15 +55,15 @@ def choose(queue: Queue, request: ClaimRequest, admit: Callable[[Run], Run | Non
 
 
 def choose_within_limits(unit: UnitOfWork, queue: Queue, request: ClaimRequest, now: Micros) -> tuple[list[Run], bool]:
-    """Choose runs of types that may have limits; those beyond a limit are parked.
+    """Choose runs of types that may have limits, and park the runs beyond a limit.
 
-    The second part of the answer says whether there is more to claim at once: the claim stopped early, or it made runs
-    ready that had waited for a rate.
+    The second value is True if there is more to claim at once: the claim stopped early, or it made runs ready that
+    had waited for a rate.
     """
     let_go = unit.limits.let_go
 
     def admit(run: Run) -> Run | None:
-        # A run that was admitted before this one may have changed it, by handing a slot on.
+        # Read the run again: the admission of an earlier run may have handed a slot on to this one.
         return limits.admit(unit, unit.limits.tagged(run.id), now)
 
     chosen, is_stopped = choose(queue, request, admit)
@@ -71,15 +71,15 @@ def choose_within_limits(unit: UnitOfWork, queue: Queue, request: ClaimRequest, 
 
 
 def lease(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Lease:
-    """Give a run to a worker, with all it needs to continue it."""
+    """Lease a run to a worker, with its history and its arrivals."""
     held = hold(unit, run, by, now)
-    if run.token == 0:  # nobody has had it, so it has no history
+    if run.token == 0:  # never claimed before, so it has no history
         return Lease(run=held, arrivals=unit.inboxes.newer(held, 0) if held.arrivals else ())
     return lease_of(unit, held)
 
 
 def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micros) -> Run:
-    """Have a worker hold a run."""
+    """Make a worker the holder of a run, and audit the claim."""
     held = rules.claimed(run, by, now)
     unit.runs.put(held)
     unit.audit.note_often(audit.of_claim(run, held, now), held.token)
@@ -87,13 +87,13 @@ def hold(unit: UnitOfWork, run: Run, by: ClaimRequest | LeaseRequest, now: Micro
 
 
 def lease_of(unit: UnitOfWork, run: Run) -> Lease:
-    """What a worker needs that holds a run."""
+    """Return the lease of a held run, with its history and its arrivals."""
     arrivals = unit.inboxes.newer(run, 0) if run.arrivals else ()
     return Lease(run=run, entries=tuple(unit.histories.all(run.id)), arrivals=arrivals)
 
 
 def queue_of(due: Iterable[Run]) -> Queue:
-    """Due runs that are all at hand, in any order, as the queue they form."""
+    """Sort due runs, given in any order, into a queue."""
     lanes: dict[int, dict[int, list[tuple[Micros, str, Run]]]] = {}
     for run in due:
         lane = lanes.setdefault(run.priority, {}).setdefault(rank_of(run), [])
@@ -102,7 +102,7 @@ def queue_of(due: Iterable[Run]) -> Queue:
 
 
 def _in_order(lane: list[tuple[Micros, str, Run]]) -> Iterator[Run]:
-    """The runs of a lane by ready time and id, sorted no further than they are asked for: a lane may be long."""
-    heapify(lane)
+    """Yield the runs of a lane by ready time and id."""
+    heapify(lane)  # sorts only as far as the claim reads, because a lane may be long
     while lane:
         yield heappop(lane)[2]

@@ -1,4 +1,4 @@
-"""Commands: each is decided here, once for all stores, by the operation that it names."""
+"""Commands: dispatch each command to its operation, once for all stores."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ A = TypeVar("A")
 
 
 def apply(unit: UnitOfWork, command: Command[A], now: Micros) -> A:
-    """Carry out a command and return its answer. It raises before it writes."""
-    # The checker cannot see that each case answers as its class says; the contract tests every one of them.
+    """Carry out a command and return its answer. A refused command raises before it writes."""
+    # The type checker cannot see that each case returns the answer type of its command. The contract tests each one.
     return cast("A", _apply(unit, cast("AnyCommand", command), now))
 
 

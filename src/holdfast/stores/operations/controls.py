@@ -1,4 +1,4 @@
-"""Controls: what a person has done to a run. The audit keeps the request, so that a repeat of it changes nothing."""
+"""Controls: apply a person's request to a run. The audit keeps the request id, so a repeat changes nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def control(unit: UnitOfWork, request: RunControl, now: Micros) -> bool | None:
-    """Apply a control request. Raises before it writes."""
+    """Apply a control request. Raises before it writes.
+
+    Return False if nothing changed, and None if the request has to be repeated to be completed (`revisions.revise`).
+    A repeat of an applied request returns True.
+    """
     run_id = request.run_id
     run = unit.runs.get(run_id)
     if run is None:
         raise RunNotFound(f"there is no run {run_id}")
+    # Before the check for deletion, because a repeated delete finds the run deleted by its first attempt.
     if unit.audit.has_request(run_id, request.id):
         return True
     if run.deleted_at is not None:
@@ -62,7 +67,7 @@ def _carry_out(unit: UnitOfWork, run: Run, request: RunControl, now: Micros) -> 
 
 def _whole(unit: UnitOfWork, run: Run) -> Run:
     whole = unit.runs.whole(run.id)
-    assert whole is not None, "it was looked up a moment ago"
+    assert whole is not None, "`control` has just read this run"
     return whole
 
 
@@ -71,7 +76,7 @@ def _change(unit: UnitOfWork, run: Run, after: Run | None, request: Pause | Resu
         return False
     transitions.move(unit, run, after, now, audit.of_change(after, request, now))
     if after.is_held:
-        unit.news.arrived.add(after.id)  # so that its holder looks
+        unit.news.arrived.add(after.id)  # the hint makes the holder look at the run
     return True
 
 
@@ -89,7 +94,7 @@ def _fork(unit: UnitOfWork, run: Run, request: Fork, now: Micros) -> bool:
 
 
 def _delete(unit: UnitOfWork, run: Run, request: Delete, now: Micros) -> bool:
-    """Take a run out of sight. One that lives ends first, as by any cancel."""
+    """Hide a run. A live run is cancelled first, by force, so nothing is undone."""
     revision.check_free(run, is_forced=request.force)
     transitions.cancel(unit, run.id, rules.deletion(request), now)
     run = unit.runs.get(run.id) or run

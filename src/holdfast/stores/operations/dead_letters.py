@@ -1,4 +1,4 @@
-"""Dead letters: what could not be delivered is kept until a person replays or purges it."""
+"""Dead letters: messages and events that could not be delivered, kept until a person replays or purges them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def give_up_messages(unit: UnitOfWork, run: Run, now: Micros) -> None:
-    """What a run that ends has not received: forgotten, or dead letters if it was started so."""
+    """Keep the unread messages of an ending run as dead letters, if the run was started with that option."""
     if unit.runs.options(run).undelivered != "dead_letter":
         return
     for arrival in unit.inboxes.messages(run):
@@ -28,7 +28,7 @@ def give_up_messages(unit: UnitOfWork, run: Run, now: Micros) -> None:
 
 
 def replay(unit: UnitOfWork, numbers: Sequence[int], now: Micros, *, by: str = "") -> int:
-    """Deliver dead letters after all; how many. A message to a run that takes none stays where it is."""
+    """Deliver dead letters and return how many. A message that its run refuses stays a dead letter."""
     found = [unit.dead_letters.get(number) for number in dict.fromkeys(numbers)]
     return sum(_replay_one(unit, letter, now, by) for letter in found if letter is not None)
 
@@ -40,7 +40,7 @@ def purge(unit: UnitOfWork, numbers: Sequence[int]) -> int:
 def _replay_one(unit: UnitOfWork, letter: DeadLetter, now: Micros, by: str) -> bool:
     if letter.topic is not None:
         event = Event(id=letter.id, topic=letter.topic, payload=letter.payload)
-        arrivals.publish(unit, event, now, mode="queue", by=by)  # as which it was emitted
+        arrivals.publish(unit, event, now, mode="queue", by=by)  # only events of queues become dead letters
     else:
         message = MessageToRun(id=letter.id, name=letter.name or "", payload=letter.payload, run_id=letter.run_id)
         if arrivals.send_one(unit, message, now, by=by).refused is not None:

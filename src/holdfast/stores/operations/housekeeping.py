@@ -1,4 +1,4 @@
-"""Housekeeping: the part of a unit of work that finds what nobody needs any more."""
+"""Housekeeping: the part of a unit of work that finds and removes data that is no longer needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.core.topics import EventState
 
 
 class OldEvent(NamedTuple):
-    """An event that nobody needs any more."""
+    """An event that is no longer needed."""
 
     number: int
     topic: str
@@ -19,7 +19,7 @@ class OldEvent(NamedTuple):
 
 
 class OldRun(NamedTuple):
-    """An ended run whose time has come, perhaps. `size` is how many rows it has, as far as that matters."""
+    """An ended run that may be due for removal. `size` is its number of rows, or 0 if the store need not count them."""
 
     run: Run
     retention: Micros
@@ -28,41 +28,43 @@ class OldRun(NamedTuple):
 
 
 class Housekeeping(Protocol):
-    """What nobody needs any more, the oldest first."""
+    """Data that is no longer needed, oldest first."""
 
     def expired_events(self, limit: int, now: Micros) -> tuple[Sequence[OldEvent], bool]:
-        """Events whose time is over; and whether there may be more, which were not looked at."""
+        """Return expired events, and True if there may be more that were not examined."""
         ...
 
     def surplus_events(self, limit: int) -> Sequence[OldEvent]:
-        """Events that are more than their topic may keep."""
+        """Return the events beyond the number that their topic may keep."""
         ...
 
     def give_up(self, event: OldEvent, reason: DeadReason, now: Micros) -> None:
-        """Make a dead letter of an event that nobody took."""
+        """Keep a pending event of a queue as a dead letter."""
         ...
 
     def forget_receipts(self, until: Micros, limit: int) -> int:
-        """Forget messages that were received long ago; how many."""
+        """Delete receipts of messages received up to an instant, at most `limit`. Return how many."""
         ...
 
-    def forget_replies(self, until: Micros, limit: int) -> int: ...
+    def forget_replies(self, until: Micros, limit: int) -> int:
+        """Delete replies given up to an instant, at most `limit`. Return how many."""
+        ...
 
     def ended_runs(self, limit: int, usual: Micros, room: int, now: Micros) -> Sequence[OldRun]:
-        """Runs that are due to be removed: those with an instant of their own, then the others by when they ended.
+        """Return runs that are due for removal: runs with a `purge_at` first, then the others by the time they ended.
 
-        `usual` is how long runs are kept whose type does not say. Their rows are counted no further than `room`.
+        `usual` is the retention of runs whose type does not set one. Rows of one kind are counted up to `room`.
         """
         ...
 
     def defer(self, run: Run) -> None:
-        """Look at a run again at the instant `purge_at` that it has now."""
+        """Write the new `purge_at` of a run, the instant at which it is examined again."""
         ...
 
     def remove(self, runs: Sequence[Run]) -> None:
-        """Remove runs and all that belongs to them."""
+        """Remove runs with everything that belongs to them."""
         ...
 
     def remove_part(self, run: Run, room: int, now: Micros) -> None:
-        """Remove so many rows of a run that has too many for one transaction. Nobody sees it from now on."""
+        """Remove `room` rows of a run that has too many for one transaction. The run is hidden from now on."""
         ...

@@ -1,4 +1,4 @@
-"""Inboxes: what reaches a run waits there, and wakes the run if it sleeps waiting for it."""
+"""Inboxes: an arrival is kept in the inbox of its run, and wakes the run if it is suspended on a matching wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: str = "") -> None:
-    """Put an arrival into a run's inbox, and wake the run if it sleeps waiting for it. `by` is who sent it."""
+    """Put an arrival into a run's inbox, and wake the run if it is suspended on a matching wait. `by` is the sender."""
     if run.state.is_end:
         return
     unit.inboxes.add(run.id, arrival)
@@ -17,7 +17,7 @@ def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: st
     if rules.is_asleep(run, now):
         before = unit.waits.of(run.id)
         waits, is_over = rules.counted_down(before, arrival)
-        # One that is awake and waits for a slot of its type finds it when it has got one.
+        # A run that a limit has parked was woken before. It finds the arrival when it gets its slot.
         is_awaited = is_over and limits.parked_at(waits) is None
         if waits is not before:
             unit.waits.put(run.id, waits)
@@ -31,7 +31,7 @@ def deliver(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: st
 
 
 def is_satisfied(unit: UnitOfWork, run: Run, wait: Wait) -> bool:
-    """Whether the event that a wait waits for is in the inbox already. A wait takes one; the next fetches the next."""
+    """Return True if an event for this wait is already in the inbox. A wait takes one event; the next wait the next."""
     if not run.arrivals:
         return False
     return any(rules.accepts(wait, arrival) for arrival in unit.inboxes.events(run, wait.names[0]))

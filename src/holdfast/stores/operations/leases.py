@@ -1,4 +1,4 @@
-"""Leases: the heartbeat prolongs them, and a holder asks whether they are still its own."""
+"""Leases: the heartbeat renews them, and a worker asks whether it still holds them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def renew(unit: UnitOfWork, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros, now: Micros) -> Verdicts:
-    """Note that a worker lives, and prolong the leases that are still its own."""
+    """Record the heartbeat of a worker, and renew the leases that it still holds."""
     unit.workers.beat(worker, now)
     verdicts = look(unit, holdings, now)
     kept = [verdict.run_id for verdict in verdicts.verdicts if not verdict.is_lost]
@@ -21,7 +21,7 @@ def renew(unit: UnitOfWork, worker: WorkerRecord, holdings: Sequence[Holding], l
 
 
 def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts:
-    """What a holder would be told of each of its runs."""
+    """Return a verdict on each run that a worker says it holds."""
     fences = unit.runs.fences([holding.run_id for holding in holdings])
     return Verdicts(
         verdicts=tuple(_look_at(unit, holding, fences.get(holding.run_id)) for holding in holdings), now=now
@@ -29,7 +29,7 @@ def look(unit: UnitOfWork, holdings: Sequence[Holding], now: Micros) -> Verdicts
 
 
 def verdict(unit: UnitOfWork, run: Run | Fence, seen: int) -> Verdict:
-    """What a holder is told of a run that is its own."""
+    """Return the verdict on a run that the worker still holds."""
     newer = unit.inboxes.newer(run, seen) if run.arrivals > seen else ()
     return Verdict(run_id=run.id, arrivals=newer, seen=run.arrivals, is_pausing=run.is_pausing)
 

@@ -1,8 +1,8 @@
-"""Limits: which run gets a slot, which run waits for one, and which run gets a slot that becomes free.
+"""Limits: give slots to runs, park the runs that find none, and hand on slots that become free.
 
-One transaction at a time decides for a type, and a transaction that frees a slot hands it on itself: so no run waits
-while there is a slot of each kind for it. Slots of a rate become free by themselves, as time goes by. So the first run
-that waits for one is ready at that instant, and the claim that finds it serves the others.
+One transaction at a time decides for a type, and a transaction that frees a slot hands it on itself. So no run waits
+while there is a slot of each kind for it. Slots of a rate become free as time passes, without a transaction. So the
+first run that waits for one is ready at that instant, and the claim that finds it serves the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def admit(unit: UnitOfWork, run: Run, now: Micros) -> Run | None:
-    """Give a due run the slots it needs. If there are none, park it and return None."""
+    """Give a due run the slots it needs. If one is missing, park the run and return None."""
     rule = unit.limits.rule(run.type)
     if rule is None or run.is_held:
         return run
@@ -33,12 +33,12 @@ def admit(unit: UnitOfWork, run: Run, now: Micros) -> Run | None:
 
 
 def leave(unit: UnitOfWork, run: Run, now: Micros, *, has_waited: bool) -> None:
-    """Take the slots of a run that needs none any more, or take it out of the queue in which it has waited."""
+    """Free the slots of a run that no longer needs them, or remove the run from the queue in which it has waited."""
     if not (run.slots or has_waited) or (rule := unit.limits.rule(run.type)) is None:
         return
     slots = run.slots
     if has_waited:
-        # Others may wait for a slot of its key because it was in front of them.
+        # Runs may wait for a slot of its key only because this run was ahead of them.
         slots = tuple(limits.slots_of(rule, unit.limits.tagged(run.id)))
         unit.waits.put(run.id, limits.without(unit.waits.of(run.id)))
     if run.slots:
@@ -47,7 +47,7 @@ def leave(unit: UnitOfWork, run: Run, now: Micros, *, has_waited: bool) -> None:
 
 
 def apply(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
-    """Apply the limits of a rule to its type. Runs that are held count, even if they are more than the limit."""
+    """Apply the limits of a rule to its type. Held runs take their slots even beyond the limit."""
     runs = sorted(unit.limits.counted(rule.name), key=lambda run: (not run.is_held, place_of(run)))
     for run in runs:
         unit.limits.put(replace(run, slots=_lasting(rule, run) if run.is_held else ()))
@@ -68,16 +68,16 @@ def apply(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
         unit.limits.keep_window(rule.name, replace(unit.limits.window(rule.name), blocks=()))
 
 
-# Having
+# Taking slots
 
 
 def _lacking(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> str | None:
-    """Where a run has to wait, because there is no slot for it; None if there is one of each kind that it needs."""
+    """Return the queue in which a run has to wait, or None if there is a slot of each kind that it needs."""
     return next(_all_lacking(unit, rule, run, now), None)
 
 
 def _all_lacking(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> Iterator[str]:
-    """The queues for all slots that a run lacks: those of its keys first, then those that all runs of a type share."""
+    """Yield the queues of all slots that a run lacks: first those of its keys, then those that its type shares."""
     for slot, count in limits.slots_of(rule, run).items():
         taken = unit.limits.taken(slot)
         if rule.rate is not None and slot == limits.rate_slot(rule.name):
@@ -87,7 +87,10 @@ def _all_lacking(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> Ite
 
 
 def _overtakes(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> str | None:
-    """The queue of a rate, if it is the turn of another run there; time may have made slots free for both."""
+    """Return the queue of the rate if it is the turn of a run that waits there, else None.
+
+    Time may have freed a slot that the waiting runs have not been given yet. A new run must not take it before them.
+    """
     if rule.rate is None or not limits.is_new(run):
         return None
     queue = limits.rate_slot(rule.name)
@@ -102,7 +105,7 @@ def _overtakes(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> str |
 
 
 def _given(unit: UnitOfWork, rule: TypeRule, run: Run) -> Run:
-    """Give a run every slot it needs. It waits for none any more."""
+    """Give a run every slot it needs, and end its wait for one."""
     given = replace(run, slots=tuple(limits.slots_of(rule, run)))
     unit.waits.put(run.id, limits.without(unit.waits.of(run.id)))
     unit.limits.put(given)
@@ -110,7 +113,7 @@ def _given(unit: UnitOfWork, rule: TypeRule, run: Run) -> Run:
 
 
 def _begun(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> Run:
-    """A run is claimed: what it had of a rate is used up, and counts from this instant on."""
+    """Use up the rate slot of a run that is being claimed. The run counts against the rate from now on."""
     slot = limits.rate_slot(rule.name)
     if rule.rate is None or slot not in run.slots:
         return run
@@ -123,15 +126,15 @@ def _begun(unit: UnitOfWork, rule: TypeRule, run: Run, now: Micros) -> Run:
 
 
 def _lasting(rule: TypeRule, run: Run) -> tuple[str, ...]:
-    """The slots that a run keeps while it is held."""
+    """Return the slots that a run keeps while it is held: all but that of the rate."""
     return tuple(slot for slot in limits.slots_of(rule, run) if slot != limits.rate_slot(rule.name))
 
 
-# Waiting
+# Waiting for slots
 
 
 def _parked(unit: UnitOfWork, rule: TypeRule, run: Run, queue: str, now: Micros) -> Run | None:
-    """Park a run, and serve the queue of its rate, where time may have freed slots. Returns the run if it got one."""
+    """Park a run, and serve the queue of its rate, where time may have freed slots. Return the run if it got one."""
     was_parked = limits.parked_at(unit.waits.of(run.id)) is not None
     _queue(unit, run, queue, now)
     if rule.rate is not None and limits.is_new(run):
@@ -144,7 +147,7 @@ def _parked(unit: UnitOfWork, rule: TypeRule, run: Run, queue: str, now: Micros)
 
 
 def _queue(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
-    """Put a run into a queue. It keeps the place it has."""
+    """Put a run into a queue. A run that comes from another queue keeps its waiting time."""
     _, since, _ = _place(unit, run, now)
     waits = limits.without(unit.waits.of(run.id))
     unit.waits.put(run.id, (*waits, limits.parking(run, queue, since)))
@@ -153,14 +156,14 @@ def _queue(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
 
 
 def _place(unit: UnitOfWork, run: Run, now: Micros) -> tuple[int, Micros, str]:
-    """The place of a run in its queue, or the one it would have."""
+    """Return the place that a run has, or would have, in a queue: level, start of the wait, and id."""
     known = limits.parked_at(unit.waits.of(run.id))
     since = known.since if known is not None else min(now, run.ready_at or now)
     return limits.level_of(run), since, run.id
 
 
 class _Turn(NamedTuple):
-    """The waiting run whose turn it is, its queue, since when it waits, and whether runs of several ranks wait."""
+    """The waiting run whose turn it is. `is_contested` is True if runs of several ranks wait."""
 
     queue: str
     run: Run
@@ -168,7 +171,7 @@ class _Turn(NamedTuple):
     is_contested: bool
 
     def remember(self, unit: UnitOfWork, rule: TypeRule) -> None:
-        """Count the turn of this rank, if runs of other ranks wait too."""
+        """Count this turn in the shares of the ranks, if runs of several ranks wait."""
         if self.is_contested:
             window = unit.limits.window(rule.name)
             shares = counted(window.shares, rank_of(self.run))
@@ -177,7 +180,7 @@ class _Turn(NamedTuple):
 
 
 def _turn(unit: UnitOfWork, rule: TypeRule, waiting: Sequence[tuple[str, Run]], now: Micros) -> _Turn:
-    """Choose by priority, then by rank with the shares of each, then by waiting time and id."""
+    """Choose a run by priority, then by rank (the shares keep every rank moving), then by waiting time and id."""
     priority = min(run.priority for _, run in waiting)
     first: dict[int, tuple[tuple[int, Micros, str], str, Run]] = {}
     for queue, run in waiting:
@@ -192,17 +195,17 @@ def _turn(unit: UnitOfWork, rule: TypeRule, waiting: Sequence[tuple[str, Run]], 
     return _Turn(queue, run, since, is_contested)
 
 
-# Looking and telling
+# Reading queues and giving hints
 
 
 def _first(unit: UnitOfWork, queue: str) -> Run | None:
-    """The first run in a queue: by priority, rank, waiting time and id."""
+    """Return the first run in a queue, by priority, rank, waiting time and id."""
     run_id = unit.waits.first(queue, rules.LIMIT_LOCATION)
     return None if run_id is None else unit.limits.tagged(run_id)
 
 
 def heads(unit: UnitOfWork, queue: str) -> list[Run]:
-    """The first run of each rank in a queue, of the lowest priority there."""
+    """Return the first run of each rank in a queue, among the runs with the lowest priority number."""
     first = _first(unit, queue)
     if first is None:
         return []
@@ -211,7 +214,7 @@ def heads(unit: UnitOfWork, queue: str) -> list[Run]:
 
 
 def _tell_ready(unit: UnitOfWork, type: str) -> None:
-    """Say that a run of a type may be claimed."""
+    """Give the hint that a run of a type may be claimed."""
     unit.limits.let_go += 1
     unit.news.ready.add(type)
 
@@ -220,26 +223,26 @@ def _note_parking(unit: UnitOfWork, run: Run, queue: str, now: Micros) -> None:
     unit.audit.note_often(audit.of_parking(run, queue, now), run.token or 1)
 
 
-# Handing on
+# Handing slots on
 
 
 def _shared(rule: TypeRule) -> list[str]:
-    """The queues for what all runs of a type share."""
+    """Return the queues of the slots that all runs of a type share: its concurrency and its rate."""
     return [limits.type_slot(rule.name), limits.rate_slot(rule.name)]
 
 
 def _left_behind(rule: TypeRule, run: Run, queue: str) -> list[str]:
-    """The queues of keys in which other runs may wait because of a run that has just moved to another queue."""
+    """Return the key queues in which other runs may wait because of a run that has just moved to another queue."""
     shared = _shared(rule)
     return [] if queue in shared else [slot for slot in limits.slots_of(rule, run) if slot not in (queue, *shared)]
 
 
 def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros) -> None:
-    """Give slots to the runs in some queues, in their order, as long as there are slots.
+    """Give slots to the runs in some queues, in order, as long as there are slots.
 
-    If a slot of a key is free and no slot that all runs share is, only the first run that waits for that key goes on to
-    wait for the shared one. Those behind it stay: as many runs have the key, or stand in a shared queue, as there are
-    slots of it. So none of them is forgotten, and they do not all go from queue to queue each time.
+    If a slot of a key is free but no shared slot is, only the first run that waits for that key moves to the shared
+    queue. The runs behind it stay, because the runs that have the key or wait in a shared queue use up all its slots.
+    So no run is forgotten, and the runs do not all move from queue to queue each time.
     """
     open = list(queues)
     shared = _shared(rule)
@@ -268,7 +271,7 @@ def _serve(unit: UnitOfWork, rule: TypeRule, queues: Iterable[str], now: Micros)
 
 
 def _drain(unit: UnitOfWork, rule: TypeRule, queue: str, now: Micros) -> None:
-    """Serve as many runs in the queue of a key as it has slots; all of them, if the key has no limit any more."""
+    """Serve as many runs in the queue of a key as it has slots, or all of them if the key has no limit now."""
     gone = 0
     while (first := _first(unit, queue)) is not None:
         count = limits.slots_of(rule, first).get(queue)
@@ -279,28 +282,28 @@ def _drain(unit: UnitOfWork, rule: TypeRule, queue: str, now: Micros) -> None:
 
 
 def _set_timer(unit: UnitOfWork, rule: TypeRule, now: Micros) -> None:
-    """Make the next run in the queue of a rate ready at the instant at which there may be a slot for it."""
+    """Make the next run in the queue of a rate ready at the instant when a slot may be free for it."""
     slot = limits.rate_slot(rule.name)
     if rule.rate is None or not (waiting := heads(unit, slot)):
         return
     first = _turn(unit, rule, [(slot, run) for run in waiting], now).run
     at = limits.next_at(unit.limits.window(rule.name), rule.rate, unit.limits.taken(slot), now)
     if rule.concurrency is not None and unit.limits.taken(limits.type_slot(rule.name)) >= rule.concurrency:
-        at = None  # the run that gives back a slot of the type serves this queue
+        at = None  # the run that frees a slot of the type serves this queue
     if first.ready_at != at:
         unit.limits.put(replace(first, ready_at=at))
         if at is not None:
-            _tell_ready(unit, rule.name)  # a worker that sleeps until the next run is ready must not sleep longer
+            _tell_ready(unit, rule.name)  # wakes workers that would sleep past this instant
 
 
 # Checking
 
 
 def finding_of(stray: int) -> Finding:
-    """The finding of a check-up that counted `stray` slots which do not agree with the runs that have them."""
+    """Return the finding of a self-check that counted `stray` slots without a matching run."""
     if stray:
         return Finding.problem(
             "slots",
-            f"{stray:,} slots do not agree with the runs that have them; this is a bug of holdfast, please report it",
+            f"{stray:,} slots do not agree with the runs that have them; this is a bug in holdfast, please report it",
         )
-    return Finding.ok("slots", "every slot that is taken belongs to a run that has it")
+    return Finding.ok("slots", "all slots agree with the runs that have them")

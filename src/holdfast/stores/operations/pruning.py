@@ -1,4 +1,4 @@
-"""Pruning: what nobody needs any more goes away, a little at a time."""
+"""Pruning: remove data that is no longer needed, a little at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def prune(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> Pruned:
-    """Remove at most `limit` of each kind. `usual` is how long runs are kept whose type does not say."""
+    """Remove at most `limit` items of each kind. `usual` is the retention of runs whose type does not set one."""
     pruned = prune_events(unit, limit, now)
     runs, has_more = purge(unit, limit, usual, now)
     return replace(pruned, runs=runs, has_more=pruned.has_more or has_more)
@@ -50,11 +50,11 @@ def _remove(unit: UnitOfWork, events: Sequence[OldEvent], reason: DeadReason, no
 
 
 def purge(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> tuple[dict[str, int], bool]:
-    """Remove the first runs that are due; how many went, by type, and whether there are more."""
+    """Remove the first runs that are due. Return how many were removed, by type, and True if more may be due."""
     room = limit * retention.ROWS_PER_RUN
     due = unit.housekeeping.ended_runs(limit, usual, room, now)
     gone: list[OldRun] = []
-    # All are judged before the first one goes: a child is never removed together with the parent it was kept for.
+    # Judge all runs before removing any, so that a child is never removed together with the parent it was kept for.
     for one in due:
         found = retention.verdict(one.run, retention=one.retention, is_kept_for_parent=one.is_kept_for_parent, now=now)
         if found == "purge":
@@ -62,7 +62,7 @@ def purge(unit: UnitOfWork, limit: int, usual: Micros, now: Micros) -> tuple[dic
         else:
             unit.housekeeping.defer(retention.deferred(one.run, found, now))
     count = retention.fitting((one.size for one in gone), room)
-    if gone and count == 0:
+    if gone and count == 0:  # the first run alone has more rows than one transaction may remove
         unit.housekeeping.remove_part(gone[0].run, room, now)
     else:
         unit.housekeeping.remove([one.run for one in gone[:count]])

@@ -1,4 +1,4 @@
-"""Queues: an event of a queue goes to one run that waits, and back if that run does not take it after all."""
+"""Queues: hand an event of a queue to one waiting run, and take it back if that run stops waiting for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("holdfast.store")
 
 
 def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros, *, by: str = "") -> bool:
-    """Give a pending event to the run that has waited longest for one; without any it stays pending."""
+    """Hand a pending event to the run that has waited longest. Return False, and keep it pending, if no run waits."""
     run = _next_in_line(unit, arrival)
     if run is not None:
         hand(unit, run, arrival, now, by=by)
@@ -26,7 +26,7 @@ def hand_on(unit: UnitOfWork, arrival: Arrival, now: Micros, *, by: str = "") ->
 
 
 def _next_in_line(unit: UnitOfWork, arrival: Arrival) -> Run | None:
-    """The run that has waited longest for an event."""
+    """Return the run that has waited longest for an event."""
     for run_id, wait in unit.waits.in_line(arrival.name):
         try:
             run = unit.runs.get(run_id)
@@ -41,13 +41,13 @@ def _next_in_line(unit: UnitOfWork, arrival: Arrival) -> Run | None:
 
 
 def hand(unit: UnitOfWork, run: Run, arrival: Arrival, now: Micros, *, by: str = "") -> None:
-    """Give an event to a run, and to no other as long as that wants it."""
+    """Hand an event to a run. No other run gets it while this run waits for it."""
     unit.events.hand(arrival, run.id)
     inboxes.deliver(unit, run, replace(arrival, number=run.arrivals + 1), now, by=by)
 
 
 def give_back(unit: UnitOfWork, run: Run, waits: Sequence[Wait], now: Micros) -> None:
-    """Hand on each event of a queue that a run has in its inbox and does not wait for any more."""
+    """Take back each queue event in a run's inbox that the run no longer waits for, and hand it on."""
     for arrival in unit.inboxes.exclusive(run):
         if any(rules.accepts(wait, arrival) for wait in waits):
             continue

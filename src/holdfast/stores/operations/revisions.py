@@ -1,8 +1,8 @@
-"""Revisions: how a rewind or a recovery is carried out.
+"""Revisions: carry out a rewind or a recovery.
 
-Everything is decided, and refused, before the first write. A recovery goes from the leaves of the tree to its root:
-no parent runs while one of its children is still to be reopened, and where a transaction reopens as many as it may,
-the next one goes on.
+Everything is decided, or refused, before the first write. A recovery goes from the leaves of the tree to its root, so
+no parent runs while one of its children is still to be reopened. A transaction that has reopened as many runs as it
+may stops, and the next one continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def revise(unit: UnitOfWork, run: Run, request: Rewind | Recover, now: Micros) -> bool | None:
-    """Carry out a request. False if nothing changed, None if it has to be repeated to be completed."""
+    """Carry out a request. Return False if nothing changed, and None if it has to be repeated to be completed."""
     writer = _Writer(unit, request, now)
     if isinstance(request, Rewind):
         revision.check_free(run, is_forced=request.force)
@@ -44,7 +44,7 @@ def revise(unit: UnitOfWork, run: Run, request: Rewind | Recover, now: Micros) -
 
 
 class _Place(NamedTuple):
-    """A run that is to be reopened, where its parent knows it, and the key that it takes again."""
+    """A run to reopen, its location in the history of its parent, and the key that it takes again."""
 
     run: Run
     location: str | None
@@ -55,12 +55,12 @@ class _Place(NamedTuple):
 
 
 _Branch = tuple[_Place, Recovery, Iterator[tuple[str, str]]]
-"""A run on a path down the tree, and what of its children is left to be looked at."""
+"""A run on the path down the tree, its recovery, and its children that are still to be visited."""
 
 
 def _planned(unit: UnitOfWork, root: Run, request: Recover) -> tuple[list[tuple[_Place, Recovery]], bool]:
-    """The runs to reopen, children before their parents, and whether that is all; writes nothing."""
-    # No recursion: a chain of runs may be longer than calls may be deep.
+    """Return the runs to reopen, children before their parents, and True if these are all. Write nothing."""
+    # No recursion: a chain of runs may be longer than Python's recursion limit.
     path = [_branch(unit, _place(unit, root, _location_of(unit, root)), request)]
     seen = {root.id}
     planned: list[tuple[_Place, Recovery]] = []
@@ -76,7 +76,7 @@ def _planned(unit: UnitOfWork, root: Run, request: Recover) -> tuple[list[tuple[
         child_id, location = found
         seen.add(child_id)
         child = unit.runs.whole(child_id)
-        assert child is not None, "it was looked at a moment ago"
+        assert child is not None, "`_lost` has just read this run"
         path.append(_branch(unit, _place(unit, child, location), request))
     return planned, True
 
@@ -87,7 +87,7 @@ def _branch(unit: UnitOfWork, place: _Place, request: Recover) -> _Branch:
 
 
 def _lost(unit: UnitOfWork, parent: Recovery, request: Recover) -> Iterator[tuple[str, str]]:
-    """The children of a run that are to be reopened, and where it knows them."""
+    """Yield the children of a run that are to be reopened, each with its location in the run's history."""
     children = _present(unit, parent.concerned)
     parent.check_undone(children)
     ended = [child for child in children.values() if child.state in (RunState.FAILED, RunState.CANCELLED)]
@@ -97,13 +97,14 @@ def _lost(unit: UnitOfWork, parent: Recovery, request: Recover) -> Iterator[tupl
         unit.runs.expect(some, with_histories=True)
         facts = {child_id: unit.audit.requests(child_id) for child_id in some}
         willed = {child_id for child_id in some if recovery.is_willed(facts[child_id])}
-        # One that this request has reopened before, and which failed again, has had its chance.
+        # A child that this request has reopened, and that failed again, stays failed. Otherwise a request that takes
+        # several transactions might never end.
         again = {child_id for child_id in some if any(f.data.get(REQUEST) == request.id for f in facts[child_id])}
         yield from parent.lost(some, willed | again)
 
 
 def _place(unit: UnitOfWork, run: Run, location: str | None) -> _Place:
-    """A run that is to be reopened; refused if its key belongs to another one by now."""
+    """Return the place of a run to reopen. Raises `KeyConflict` if its key now belongs to another run."""
     key = recovery.lost_key(run, unit.audit.requests(run.id)) if run.state.is_end else None
     if key is not None and (holder := unit.runs.with_key(key)) is not None:
         raise recovery.key_conflict(run, key, holder)
@@ -111,14 +112,14 @@ def _place(unit: UnitOfWork, run: Run, location: str | None) -> _Place:
 
 
 def _present(unit: UnitOfWork, run_ids: Sequence[str]) -> dict[str, Run]:
-    """Those of the runs that are there, and not deleted."""
+    """Return the runs that exist and are not deleted, by id."""
     unit.runs.expect(run_ids)
     found = ((run_id, unit.runs.whole(run_id)) for run_id in run_ids)
     return {run_id: run for run_id, run in found if run is not None and run.deleted_at is None}
 
 
 def _location_of(unit: UnitOfWork, run: Run) -> str | None:
-    """Where the parent of a run knows it, if it does."""
+    """Return the location at which the parent of a run has it on record, or None."""
     if run.parent_id is None or run.parent_location is None or not run.state.is_end:
         return run.parent_location
     recorded = unit.histories.entry(run.parent_id, run.parent_location)
@@ -126,12 +127,12 @@ def _location_of(unit: UnitOfWork, run: Run) -> str | None:
 
 
 def _inbox(unit: UnitOfWork, run: Run) -> Sequence[Arrival]:
-    """What waits in the inbox of a run. That of an ended one is empty, so nobody has to look."""
+    """Return the inbox of a run. The inbox of an ended run is empty, so it is not read."""
     return () if run.state.is_end else unit.inboxes.newer(run, 0)
 
 
 def _ends_in(inbox: Iterable[Arrival]) -> set[str]:
-    """The children whose ends wait in an inbox."""
+    """Return the ids of the children whose ends are in an inbox."""
     return {arrival.name for arrival in inbox if arrival.kind is WaitKind.CHILD}
 
 
@@ -139,7 +140,7 @@ def _ends_in(inbox: Iterable[Arrival]) -> set[str]:
 
 
 class _Writer:
-    """Writes down what was decided. It knows how many slots it has given, by group."""
+    """Writes the decided changes. It counts the slots that are taken, by group of siblings."""
 
     def __init__(self, unit: UnitOfWork, request: Rewind | Recover, now: Micros) -> None:
         self._unit = unit
@@ -148,7 +149,7 @@ class _Writer:
         self._seats: dict[str, int] = {}
 
     def write(self, place: _Place, inbox: Sequence[Arrival], change: Revision) -> None:
-        """Reopen a run."""
+        """Reopen a run with its revised history, and cancel or attach its children."""
         before = place.run
         revised = revision.revised(before, inbox, change, self._request, self._now, parent_location=place.location)
         run = revised.run if place.key is None else replace(revised.run, key=place.key)
@@ -162,10 +163,10 @@ class _Writer:
             self._attach(child_id, location)
 
     def _put(self, revised: Revised, waits: Sequence[Wait]) -> None:
-        """Give a run its revised history, inbox, waits and row, with the key that stands there."""
+        """Write the revised history, inbox, waits, row and key of a run."""
         unit, run = self._unit, revised.run
         before = unit.runs.get(run.id)
-        assert before is not None, "it was looked up to be revised"
+        assert before is not None, "the caller has read this run"
         unit.histories.drop(run.id, (*revised.dropped, *(entry.location for entry in revised.reset)))
         unit.histories.put(run.id, run.token, revised.reset)
         unit.inboxes.clear(before)
@@ -178,13 +179,13 @@ class _Writer:
             unit.runs.set_key(run, run.key)
 
     def _attach(self, child_id: str, location: str) -> None:
-        """Have a child tell of its end at this location of its parent."""
+        """Set the location of the parent at which the end of a child is delivered."""
         child = self._unit.runs.get(child_id)
         if child is not None:
             self._unit.runs.put(replace(child, parent_location=location))
 
     def _part_with(self, child_id: str) -> None:
-        """Cancel a child of which its parent knows no more, and wants to hear no more."""
+        """Cancel a child that its parent no longer has on record. Its end is not delivered to the parent."""
         unit = self._unit
         child = unit.runs.get(child_id)
         if child is None:
@@ -196,7 +197,7 @@ class _Writer:
         transitions.cancel(unit, child_id, rules.FORGOTTEN, self._now)
 
     def _seated(self, run: Run) -> tuple[Run, tuple[Wait, ...]]:
-        """A child of a `map` takes a slot again, or waits for one."""
+        """Give a reopened child of a `map` a slot again, or a wait for one."""
         if run.options.map_limit is None or run.group is None:
             return run, ()
         if run.group not in self._seats:

@@ -1,4 +1,4 @@
-"""The end of a run: what happens to its waits, its inbox, its children, its slot and its parent, all at once."""
+"""The end of a run: its consequences for the run's waits, inbox, children, slot and parent, in one transaction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.stores.operations import dead_letters, inboxes, queues
 from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 CancelRun = Callable[[UnitOfWork, str, Cancellation, Micros], bool]
-"""`transitions.cancel`: a child that is cancelled ends, too, and so this module is called again."""
+"""The type of `transitions.cancel`. It is passed in because `transitions` imports this module."""
 
 
 def end(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
-    """A run has ended: its waits and inbox go, its children follow their close policy, and its parent is told."""
+    """Clear the waits and inbox of an ended run, close its children by their policy, and notify its parent."""
     had_slot = run.group is not None and not rules.is_parked(unit.waits.of(run.id))
     close(unit, run, now, cancel)
     if run.arrivals:
@@ -29,7 +29,7 @@ def end(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
 
 
 def _tell_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
-    """Deliver the end of a run to its parent. Without a location, the parent no longer knows the run."""
+    """Deliver the end of a run to its parent, unless the parent no longer has the run on record."""
     if run.parent_id is None or run.parent_location is None:
         return
     parent = unit.runs.get(run.parent_id)
@@ -44,13 +44,14 @@ def _tell_parent(unit: UnitOfWork, run: Run, now: Micros) -> None:
 
 
 def close(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
-    """The code of a run is over: the run waits for nothing, and its children follow their close policy."""
+    """Clear the waits of a run whose code is over, and close its children by their policy."""
     unit.waits.put(run.id, ())
     if run.arrivals:
         queues.give_back(unit, run, (), now)
     is_first = not unit.closing
     unit.closing += unit.families.to_cancel(run.id)
-    # Their own children join the list: a chain of runs may be longer than calls may be deep.
+    # A cancelled child appends its own children to this list while the loop runs. This avoids recursion, because a
+    # chain of runs may be longer than Python's recursion limit.
     for child_id in unit.closing if is_first else ():
         cancel(unit, child_id, rules.CLOSING, now)
     if is_first:
@@ -58,17 +59,17 @@ def close(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
 
 
 def begin_next_generation(unit: UnitOfWork, run: Run, now: Micros, cancel: CancelRun) -> None:
-    """A run has become its next generation, which takes over the unread messages and nothing else."""
+    """Close the old generation of a run that continues as new. Only the unread messages pass to the next one."""
     unit.families.detach(run.id)
     close(unit, run, now, cancel)
     unit.inboxes.keep_messages(run)
-    # Their siblings no longer know that they belong together, so none would hand its slot on.
+    # The detached children no longer form a group, so none of them would hand its slot on to a parked one.
     for child_id in unit.families.parked(run.id):
         _give_slot(unit, child_id, now)
 
 
 def hand_on_slot(unit: UnitOfWork, run: Run, now: Micros) -> None:
-    """Give the slot of a run to the next of its siblings that wait because of the limit of a `map`."""
+    """Give the slot of a run to the next sibling that waits because of the limit of a `map`."""
     if run.group is not None and (run_id := unit.waits.first(run.group, rules.SLOT_LOCATION)) is not None:
         _give_slot(unit, run_id, now)
 

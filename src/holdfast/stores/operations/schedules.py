@@ -1,4 +1,4 @@
-"""Schedules: set, paused, removed, triggered, and fired when a slot of theirs has come."""
+"""Schedules: set, pause, remove and trigger them, and fire their slots when they are due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def put(unit: UnitOfWork, wanted: Sequence[Schedule], now: Micros) -> list[Schedule]:
-    """Set schedules; of several of one name the last counts."""
+    """Set schedules. If several have the same name, the last one counts."""
     planned: dict[str, Schedule] = {}
     for schedule in wanted:
         planned[schedule.name] = rules.planned(unit.schedules.get(schedule.name), schedule, now)
@@ -22,7 +22,7 @@ def put(unit: UnitOfWork, wanted: Sequence[Schedule], now: Micros) -> list[Sched
 
 
 def restore(unit: UnitOfWork, wanted: Sequence[Schedule]) -> int:
-    """Keep schedules as they stood elsewhere, unless there are such; how many were not there."""
+    """Add schedules of another store as they stood there, unless the name exists. Return how many were added."""
     unknown = [schedule for schedule in wanted if unit.schedules.get(schedule.name) is None]
     for schedule in unknown:
         _keep(unit, schedule)
@@ -30,7 +30,7 @@ def restore(unit: UnitOfWork, wanted: Sequence[Schedule]) -> int:
 
 
 def pause(unit: UnitOfWork, names: Sequence[str], now: Micros, *, is_paused: bool) -> list[bool]:
-    """Have schedules fire no more, or again; of each, whether that changed anything."""
+    """Pause or resume schedules. Return for each whether it changed."""
     change = rules.paused if is_paused else rules.resumed
     changed: list[bool] = []
     for name in names:
@@ -43,12 +43,12 @@ def pause(unit: UnitOfWork, names: Sequence[str], now: Micros, *, is_paused: boo
 
 
 def remove(unit: UnitOfWork, names: Sequence[str]) -> list[bool]:
-    """Forget schedules; of each, whether there was one."""
+    """Remove schedules. Return for each whether it existed."""
     return [unit.schedules.remove(name) for name in names]
 
 
 def trigger(unit: UnitOfWork, name: str, run_id: str, now: Micros) -> bool:
-    """Make a run of a schedule, unless that was done before; whether there is such a schedule."""
+    """Create a run of a schedule, unless the run exists. Return True if the schedule exists."""
     schedule = unit.schedules.get(name)
     if schedule is not None and unit.runs.get(run_id) is None:
         after, intent = rules.triggered(schedule, _open_run_ids(unit, schedule), run_id, now)
@@ -58,7 +58,7 @@ def trigger(unit: UnitOfWork, name: str, run_id: str, now: Micros) -> bool:
 
 
 def fire(unit: UnitOfWork, firings: Sequence[Firing], now: Micros) -> list[Fired]:
-    """Make the runs of slots that are due, each schedule if it is still as it was when that was found."""
+    """Create the runs of due slots. A schedule that has changed since the firing was planned is stale, and skipped."""
     intents: list[Intent] = []
     told: list[Fired] = []
     for firing in firings:

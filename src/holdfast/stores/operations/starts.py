@@ -1,4 +1,4 @@
-"""Starts: intents become runs, all of one call or none of them."""
+"""Starts: create runs from intents, all of one call or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def create(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | None, now: Micros) -> Created:
-    """Make runs, and lease at once those that are ready if `lease` asks for it. Raises before it writes."""
+    """Create runs. With `lease`, the runs that are ready now are leased at once. Raises before it writes."""
     holders = _key_holders(unit, intents)
     existing = _existing(unit, intents, holders)
     fresh = [intent for intent, known in zip(intents, existing, strict=True) if known is None]
@@ -32,7 +32,7 @@ def create(unit: UnitOfWork, intents: Sequence[Intent], lease: LeaseRequest | No
 
 
 def create_children(unit: UnitOfWork, intents: Sequence[Intent], now: Micros) -> None:
-    """Make the children a checkpoint asks for, unless it asked before."""
+    """Create children, or runs of schedules, unless they exist."""
     known = unit.runs.existing([intent.id for intent in intents])
     fresh = {intent.id: intent for intent in intents if intent.id not in known}
     seated = rules.seated(fresh.values(), lambda intent: unit.families.seated(intent.parent_id, intent.group))
@@ -41,7 +41,7 @@ def create_children(unit: UnitOfWork, intents: Sequence[Intent], now: Micros) ->
 
 
 def _key_holders(unit: UnitOfWork, intents: Sequence[Intent]) -> dict[str, Run]:
-    """The runs that have the keys of intents, by key."""
+    """Return the runs that have the keys of intents, by key."""
     keys = [intent.key for intent in intents if intent.key is not None]
     return unit.runs.holding(keys) if keys else {}
 
@@ -49,7 +49,7 @@ def _key_holders(unit: UnitOfWork, intents: Sequence[Intent]) -> dict[str, Run]:
 def _add(
     unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Run], lease: LeaseRequest | None, now: Micros
 ) -> dict[str, Lease]:
-    """Write new runs; the answer holds the leases of those that were leased at once."""
+    """Write new runs. Return the leases of the runs that were leased at once, by run id."""
     runs: dict[str, Run] = {}
     keyed: dict[str, str] = {}
     leases: dict[str, Lease] = {}
@@ -81,7 +81,7 @@ def _add(
 
 
 def _existing(unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Run]) -> list[str | None]:
-    """For each intent the run that already stands for it, if any. Raises before anything is written."""
+    """Return for each intent the id of the run that already exists for it, or None. Raises before any write."""
     known = unit.runs.existing([intent.id for intent in intents])
     first: dict[str, Intent] = {}
     found: list[str | None] = []
@@ -90,7 +90,7 @@ def _existing(unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Ru
             found.append(intent.id)
             continue
         if intent.key is None:
-            known.add(intent.id)  # the same id twice in one call is one run
+            known.add(intent.id)  # the same id twice in one call makes one run
             found.append(None)
             continue
         stands, verdict = _key_verdict(intent, first.get(intent.key), holders.get(intent.key))
@@ -106,7 +106,7 @@ def _existing(unit: UnitOfWork, intents: Sequence[Intent], holders: dict[str, Ru
 def _key_verdict(
     intent: Intent, twin: Intent | None, holder: Run | None
 ) -> tuple[str, Literal["free", "same", "conflict"]]:
-    """Who has the intent's key, an earlier intent of the call or a run, and what follows from it."""
+    """Return the id of the run that has the intent's key, perhaps one of the same call, and the verdict."""
     if twin is not None:
         return twin.id, rules.key_verdict(rules.new_run(twin, 0), replace(intent, reuse="never"))
     if holder is not None:

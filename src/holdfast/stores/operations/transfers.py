@@ -1,4 +1,4 @@
-"""Transfers: runs, events and dead letters that come from another store."""
+"""Transfers: import runs, events and dead letters from another store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def restore(unit: UnitOfWork, restoration: Restoration, now: Micros) -> Restored:
-    """Write what comes from another store, as far as that was not done before. Raises before it writes."""
+    """Write the part of a restoration that was not written before. Raises before it writes."""
     for dump in restoration.runs:
         transfer.check_restorable(dump)
     origin = unit.origins.get(restoration.export_id) or _first_seen(unit)

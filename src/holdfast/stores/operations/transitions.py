@@ -1,4 +1,4 @@
-"""Transitions: a run gets its next state. `run_end` does what the end of a run entails."""
+"""Transitions: give a run its next state. `run_end` has the consequences of an end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def move(unit: UnitOfWork, before: Run, after: Run, now: Micros, fact: AuditFact | None = None) -> None:
-    """Give a run its next state, and do what that entails. `fact` is noted in place of the one that follows from it."""
+    """Give a run its next state, with all consequences. `fact` replaces the audit fact that follows from the change."""
     if after is before:
         return
     has_waited = not before.is_held and limit_rules.parked_at(unit.waits.of(after.id)) is not None
@@ -32,7 +32,7 @@ def move(unit: UnitOfWork, before: Run, after: Run, now: Micros, fact: AuditFact
 
 
 def cancel(unit: UnitOfWork, run_id: str, why: Cancellation, now: Micros) -> bool:
-    """End a run as cancelled, or let it undo first what it did. False if there is nothing to change."""
+    """End a run as cancelled, or start its rollback if it has steps to undo. Return False if nothing changed."""
     run = unit.runs.get(run_id)
     if run is None or run.state.is_end or (run.rollback is not None and not why.force):
         return False

@@ -1,4 +1,4 @@
-"""Types: what is known and was said of the types of runs."""
+"""Types: change the rules of types, and record which types the workers offer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.operations.unit_of_work import UnitOfWork
 
 
 def change(unit: UnitOfWork, changes: Sequence[TypeChange], now: Micros) -> None:
-    """Change the rules of types. What their limits have kept waiting is looked at anew."""
+    """Change the rules of types. If limits change, they are applied again to the runs that hold or wait for slots."""
     for one in changes:
         before = unit.types.get(one.name) or TypeRule(name=one.name)
         after = one.applied_to(before)
@@ -23,7 +23,7 @@ def change(unit: UnitOfWork, changes: Sequence[TypeChange], now: Micros) -> None
 
 
 def offer(unit: UnitOfWork, worker: str, offers: Sequence[TypeOffer], now: Micros) -> None:
-    """Note what a worker is ready to work on. What a person has said of a type stays."""
+    """Record the types that a worker offers. The settings that a person has made for a type stay."""
     for one in offers:
         known = unit.types.get(one.name) or TypeRule(name=one.name)
         unit.types.put(known.offered(one, worker, now))

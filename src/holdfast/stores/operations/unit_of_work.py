@@ -1,12 +1,12 @@
-"""The unit of work: what an operation reads and writes, whatever store it runs on.
+"""The unit of work: the interface through which an operation reads and writes, the same on every store.
 
-The operations in this package decide; a store only looks things up and writes things down. Each part of a unit of
-work is one noun of the store. Everything that happens in one unit of work is committed together, or not at all, and
-the parts see what was written before.
+The operations in this package decide; a store only reads and writes. Each part of a unit of work is one noun of the
+store. Everything in one unit of work is committed together or not at all. Each part sees the earlier writes of the
+same unit.
 
-There are three: dictionaries (memory), SQL statements in a transaction (SQLite), and a part of the store that was
-loaded and locked before (the working set of Postgres). There, asking for something that was not loaded starts the
-operation over.
+There are three implementations: dictionaries (memory), SQL statements in a transaction (SQLite), and a part of the
+store that was locked and loaded before (the working set of Postgres). On a working set, a read of something that was
+not loaded starts the operation over.
 """
 
 from __future__ import annotations
@@ -38,26 +38,29 @@ from holdfast.stores.operations.housekeeping import Housekeeping
 
 
 class OddRow(ValueError):
-    """A row that cannot be decoded. No error of holdfast, which would be a refusal: all of a transaction is undone."""
+    """A row that cannot be decoded.
+
+    Not a `HoldfastError`: a store takes that for a refusal before the first write, and commits the transaction.
+    """
 
 
 class Runs(Protocol):
     """Runs, by id and by key."""
 
     def get(self, run_id: str) -> Run | None:
-        """A run as it is now. What it was started with (payload, tags, options) may be missing."""
+        """Return a run as it is now. What it was started with (payload, tags, options) may be missing."""
         ...
 
     def whole(self, run_id: str) -> Run | None:
-        """A run with what it was started with."""
+        """Return a run with its payload, tags and options."""
         ...
 
     def options(self, run: Run) -> RunOptions:
-        """What was asked for when a run was started."""
+        """Return the options that a run was started with."""
         ...
 
     def put(self, run: Run) -> None:
-        """Give a run that was looked up here its next value; its key has a method of its own."""
+        """Write the next value of a run that was read here, all but its key (see `set_key`)."""
         ...
 
     def add(self, runs: Sequence[Run]) -> None:
@@ -65,35 +68,35 @@ class Runs(Protocol):
         ...
 
     def existing(self, run_ids: Sequence[str]) -> set[str]:
-        """Those of the ids that belong to a run."""
+        """Return the ids that belong to a run."""
         ...
 
     def expect(self, run_ids: Collection[str], *, with_histories: bool = False) -> None:
-        """These runs are about to be looked up, or their histories and facts too: a store may load them at once."""
+        """Announce reads of these runs, and of their histories and audit facts. A store may load them all at once."""
         ...
 
     def with_key(self, key: str) -> str | None:
-        """The id of the run that has a key."""
+        """Return the id of the run that has a key."""
         ...
 
     def holding(self, keys: Sequence[str]) -> dict[str, Run]:
-        """The runs that have these keys, by key, with what they were started with."""
+        """Return the runs that have these keys, by key, each with its payload, tags and options."""
         ...
 
     def set_key(self, run: Run, key: str | None) -> None:
-        """Give a run a key that no other run has, or take its own."""
+        """Give a run a key that no other run has, or with None remove its key."""
         ...
 
     def fences(self, run_ids: Sequence[str]) -> Mapping[str, Run | Fence]:
-        """What of each run is enough to judge whoever claims to hold it, by id."""
+        """Return the fence of each run that exists, by id. It decides whether a worker still holds the run."""
         ...
 
     def prolong(self, run_ids: Sequence[str], until: Micros) -> None:
-        """Have the leases of runs end at this instant."""
+        """Set the instant at which the leases of runs end."""
         ...
 
     def publish(self, run_id: str, values: Mapping[str, str]) -> None:
-        """Set values that a run lets everybody know of itself."""
+        """Set values that a run publishes with `set_value`."""
         ...
 
 
@@ -101,19 +104,19 @@ class Families(Protocol):
     """Children, by their parent."""
 
     def to_cancel(self, parent_id: str) -> Sequence[str]:
-        """The live children that are cancelled when their parent ends."""
+        """Return the children to cancel when their parent ends. Some may have ended; cancelling those does nothing."""
         ...
 
     def detach(self, parent_id: str) -> None:
-        """Have live children belong to no operation of their parent any more."""
+        """Clear the parent location of live children, so that the parent does not get their ends."""
         ...
 
     def parked(self, parent_id: str) -> Sequence[str]:
-        """The live children that wait for a slot of their group."""
+        """Return the live children that wait for a slot of their group."""
         ...
 
     def seated(self, parent_id: str | None, group: str | None) -> int:
-        """How many live children of a group have a slot of it."""
+        """Return the number of live children of a group that have a slot of it."""
         ...
 
 
@@ -121,78 +124,81 @@ class Histories(Protocol):
     """The entries of runs."""
 
     def entry(self, run_id: str, location: str) -> Entry | None:
-        """What stands at one location of a run, if both are there."""
+        """Return the entry at a location of a run, if both exist."""
         ...
 
     def all(self, run_id: str) -> Sequence[Entry]:
-        """All entries of a run, in the order in which they were settled; the others come last."""
+        """Return all entries of a run in the order in which they were settled, unsettled ones last."""
         ...
 
     def record(self, run_id: str, token: int, entry: Entry) -> None:
-        """Write an entry unless `rules.supersedes` says that the one at its location stays."""
+        """Write an entry, unless its location has one that it does not supersede (`rules.supersedes`)."""
         ...
 
     def try_record(self, run_id: str, token: int, entry: Entry) -> bool:
-        """Likewise, and tell whether it was written."""
+        """Do the same as `record`, and return True if the entry was written."""
         ...
 
     def put(self, run_id: str, token: int, entries: Iterable[Entry]) -> None:
-        """Write entries at locations where nothing stands."""
+        """Write entries at locations that have none."""
         ...
 
     def drop(self, run_id: str, locations: Iterable[str]) -> None: ...
 
     def clear(self, run_id: str) -> None:
-        """Forget all entries of a run."""
+        """Delete all entries of a run."""
         ...
 
     def prune(self, run_id: str, scope: str) -> None:
-        """Forget what happened in a scope, but for what would have to be undone."""
+        """Delete the entries of a scope, except those that a rollback would undo."""
         ...
 
     def has_undo(self, run_id: str) -> bool:
-        """Whether a run has done something that can be undone."""
+        """Return True if a run has an entry that can be undone."""
         ...
 
     def last_position(self, run_id: str) -> int:
-        """The place of the last entry of a run in commit order."""
+        """Return the highest position of a run's entries, or 0."""
         ...
 
 
 class Waits(Protocol):
-    """What runs wait for."""
+    """The waits of runs."""
 
     def of(self, run_id: str) -> Sequence[Wait]:
-        """What a run waits for, in the order in which it named it."""
+        """Return the waits of a run, in the order in which it registered them."""
         ...
 
     def put(self, run_id: str, waits: Sequence[Wait]) -> None:
-        """Replace what a run waits for."""
+        """Replace the waits of a run."""
         ...
 
     def first(self, queue: str, location: str) -> str | None:
-        """The run that comes first of those that wait for a slot, at a location: by level, since when, and id."""
+        """Return the run that is first in the queue for a slot, by level, start of the wait, and id.
+
+        `location` is that of its wait: `rules.SLOT_LOCATION` for a group, `rules.LIMIT_LOCATION` for a limit.
+        """
         ...
 
     def first_at(self, queue: str, level: int) -> str | None:
-        """Likewise, of those of one level that wait for a slot of a limit."""
+        """Return the first run of one level in the queue for a slot of a limit."""
         ...
 
     def for_event(self, topic: str) -> Iterable[tuple[str, Sequence[Wait]]]:
-        """The runs that wait for an event of a topic, with their waits for it."""
+        """Return the runs that wait for an event of a topic, each with its waits for it."""
         ...
 
     def in_line(self, topic: str) -> Iterable[tuple[str, Wait]]:
-        """Each wait for an event of a topic and its run, the longest wait first."""
+        """Return each wait for an event of a topic, with its run, longest wait first."""
         ...
 
 
 Taken = tuple[str, str, str | None, bool]
-"""What is left of an arrival that was taken out of an inbox: kind, name, reference, and whether it is exclusive."""
+"""An arrival that was taken out of an inbox: kind, name, reference, and whether it is exclusive."""
 
 
 class Inboxes(Protocol):
-    """What has reached runs and is not received yet, the ids of messages that were, and replies."""
+    """Unread arrivals of runs, receipts of received messages, and replies."""
 
     def add(self, run_id: str, arrival: Arrival) -> None: ...
 
@@ -201,50 +207,50 @@ class Inboxes(Protocol):
         ...
 
     def newer(self, run: Run | Fence, seen: int) -> tuple[Arrival, ...]:
-        """What waits in a run's inbox beyond the number `seen`."""
+        """Return the arrivals in a run's inbox with numbers above `seen`."""
         ...
 
     def take(self, run_id: str, number: int) -> Taken | None:
-        """Take an arrival out of an inbox, if it is there."""
+        """Remove an arrival from an inbox and return it, if it is there."""
         ...
 
     def clear(self, run: Run) -> None: ...
 
     def keep_messages(self, run: Run) -> None:
-        """Take everything out of an inbox but the messages."""
+        """Remove everything but the messages from an inbox."""
         ...
 
     def messages(self, run: Run) -> Sequence[Arrival]:
-        """The messages that wait in an inbox."""
+        """Return the messages in an inbox."""
         ...
 
     def events(self, run: Run, topic: str) -> Sequence[Arrival]:
-        """The events of a topic that wait in an inbox."""
+        """Return the events of a topic in an inbox."""
         ...
 
     def exclusive(self, run: Run) -> Sequence[Arrival]:
-        """The events of queues that wait in an inbox."""
+        """Return the events of queues in an inbox."""
         ...
 
     def has_end_of(self, run: Run, child_id: str) -> bool:
-        """Whether the end of a child waits in an inbox."""
+        """Return True if the end of a child is in an inbox."""
         ...
 
     def knows_message(self, run: Run, message_id: str, now: Micros) -> bool:
-        """Whether a message waits in an inbox, or was received not long ago."""
+        """Return True if a message is in an inbox, or has a receipt younger than `RECEIPT_RETENTION`."""
         ...
 
     def keep_receipts(self, run_id: str, received: Mapping[str, Micros]) -> None:
-        """Remember when messages were received."""
+        """Keep the times at which messages were received, by message id."""
         ...
 
     def keep_replies(self, run_id: str, replies: Mapping[str, tuple[str, Micros]]) -> None:
-        """Keep what a run replied to messages and when, unless the same message has had a reply before."""
+        """Keep the replies of a run with their times, by message id. The first reply to a message stands."""
         ...
 
 
 class PublishedEvent(Protocol):
-    """An event that is kept, as far as somebody must know who emits it again."""
+    """The part of a kept event that decides what a repeated emit does."""
 
     @property
     def number(self) -> int: ...
@@ -260,14 +266,14 @@ class PublishedEvent(Protocol):
 
 
 class Events(Protocol):
-    """Topics and the events that are kept."""
+    """Topics and kept events."""
 
     def topics(self) -> Mapping[str, Topic]:
-        """The rules that were set for topics, by name."""
+        """Return the rules set for topics, by name."""
         ...
 
     def put_topics(self, topics: Sequence[Topic]) -> None:
-        """Set rules for topics; of several for one name the last counts."""
+        """Set rules for topics. If several have the same name, the last one counts."""
         ...
 
     def find(self, topic: str, id: str) -> PublishedEvent | None: ...
@@ -275,84 +281,84 @@ class Events(Protocol):
     def drop(self, topic: str, number: int) -> None: ...
 
     def add(self, event: Event, now: Micros, *, is_queue: bool) -> Arrival:
-        """Keep an event under the next number: as one of a queue, or open for all. The answer is what a run gets."""
+        """Keep an event under the next number, in a queue or open to all runs. Return it as an arrival."""
         ...
 
     def keep(self, event: KeptEvent) -> Arrival:
-        """Keep an event that comes from another store, under its number or the next one."""
+        """Keep an event from another store, under its own number, or the next one if it has none."""
         ...
 
     def count(self, arrival: Arrival, reached: int) -> None:
-        """Note how many runs an event has reached."""
+        """Write the number of runs that an event has reached."""
         ...
 
     def hand(self, arrival: Arrival, run_id: str) -> None:
-        """Have an event of a queue be in the hands of a run."""
+        """Mark an event of a queue as handed to a run."""
         ...
 
     def take(self, topic: str, number: int, run_id: str, now: Micros) -> None:
-        """Have an event of a queue be taken for good."""
+        """Mark an event of a queue as taken for good."""
         ...
 
     def give_back(self, arrival: Arrival) -> None:
-        """Have an event of a queue be pending again. It may have been forgotten since it was taken."""
+        """Make an event of a queue pending again. If it was pruned since a run took it, keep it again."""
         ...
 
     def first_missed(self, topic: str, oldest: Micros, after: int) -> Arrival | None:
-        """The first open event not older than an instant and beyond a number."""
+        """Return the first open event that is not older than an instant and has a number above `after`."""
         ...
 
     def first_pending(self, topic: str) -> Arrival | None:
-        """The first event of a queue that nobody has."""
+        """Return the first event of a queue that no run has."""
         ...
 
     def raise_numbers(self, last: int) -> None:
-        """Have events to come get higher numbers than this."""
+        """Make later events get higher numbers than this."""
         ...
 
     def next_number(self) -> int:
-        """Use up the next number."""
+        """Use up the next event number and return it."""
         ...
 
     def newest(self) -> tuple[int, Micros]:
-        """The last number that was used, and the instant of the last event that is kept; 0 if there is none."""
+        """Return the last number used, and the time of the newest kept event, or 0 if there is none."""
         ...
 
 
 class DeadLetterRows(Protocol):
-    """What could not be delivered."""
+    """Dead letters, by number."""
 
     def add(self, letter: DeadLetter) -> None:
-        """Keep a letter, under the next number."""
+        """Keep a dead letter under the next number."""
         ...
 
     def get(self, number: int) -> DeadLetter | None: ...
 
     def remove(self, number: int) -> bool:
-        """Forget a letter; whether there was one."""
+        """Delete a dead letter. Return True if it existed."""
         ...
 
 
 class TypeRows(Protocol):
-    """What is known and was said of types."""
+    """The rules of types, by name."""
 
     def get(self, type: str) -> TypeRule | None: ...
 
     def put(self, rule: TypeRule) -> None: ...
 
     def is_ruled(self, type: str) -> bool:
-        """Whether runs of a type cannot simply be claimed: it is switched off, or has limits."""
+        """Return True if a type is disabled or has limits, so that its runs cannot be leased without a claim."""
         ...
 
 
 class Limits(Protocol):
-    """Slots of limits, by their names."""
+    """Slots of limits, by name."""
 
     let_go: int
-    """How many runs that waited for a slot were made ready in this unit of work."""
+    """Number of runs that waited for a slot and were made ready in this unit of work."""
 
     def rule(self, type: str) -> TypeRule | None:
-        """What was said of a type; nothing if it has no limits."""
+        """Return the rule of a type, or None if the type has no limits."""
         ...
 
     def window(self, type: str) -> Window: ...
@@ -360,27 +366,27 @@ class Limits(Protocol):
     def keep_window(self, type: str, window: Window) -> None: ...
 
     def taken(self, slot: str) -> int:
-        """How many runs have a slot of this name."""
+        """Return the number of runs that have a slot of this name."""
         ...
 
     def counted(self, type: str) -> Sequence[Run]:
-        """The runs of a type that are held, or have slots; with their tags."""
+        """Return the runs of a type that are held or have slots, with their tags."""
         ...
 
     def key_queues(self, type: str) -> Sequence[str]:
-        """The queues for slots of a type's keys in which somebody waits."""
+        """Return the queues for slots of a type's keys in which runs wait."""
         ...
 
     def let_all_go(self, type: str, now: Micros) -> None:
-        """Make ready whoever waits because of limits that a type has no more, as `limits.let_go` says."""
+        """Make ready (`limits.let_go`) every run that waits because of limits that its type no longer has."""
         ...
 
     def tagged(self, run_id: str) -> Run:
-        """A run with its tags, which the limits of its type may count."""
+        """Return a run with its tags if the limits of its type count them."""
         ...
 
     def put(self, run: Run) -> None:
-        """Give a run its next value. Who has slots follows from it."""
+        """Write the next value of a run, and take and free slots to match it."""
         ...
 
 
@@ -392,22 +398,22 @@ class ScheduleRows(Protocol):
     def put(self, schedule: Schedule) -> None: ...
 
     def remove(self, name: str) -> bool:
-        """Forget a schedule; whether there was one."""
+        """Delete a schedule. Return True if it existed."""
         ...
 
 
 class WorkerRows(Protocol):
-    """The workers that live."""
+    """Live workers, by id."""
 
     def beat(self, worker: WorkerRecord, now: Micros) -> None:
-        """Note that a worker lives."""
+        """Record the heartbeat of a worker."""
         ...
 
     def remove(self, worker_id: str) -> None: ...
 
 
 class Origins(Protocol):
-    """How far exports of other stores were taken in, by the id of the export."""
+    """Progress of imports from other stores, by the id of the export."""
 
     def get(self, export_id: str) -> Origin | None: ...
 
@@ -415,35 +421,35 @@ class Origins(Protocol):
 
 
 class Audit(Protocol):
-    """What is told of runs."""
+    """The audit facts of runs."""
 
     def note(self, fact: AuditFact | None) -> None: ...
 
     def note_often(self, fact: AuditFact, count: int) -> None:
-        """Note what happens to a run again and again, now for the `count`-th time: only the latest are kept."""
+        """Note a routine fact, for the `count`-th time. Only the latest routine facts are kept (`audit.KEPT`)."""
         ...
 
     def note_once(self, fact: AuditFact, count: int = 1) -> None:
-        """Likewise, unless the fact stands there already, from an earlier attempt at the same checkpoint."""
+        """Note a fact, unless an earlier attempt at the same checkpoint has noted it. `count` is as in `note_often`."""
         ...
 
     def has_request(self, run_id: str, request_id: str) -> bool:
-        """Whether a control request was carried out on a run."""
+        """Return True if a control request was applied to a run."""
         ...
 
     def requests(self, run_id: str) -> Sequence[AuditFact]:
-        """At least the facts of a run that name a request, or tell that its key was reused."""
+        """Return at least the facts of a run that name a request or record that its key was reused."""
         ...
 
     def all(self, run_id: str) -> Sequence[AuditFact]: ...
 
 
 class UnitOfWork(Protocol):
-    """All parts of a store as one transaction has them, and whom to tell of it afterwards."""
+    """All parts of a store within one transaction, and the hints to give after its commit."""
 
     news: News
     closing: list[str]
-    """While a run is being closed: who is cancelled with it, and with them."""
+    """Runs that are cancelled because a run is closed, and their descendants. Empty at all other times."""
 
     @property
     def runs(self) -> Runs: ...

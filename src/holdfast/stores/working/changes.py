@@ -1,4 +1,4 @@
-"""Changes: the difference between a working set as it was loaded and as an operation left it."""
+"""Changes: the difference between a working set when it was loaded and after an operation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Changes = dict[str, list[Any]]
 
 
 def with_fields(value: msgspec.Struct, **fields: str | int | msgspec.Struct | None) -> msgspec.Raw:
-    """A value as JSON, with some fields more. It has at least one of its own."""
+    """Encode a value as JSON with additional fields. The value must have at least one field of its own."""
     return msgspec.Raw(encode(fields)[:-1] + b"," + encode(value)[1:])
 
 
 def changes_of(working: WorkingSet) -> Changes:
-    """Everything that differs from what was loaded; empty if nothing does."""
+    """Return everything that differs from what was loaded. Parts without a change are left out."""
     changes: Changes = defaultdict(list)
     for record in working.records.values():
         if isinstance(record, WorkingRecord):
@@ -52,7 +52,7 @@ def _new_record(changes: Changes, record: Record) -> None:
 def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
     run, before = record.run, record.origin
     if run is not before.run and run != before.run:
-        changes["runs"].append(replace(run, payload="", tags={}))  # which never change
+        changes["runs"].append(replace(run, payload="", tags={}))  # these never change
         changes["freed"] += [{"name": s, "run_id": run.id} for s in before.run.slots if s not in run.slots]
         changes["taken"] += [{"name": s, "run_id": run.id} for s in run.slots if s not in before.run.slots]
     if record.waits is not before.waits and record.waits != before.waits:
@@ -63,7 +63,7 @@ def _changes_of_record(changes: Changes, record: WorkingRecord) -> None:
 
 
 def _changes_of_gains(changes: Changes, record: Record, receipts: Mapping[str, Micros]) -> None:
-    """Add what a run has published, received and replied; `receipts` are those it had before."""
+    """Add the values, receipts and replies of a run. `receipts` are those that it had before."""
     run = record.run
     changes["values"] += [{"run_id": run.id, "name": name, "value": value} for name, value in record.values.items()]
     changes["receipts"] += [

@@ -1,4 +1,4 @@
-"""A decision: what an operation answers on a working set, and what it changed."""
+"""A decision: the answer of an operation on a working set, and its changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.stores.working.load_request import LoadRequest
 from holdfast.stores.working.working_set import Loaded, WorkingSet
 
 ROUNDS_LIMIT = 200
-"""Each round loads more than the one before, so an operation that takes this many has a bug."""
+"""Maximum number of rounds of one operation. Each round loads more than the one before, so reaching it is a bug."""
 
 A = TypeVar("A")
 
@@ -23,7 +23,7 @@ Operation = Callable[[WorkingSet, Micros], A]
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[A]):
-    """The answer to the caller, what the store has to write, and the hints to give once it is written."""
+    """The answer to the caller, the changes to write, and the hints to give once they are written."""
 
     answer: A
     changes: Changes
@@ -31,11 +31,11 @@ class Decision(Generic[A]):
 
 
 def decide(loaded: Loaded, request: LoadRequest, operation: Operation[A]) -> Decision[A]:
-    """Let an operation decide on what was loaded. Raises `NotLoaded` if that was too little: load more and repeat."""
+    """Run an operation on what was loaded. Raises `NotLoaded` if that was too little: load more and repeat."""
     working = WorkingSet(loaded, request)
     answer = operation(working, loaded.now)
     changes = changes_of(working)
-    # A claim passes over rows that are locked meanwhile, so those that are due are announced once it is written.
+    # Claims skip rows that this transaction has locked. So give a hint for those that are due once it is committed.
     runs = [record.run for record in working.records.values()]
     working.news.ready |= {run.type for run in runs if run.worker is None and _is_due(run, loaded.now)}
     return Decision(answer, changes, working.news)

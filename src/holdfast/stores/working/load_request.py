@@ -1,4 +1,4 @@
-"""A load request: everything that an operation has to know, and lock, before it can decide."""
+"""A load request: the rows that an operation must lock and read before it can decide."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ from holdfast.core.model import Event, Intent, MessageToRun, Run, WaitKind
 
 
 class NotLoaded(Exception):
-    """Something that an operation needs was not loaded. `part` is the field of `LoadRequest` it belongs to."""
+    """Raised when an operation needs something that was not loaded. `LoadRequest.add` asks for it.
+
+    `part` is a field of `LoadRequest`, or `many_runs` or `many_histories`.
+    """
 
     def __init__(self, part: str, *what: Any) -> None:
         super().__init__(part, what)
@@ -50,7 +53,7 @@ class NotLoaded(Exception):
 
 
 class DueRuns(msgspec.Struct, frozen=True):
-    """Runs of some types that may be claimed: how many at most, and how many of them suspects."""
+    """Due runs of some types: at most `count` of each rank, and at most `suspects` suspects."""
 
     types: tuple[str, ...]
     count: int
@@ -59,12 +62,16 @@ class DueRuns(msgspec.Struct, frozen=True):
 
 @dataclass
 class LoadRequest:
-    """The rows to lock and to load. It only grows, so an operation that is repeated with more comes to an end.
+    """The rows to lock and load. It only grows, so repeating an operation with more rows comes to an end.
 
-    `emitted` are topics on which events may be published or handed on, `awaited` those on which a run begins to wait.
-    `groups` and `waiting` say how many runs to load of those that wait for a slot, or for an event of a queue. `types`
-    are those whose rules and slots are needed, `limits` those whose limits may change, `lifted` those that lose their
-    limits. `is_ruling` makes claims wait meanwhile.
+    - `endings`: runs that may end. Their parents, and the descendants that end with them, are loaded too.
+    - `renewals`: runs that may continue as new, and detach all their children.
+    - `emitted`: topics on which events may be published or handed on.
+    - `awaited`: topics on which a run begins to wait.
+    - `groups` and `waiting`: how many of the runs to load that wait for a slot, or for an event of a queue.
+    - `types`: types whose rules and slots are needed.
+    - `limits` and `lifted`: types whose limits may change, and types that lose their limits.
+    - `is_ruling`: claims wait until the transaction ends.
     """
 
     runs: set[str] = field(default_factory=set)
@@ -95,13 +102,13 @@ class LoadRequest:
 
     @classmethod
     def of(cls, *commands: AnyCommand) -> LoadRequest:
-        """The rows that commands need to begin with. Schedules are not among them: the store loads those itself."""
+        """Return the rows that commands need at first. Schedules are not included: the store loads them itself."""
         request = cls()
         for command in commands:
             request.command(command)
         return request
 
-    # Growing
+    # Adding rows
 
     def command(self, command: AnyCommand) -> None:  # noqa: C901 - one case for each command
         match command:
@@ -130,7 +137,7 @@ class LoadRequest:
                 assert_never(command)
 
     def add(self, missing: NotLoaded) -> None:
-        """Ask for what turned out to be missing, too."""
+        """Add what an operation found to be missing."""
         match missing.part, missing.what:
             case "inboxes", (run_id, seen):
                 self.inboxes[run_id] = min(seen, self.inboxes.get(run_id, seen))
@@ -153,7 +160,9 @@ class LoadRequest:
                 getattr(self, part).add(several)
 
     def _want_more_waiting(self, queues: Sequence[str]) -> None:
-        """A change of limits may let very many go, from as many queues as there are keys: all of them at once then."""
+        """Load more runs of queues, several times as many in each round."""
+        # A change of limits may free very many runs, in as many queues as there are keys. So all known queues grow
+        # together, instead of one in each round.
         is_known = any(queue in self.groups for queue in queues)
         for queue in {*self.groups, *queues} if self.is_ruling and is_known else queues:
             self.groups[queue] = self.groups[queue] * (8 if self.is_ruling else 2) + (4 if self.is_ruling else 8)
@@ -198,19 +207,19 @@ class LoadRequest:
                 pass
 
     def reopened(self, run_ids: Iterable[str]) -> None:
-        """Runs that may be reopened, with their histories and what was asked of them."""
+        """Load runs that may be reopened, with their histories and the requests made on them."""
         known = set(run_ids)
         self.runs |= known
         self.histories |= known
         self.audits |= known
 
     def leave(self, run: Run) -> None:
-        """A run may give back its slots: each goes to the next who waits, and then the one after that is looked at."""
+        """Load the run that may get each slot that a run frees, and the run behind it, which is examined next."""
         self.types.add(run.type)
         self.serve(run.type, 1, run.slots)
 
     def serve(self, type: str, count: int, slots: Iterable[str] = ()) -> None:
-        """Load `count` of the runs that wait for slots of a type, and of those that wait for slots of its keys."""
+        """Load `count` more runs from each queue for shared slots of a type, and for `slots` of its keys."""
         for queue in {limits.type_slot(type), limits.rate_slot(type), *slots}:
             self.groups[queue] = max(1, self.groups[queue]) + count
 

@@ -1,7 +1,7 @@
-"""The working set: the part of a store that one operation is about, locked and loaded as records of the memory store.
+"""The working set: the part of a store that one operation needs, locked and loaded as records of the memory store.
 
-The operations work on it as they do on the memory store's own state. Asking for something that was not loaded raises
-`NotLoaded`; then nothing is written, and the operation is repeated with more.
+Operations work on it as on the state of the memory store. A read of something that was not loaded raises `NotLoaded`.
+Then nothing is written, and the operation is repeated with more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """An event as the database has it."""
+    """An event as a row of the database."""
 
     number: int
     topic: str
@@ -63,7 +63,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What the function that loads has found. Pairs name the run, parent or group that the second belongs to."""
+    """The rows that a store has loaded. In a pair, the first value is the run, parent or group of the second."""
 
     now: Micros
     runs: list[Run]
@@ -71,7 +71,7 @@ class Loaded(msgspec.Struct, frozen=True):
     arrivals: list[tuple[str, Arrival]]
     closing: list[str]
     awake: frozenset[str] = frozenset()
-    """Runs that are ready, whose waits were not loaded."""
+    """Runs that no arrival can wake (`rules.is_asleep` is False), so their waits were not loaded."""
     keys: list[tuple[str, str]] = []
     crowded: frozenset[str] = frozenset()
     children: list[tuple[str, str]] = []
@@ -91,12 +91,12 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class MoreParked(str):
-    """Stands after the last one of a list of which only the first were loaded: whoever comes to it wants more."""
+    """A marker behind the last loaded run of a queue that may have more. A lookup of it raises `NotLoaded`."""
 
     __slots__ = ("group",)
 
     def __new__(cls, group: str, last: str) -> Self:
-        more = super().__new__(cls, last + "\0")  # next to it, and before whoever is added
+        more = super().__new__(cls, last + "\0")  # sorts right behind the last loaded run
         more.group = group
         return more
 
@@ -104,7 +104,7 @@ class MoreParked(str):
 
 
 class Known(dict[K, V]):
-    """What was loaded of something, by a name. Another name than those asked for is unknown, not absent."""
+    """Loaded values, by name. A name that was not asked for is unknown, not absent: its lookup raises `NotLoaded`."""
 
     def __init__(self, part: str, asked: Iterable[K], found: Iterable[tuple[K, V]] = ()) -> None:
         super().__init__(found)
@@ -130,7 +130,7 @@ class Known(dict[K, V]):
 
 
 class KnownLists(Known[str, list[V]]):
-    """Lists by a name. Those not asked for may be added to, but not be looked at."""
+    """Lists, by name. An operation may append to a list that was not asked for, but not read it."""
 
     def __missing__(self, key: str) -> list[V]:
         found: list[V] = []
@@ -143,7 +143,7 @@ class KnownLists(Known[str, list[V]]):
 
 
 class UnknownWaits(tuple[Wait, ...]):  # noqa: SLOT001 - a tuple cannot have any
-    """Stands for the waits of a run that were not loaded: whoever looks at them wants them."""
+    """A placeholder for the waits of a run that were not loaded. Reading it raises `NotLoaded`."""
 
     run_id: str
 
@@ -160,7 +160,7 @@ class UnknownWaits(tuple[Wait, ...]):  # noqa: SLOT001 - a tuple cannot have any
 
 
 class Holders(set[str]):
-    """Those who have a slot. Of most it is only known how many they are; `discard` is for those who do have one."""
+    """The runs that have a slot. Most of them are only counted, so `discard` must name a run that has the slot."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Holders(set[str]):
 
 
 class KnownSlots(dict[str, set[str]]):
-    """Who has which slots. Nobody has one that was not found, if its type was asked for."""
+    """The runs that have slots, by slot. If the type of a slot was asked for, a slot that was not found is free."""
 
     def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
         super().__init__((name, Holders(count)) for name, count in loaded.slots)
@@ -190,7 +190,11 @@ class KnownSlots(dict[str, set[str]]):
 
 
 class KnownRules(Known[str, TypeRule]):
-    """The rules of types. Whoever asks for one does so for a run that needs slots no more, and others may go then."""
+    """The rules of types.
+
+    An operation asks for a missing rule when a run gives up its slots. So `NotLoaded` names the loaded runs of the
+    type, and the runs that may get their slots are loaded too.
+    """
 
     def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
         super().__init__("types", request.types, ((rule.name, rule) for rule, _ in loaded.types))
@@ -204,7 +208,7 @@ class KnownRules(Known[str, TypeRule]):
 
 @dataclass
 class WorkingRecord(Record):
-    """A run with as much of what belongs to it as was asked for. What it was when it was loaded is in `origin`."""
+    """A run with the parts that were asked for. `origin` is the record as it was loaded."""
 
     request: LoadRequest = field(kw_only=True)
     has_undo_before: bool | None = None
@@ -214,7 +218,7 @@ class WorkingRecord(Record):
     is_inbox_emptied: bool = False
 
     def loaded(self) -> None:
-        """Remember it as it is now, to tell later what has changed."""
+        """Keep a copy as `origin`, to find out later what has changed."""
         self.origin = Record(
             self.run,
             entries=dict(self.entries),
@@ -262,7 +266,7 @@ class WorkingRecord(Record):
         if self._is_history_known:
             return super().last_position
         if any(location not in self.entries for location in self.origin.entries):
-            raise NotLoaded("histories", self.run.id)  # the last one may be among those that are gone
+            raise NotLoaded("histories", self.run.id)  # the dropped entry may have had the last position
         return max(super().last_position, self.last_position_before)
 
     def newer(self, seen: int) -> tuple[Arrival, ...]:
@@ -277,7 +281,7 @@ class WorkingRecord(Record):
     def knows_message(self, message_id: str, now: Micros) -> bool:
         if not any(message_id == id for _, _, id in self.request.messages):
             raise NotLoaded("messages", self.run.id, None, message_id)
-        # Not all that are unread were loaded, but that one would have been.
+        # Not all unread messages were loaded, but this one would have been.
         is_unread = any(arrival.ref == message_id for arrival in super().unread_messages())
         return is_unread or self.has_receipt(message_id, now)
 
@@ -295,7 +299,10 @@ class WorkingRecord(Record):
 
 
 def _check_queues(loaded: Loaded, request: LoadRequest) -> None:
-    """Over events of a queue only one decides at a time; its topic must be locked for that."""
+    """Raise `NotLoaded` for a queue whose topic is not locked exclusively.
+
+    Only one operation at a time may decide over the events of a queue.
+    """
     exclusive = {arrival.name for _, arrival in loaded.arrivals if arrival.is_exclusive}
     queues = exclusive | {row.topic for row in loaded.events if row.state != "open"}
     for topic in queues & request.awaited - request.emitted:
@@ -303,10 +310,10 @@ def _check_queues(loaded: Loaded, request: LoadRequest) -> None:
 
 
 def _records_of(loaded: Loaded, request: LoadRequest) -> dict[str, WorkingRecord]:
-    """The runs that are there, each with what was loaded of it."""
+    """Return a record for each loaded run, with everything that was loaded of it."""
     records: dict[str, WorkingRecord] = {run.id: WorkingRecord(run, request=request) for run in loaded.runs}
     for run_id, waits in groupby(loaded.waits, itemgetter(0)):
-        records[run_id].waits = tuple(map(itemgetter(1), waits))  # of a parent, perhaps thousands
+        records[run_id].waits = tuple(map(itemgetter(1), waits))  # built once, because a parent may have thousands
     for run_id in loaded.awake:
         records[run_id].waits = UnknownWaits(run_id)
     for run_id, entry in (*loaded.entries, *((run_id, one) for run_id, all in loaded.histories for one in all)):
@@ -326,10 +333,10 @@ def _records_of(loaded: Loaded, request: LoadRequest) -> dict[str, WorkingRecord
 
 
 def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator[Place]:
-    """Places behind which more runs of a level may wait than `parked_v1` has loaded.
+    """Yield a `MoreParked` marker for each level that may have more waiting runs than `parked_v1` has loaded.
 
-    It loads the first `count` of a queue, and of each level beside that of the last of them the first `count`. Nobody
-    gets to a later priority without passing the last of them.
+    It loads the first `count` runs of a queue. It also loads the first `count` runs of each later level in the priority
+    of the last of them. An operation cannot reach a later priority without passing that last run.
     """
     if len(places) < count:
         return
@@ -341,7 +348,7 @@ def _ends_of_loaded(group: str, places: Sequence[Place], count: int) -> Iterator
 
 
 class WorkingSet(State):
-    """The state that an operation works on, and what it changes of it."""
+    """The state that an operation works on, and the changes that it makes."""
 
     def __init__(self, loaded: Loaded, request: LoadRequest) -> None:
         _check_queues(loaded, request)
@@ -358,7 +365,7 @@ class WorkingSet(State):
         self._lifted = request.lifted
         self._renewals = request.renewals
         self.lifted: set[str] = set()
-        """Types whose runs wait for no slot any more. They are locked, but only those are loaded who were asked for."""
+        """Types that have lost their limits. All their waiting runs are locked, but only requested runs are loaded."""
         super().__init__(
             records=Known("runs", request.runs, _records_of(loaded, request).items()),
             keys=Known("keys", request.keys, loaded.keys),
@@ -382,7 +389,7 @@ class WorkingSet(State):
 
     @cached_property
     def unit(self) -> StateUnit:
-        """The working set as the operations see it."""
+        """The working set as a unit of work."""
         return StateUnit(self)
 
     def next_event(self) -> int:
@@ -393,7 +400,7 @@ class WorkingSet(State):
         return number
 
     def next_letter(self) -> int:
-        """A number for now; the database gives the lasting one."""
+        """Return a provisional number. The database assigns the final one."""
         self.letter_count -= 1
         return self.letter_count
 
@@ -442,17 +449,17 @@ class WorkingSet(State):
     # Changes
 
     def changed_types(self) -> list[tuple[TypeRule, Window | None]]:
-        """The types that are new or otherwise than they were, with what their rates have to remember."""
+        """Return the new and changed types, each with the window of its limits."""
         rules = ((rule, dict.get(self.windows, name)) for name, rule in self.types.items())
         return [(rule, window) for rule, window in rules if self._rules.get(rule.name) != (rule, window)]
 
     def changed_letters(self) -> tuple[list[DeadLetter], list[int]]:
-        """The dead letters there are now and were not, and the numbers of those that are no more."""
+        """Return the new dead letters, and the numbers of the removed ones."""
         made = [letter for number, letter in self.letters.items() if number not in self._letters]
         return made, [number for number in self._letters if number not in self.letters]
 
     def changed_events(self) -> tuple[list[EventRow], list[int]]:
-        """The events that are new or otherwise than they were, and the numbers of those that are no more."""
+        """Return the new and changed events, and the numbers of the removed ones."""
         rows = {published.number: EventRow.of(published) for kept in self.events.values() for published in kept}
         changed = [row for number, row in rows.items() if self._events.get(number) != row]
         return changed, [number for number in self._events if number not in rows]
