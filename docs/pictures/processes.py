@@ -19,12 +19,13 @@ PALETTES = {
     },
 }  # fmt: skip
 
+STORED = ("one SQLite file", "or your Postgres", "runs, history, inbox,", "timers, schedules")
 BOXES = (
     # x, y, width, height, kind, title, lines
     (16, 16, 216, 72, "", "Your application", ("hf.start · hf.sync · run.result",)),
     (16, 108, 216, 72, "", "Any language", ("SQL: insert into holdfast.intent",)),
     (16, 200, 216, 72, "", "People", ("holdfast show · explain · recover",)),
-    (336, 64, 188, 160, "store", "The store", ("one SQLite file", "or your Postgres", "runs, history, inbox,", "timers, schedules")),
+    (336, 64, 188, 160, "store", "The store", STORED),
     (628, 16, 216, 72, "worker", "Worker process", ("workflows and steps",)),
     (628, 108, 216, 72, "worker", "Worker process", ("hundreds of runs each",)),
     (628, 200, 216, 72, "", "The world", ("APIs, mail, models",)),
@@ -44,10 +45,10 @@ ARROWS = (
 def picture(palette: dict[str, str]) -> str:
     """The picture in the colours of a palette."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="{FONTS}" role="img" aria-label="Applications and workers talk only to the store">',
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        f'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="{palette["line"]}"/></marker></defs>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"',
+        f' font-family="{FONTS}" role="img" aria-label="Applications and workers talk only to the store">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"',
+        f' orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="{palette["line"]}"/></marker></defs>',
     ]
     for x1, y1, x2, y2, is_both, label, label_x, label_y in ARROWS:
         start = ' marker-start="url(#tip)"' if is_both else ""

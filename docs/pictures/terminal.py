@@ -6,6 +6,7 @@ The runs are real: those of `holdfast demo`, one of whose workers is killed, and
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import subprocess
@@ -24,18 +25,19 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 _DATABASE = re.compile(r"sqlite:///\S+\.db")
 
+COLOURS = [(240, 113, 120), (126, 200, 120), (229, 192, 92), (97, 175, 239), (198, 140, 230), (86, 190, 200)]
 THEME = TerminalTheme(
     (24, 26, 31),
     (214, 218, 224),
-    [(54, 58, 66), (240, 113, 120), (126, 200, 120), (229, 192, 92), (97, 175, 239), (198, 140, 230), (86, 190, 200), (171, 178, 191)],
-    [(92, 99, 112), (240, 113, 120), (126, 200, 120), (229, 192, 92), (97, 175, 239), (198, 140, 230), (86, 190, 200), (255, 255, 255)],
-)  # fmt: skip
+    [(54, 58, 66), *COLOURS, (171, 178, 191)],
+    [(92, 99, 112), *COLOURS, (255, 255, 255)],
+)
 
 
 def main() -> None:
     url = _play_demo()
     asyncio.run(_wait_for_approval(url))
-    console = Console(record=True, width=WIDTH, force_terminal=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(record=True, width=WIDTH, force_terminal=True, file=io.StringIO())
     for words in (["explain", "key:refund-4"], ["show", "key:order-A-2"]):
         console.print(Text.assemble(("$ ", "dim"), (f"holdfast {' '.join(words)}", "bold")))
         console.print(Text.from_ansi(_typed(url, *words)))
