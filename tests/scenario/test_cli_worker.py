@@ -160,7 +160,7 @@ def test_of_a_worker_that_was_killed_all_say_so_at_once(shop: Shop) -> None:
     assert "no worker for shop.add.v1 is running yet" in started
     assert "Running on worker wally; that was killed, and no worker is running that could take over" in said[0]
     assert "but no worker is running (worker wally, which does, was last heard of at" in said[1]
-    assert "was killed; another worker takes its runs over" in checkup
+    assert "was killed; another worker takes over its runs" in checkup
     assert "no worker handles shop.add.v1" in checkup
 
 
@@ -206,9 +206,9 @@ def test_an_application_with_a_store_of_its_own_is_not_taken_for_another(shop: S
         ("app:hf --types shop.ad.v1", "no type of the application matches 'shop.ad.v1' (did you mean shop.add.v1?)"),
         ("app:hf --types billing.*,shipping.*", "no type of the application matches 'shipping.*'"),
         ("", "name your Holdfast object, as in shop:hf"),
-        ("app:hf --lease 0", "Invalid value for '--lease': '0': it is a time greater than zero"),
-        ("app:hf --concurrency 0", "'0': it is a whole number of at least 1"),
-        ("app:hf --grace soon", "'soon': it is a length of time"),
+        ("app:hf --lease 0", "Invalid value for '--lease': '0': expected a duration greater than zero"),
+        ("app:hf --concurrency 0", "'0': expected a whole number of at least 1"),
+        ("app:hf --grace soon", "'soon': expected a duration"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why(shop: Shop, words: str, message: str) -> None:

@@ -275,7 +275,7 @@ async def test_a_store_that_is_open_cannot_be_used_in_a_forked_child(store: Sqli
 async def test_a_database_that_is_open_cannot_be_opened_in_a_forked_child(store: SqliteStore, path: Path) -> None:
     answer = await asyncio.to_thread(forked, lambda: asyncio.run(SqliteStore(path).open()))
 
-    assert "was open in the process this one was forked from" in answer
+    assert "was open in the process that this one was forked from" in answer
 
 
 async def test_a_store_that_was_only_made_can_be_opened_in_a_forked_child(path: Path) -> None:
