@@ -81,7 +81,11 @@ class Flaws:
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a run waits for: `time`, `retry`, `message`, `event`, `child`, `children` or `slot`, and which."""
+    """Something that a run waits for. `location` is where, `since` and `deadline` are from when and until when.
+
+    `kind` is `time`, `retry`, `message`, `event`, `child`, `children` or `slot` (of a limit). `names` are the names of
+    the messages (none: any), the topic, the id of the child, or the limits. `count` is how many children have to end.
+    """
 
     location: str
     kind: WaitKind
@@ -92,35 +96,43 @@ class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stood when it was read.
+    """A run at the moment when it was read.
 
-    `attempt` counts how often it was taken up anew: 1, and one more after each crash, block or reopening. How often a
-    step was tried is told by `attempts` of its `EntryInfo`.
-
-    `unreadable` says why its row in the store cannot be decoded, because somebody edited it by hand, for one. Then the
-    fields that could not be decoded are `None`, whatever their type.
+    `id`, `type`, `payload`, `key`, `priority` and `tags` are those of its start. `created_at`, `updated_at` and
+    `finished_at` are the times of its start, last change and end.
     """
 
     id: str
     type: str
     state: RunState
+    """Where the run stands: `info.state == "failed"`, `info.state.is_end`."""
     payload: Any
     result: Any
+    """What the workflow returned. None before."""
     error: ErrorRecord | None
+    """Why the run failed, was cancelled, rolls back or is blocked."""
     key: str | None
     priority: int
     tags: dict[str, str]
     attempt: int
+    """1, and one more after each crash, block or reopening. `EntryInfo.attempts` counts attempts at a step."""
     generation: int
+    """1, and one more after each `ctx.continue_as_new`."""
     parent_id: str | None
+    """The run that started it as a child."""
     worker: str | None
+    """The id of the worker that holds the run, if one does."""
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
     ready_at: datetime | None
+    """When a worker may take it: its start, its next attempt, the end of its sleep or timeout, or of its lease."""
     deleted_at: datetime | None
+    """When it was deleted."""
     waits: tuple[WaitInfo, ...]
+    """What it waits for."""
     unreadable: str | None = None
+    """Why its row in the store cannot be decoded, if so. Fields that could not be decoded are None then."""
 
     @classmethod
     def of(cls, details: Details) -> RunInfo:
@@ -150,19 +162,30 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation in a run's history. `unreadable`: why its result could not be decoded, and is `None`."""
+    """One operation in the history of a run. `started_at` and `finished_at` are its times.
+
+    `state` is `started`, `retrying`, `done`, `failed` or `timed_out`. `kind` is `step`, `tx`, `timer`, `message`,
+    `event`, `child`, `send`, `emit`, `cancel`, `reply`, `loop`, `version`, `removed`, `rollback`, `undo` or `rounds`.
+    """
 
     location: str
+    """Its path in the run, such as `charge`, `charge#2` or `ship/~2/label`. `rewind` and `fork` take it."""
     kind: EntryKind
     state: EntryState
     attempts: int
+    """How many attempts were made."""
     result: Any
+    """What it returned; of a wait, the payload."""
     error: ErrorRecord | None
+    """Why it failed."""
     started_at: datetime
     finished_at: datetime | None
     retry_at: datetime | None
+    """When the next attempt is due."""
     ref: str | None
+    """What it refers to: the id of a child, a message or a run."""
     unreadable: str | None = None
+    """Why its result cannot be decoded, if so. The result is None then."""
 
     @classmethod
     def of(cls, entry: Entry) -> EntryInfo:
@@ -183,7 +206,10 @@ class EntryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact of a run's life: what happened, when, and the particulars."""
+    """One event in the life of a run: `event` is what happened, `at` is when, and `data` are the details.
+
+    Events are `created`, `claimed`, `suspended`, `paused`, `recovered` and the like.
+    """
 
     event: str
     at: datetime
@@ -191,13 +217,13 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by(self) -> str | None:
-        """Who asked for it, if somebody did and the audit knows."""
+        """Who asked for it, if the audit knows."""
         by = self.data.get(BY)
         return None if by is None else str(by)
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether a person or a program asked for it, by a control."""
+        """Whether a person or program asked for it, by a control such as `cancel`."""
         return REQUEST in self.data
 
     @classmethod
@@ -216,7 +242,11 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How events of a topic, or of a family of topics, are delivered and kept."""
+    """How events of a topic, or of a family of topics, are delivered and kept.
+
+    `name` is the topic, or a prefix with `*`. `mode` is `fanout` or `queue`. `retention` and `max_pending` are how long
+    and how many events are kept.
+    """
 
     name: str
     mode: TopicMode
@@ -234,10 +264,10 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known and was said of a type of runs. None of a limit is no limit; `rate` is how many in how long.
+    """The rules of a type of runs, and what is known about it. A limit that is None is no limit.
 
-    `last_worker` is the name of the worker that was last ready to work on it, `last_seen_at` when it was last heard of;
-    `counts` are its runs by state, and `parked` are those that its limits keep waiting.
+    `enabled`, `concurrency`, `per_key`, `rate` (how many, in how long), `retention`, `description` and `runtime` are
+    the rules that `hf.types.set` sets. `name` is the type.
     """
 
     name: str
@@ -249,9 +279,13 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     rate: tuple[int, timedelta] | None
     retention: timedelta | None
     last_worker: str | None
+    """The name of the worker that was last ready to execute it."""
     last_seen_at: datetime | None
+    """When that worker was last heard of."""
     counts: dict[RunState, int]
+    """How many of its runs are in each state."""
     parked: int
+    """How many of its runs wait because of its limits."""
 
     @classmethod
     def of(
@@ -276,10 +310,10 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stood when it was read. `next_at` is none while it is paused.
+    """A schedule at the moment when it was read.
 
-    `skipped` counts the slots left out because an earlier run had not ended. `is_declared`: it stands in code.
-    `unreadable`: why its payload could not be decoded, and is `None`.
+    `name`, `type`, `payload`, `cron`, `every`, `zone`, `catch_up`, `overlap`, `jitter`, `priority` and `tags` are as
+    they were put. `created_at` and `updated_at` are when it was put first, and changed last.
     """
 
     name: str
@@ -294,15 +328,23 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     tags: dict[str, str]
     is_declared: bool
+    """Whether code declares it with `@hf.schedule`."""
     is_paused: bool
+    """Whether it is paused."""
     created_at: datetime
     updated_at: datetime
     next_at: datetime | None
+    """When it fires next. None while it is paused."""
     last_slot: datetime | None
+    """The last time for which it started a run."""
     last_run_id: str | None
+    """The last run that it started."""
     skipped: int
+    """How many times it started no run because an earlier one had not ended."""
     last_skipped_slot: datetime | None
+    """The last such time."""
     unreadable: str | None = None
+    """Why its payload cannot be decoded, if so. The payload is None then."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleInfo:
@@ -333,11 +375,11 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upcoming(self) -> list[datetime]:
-        """The next five times at which it fires, in its own zone; none while it is paused."""
+        """The next five times at which it fires, in its own zone. Empty while it is paused."""
         return self.next_times(UPCOMING)
 
     def next_times(self, count: int) -> list[datetime]:
-        """The next times at which it fires, in its own zone; none while it is paused."""
+        """Return the next `count` times at which it fires, in its own zone. Empty while it is paused."""
         if self.next_at is None:
             return []
         first = instant(self.next_at)
@@ -350,9 +392,10 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that the store has heard of. `held` is how many runs it holds, `concurrency` how many it takes.
+    """A worker that the store knows: `id`, `name`, `host`, `pid`, and the `types` that it executes.
 
-    A worker that is not alive keeps what it held until another worker takes it over.
+    A worker that is not alive keeps its runs until another worker takes them over. `started_at` and `heartbeat_at` are
+    when it started and was last heard of.
     """
 
     id: str
@@ -361,10 +404,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     types: tuple[str, ...]
     concurrency: int
+    """How many runs it executes at once."""
     held: int
+    """How many runs it holds now."""
     started_at: datetime
     heartbeat_at: datetime
     is_alive: bool
+    """Whether its last heartbeat is recent."""
 
     @classmethod
     def of(cls, worker: WorkerRecord, *, held: int, is_alive: bool) -> WorkerInfo:
@@ -384,21 +430,24 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What could not be delivered: an event of `topic`, or a message to `run_id` of this `name`.
+    """An event or message that could not be delivered. An event has a `topic`, a message a `run_id` and a `name`.
 
-    `at` is when it was given up, `reason` is `expired`, `overflow` or `undelivered`. `unreadable`: why its payload
-    could not be decoded, and is `None`.
+    `id` and `payload` are those of the event or message.
     """
 
     number: int
+    """Its number, for `hf.dead_letters.replay` and `purge`."""
     id: str
     topic: str | None
     run_id: str | None
     name: str | None
     payload: Any
     at: datetime
+    """When it was given up."""
     reason: DeadReason
+    """Why: it was too old, there were too many, or its run ended without receiving it."""
     unreadable: str | None = None
+    """Why its payload cannot be decoded, if so. The payload is None then."""
 
     @classmethod
     def of(cls, letter: DeadLetter) -> DeadLetterInfo:

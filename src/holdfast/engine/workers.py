@@ -12,13 +12,13 @@ from holdfast.engine.session import Session
 
 
 class Workers:
-    """`hf.workers`: lists the workers of all processes."""
+    """`hf.workers`: list the workers of all processes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def list(self) -> AsyncList[WorkerInfo]:
-        """All workers: alive ones, and those that died and were not taken over yet."""
+        """List all workers: those alive, and dead ones whose runs no other worker has taken over yet."""
         return AsyncList.of(self._all)
 
     async def _all(self) -> Sequence[WorkerInfo]:

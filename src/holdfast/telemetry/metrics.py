@@ -27,10 +27,10 @@ class Busy(Protocol):
 
 
 class Metrics:
-    """The metrics of one Holdfast. Counting begins when it is made."""
+    """The metrics of one Holdfast. Counting begins with the first use of `hf.metrics`."""
 
     content_type = CONTENT_TYPE
-    """The type of `text()`, for a response of yours."""
+    """The content type of `text()`, for your HTTP response."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Metrics:
         signals.tap(Counters(self._exposition), *PATTERNS)
 
     async def text(self) -> str:
-        """All metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return self._exposition.text(await self.samples())
 
     async def samples(self, *, may_open: bool = True) -> Sequence[Sample]:
