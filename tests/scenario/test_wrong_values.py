@@ -240,3 +240,11 @@ async def forever() -> None:
 
 def flaky() -> None:
     raise ConnectionError("x")
+
+
+def test_only_a_registry_can_be_included() -> None:
+    hf, other = Holdfast("memory://"), Holdfast("memory://")
+    wrong: Any = other
+
+    with pytest.raises(InvalidRequest, match=r"include\(<Holdfast memory://>\): expected a Registry"):
+        hf.include(wrong)

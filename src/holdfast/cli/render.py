@@ -19,17 +19,8 @@ from holdfast.core.model import WorkerRecord
 from holdfast.core.ports import Finding, Pruned, SchemaStatus
 from holdfast.core.states import RunState
 from holdfast.engine.check import RunCheck
-from holdfast.engine.info import (
-    AuditInfo,
-    DeadLetterInfo,
-    EntryInfo,
-    MessageInfo,
-    RunInfo,
-    ScheduleInfo,
-    TopicInfo,
-    TypeInfo,
-    WaitInfo,
-)
+from holdfast.engine.info import AuditInfo, EntryInfo, MessageInfo, RunInfo, WaitInfo
+from holdfast.engine.store_info import DeadLetterInfo, ScheduleInfo, TopicInfo, TypeInfo
 
 Json = dict[str, Any]
 

@@ -43,18 +43,22 @@ ErrorKind = type[BaseException]
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error as data. `types` are the names of its classes, most specific first.
-
-    `locations` are the operations of the run whose failure it goes back to.
-    """
+    """An error as data: what a store keeps of it."""
 
     type: str
+    """The name of its class, such as `ValueError`."""
     message: str
+    """Its text."""
     types: tuple[str, ...] = ()
+    """The names of its class and base classes with their modules, most specific first."""
     traceback: str = ""
+    """Its traceback as text; of a long one, the end."""
     attempts: int = 0
+    """How many attempts were made, if it is the error of a step."""
     cause: ErrorRecord | None = None
+    """The error that caused it."""
     locations: tuple[str, ...] = ()
+    """The operations of the run whose failure led to it."""
 
     @classmethod
     def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
@@ -123,79 +127,75 @@ def _printable(text: str) -> str:
 
 
 class HoldfastError(Exception):
-    """The root of every error holdfast raises."""
+    """The base class of every error that holdfast raises."""
 
 
 class InvalidRequest(HoldfastError, ValueError):
-    """A call that can never work as written."""
+    """Raised for a call that can never work: an unknown option, a value of the wrong type, a bad name."""
 
 
 class NotSerializable(InvalidRequest):
-    """A value that cannot be stored as JSON and come back equal."""
+    """Raised for a value that cannot be stored as JSON."""
 
 
 class PayloadTooLarge(InvalidRequest):
-    """A value whose JSON is larger than the limit that is named in the message."""
+    """Raised for a value whose JSON exceeds a limit; the message names the limit."""
 
 
 class Unreadable(InvalidRequest):
-    """Something in the store that cannot be decoded: it was edited by hand, or written by a bug."""
+    """Raised when something in the store cannot be decoded: it was edited by hand, or written by a bug."""
 
 
 class UnknownWorkflow(InvalidRequest):
-    """A type, or function, that is not registered here."""
+    """Raised for a type or function that is not registered here."""
 
 
 class KeyConflict(HoldfastError):
-    """The key is taken by a run with another type or payload; `run_id` is that run."""
+    """Raised when the key of a start belongs to a run with another type or payload."""
 
     def __init__(self, message: str, *, run_id: str, index: int | None = None) -> None:
         super().__init__(message)
         self.run_id = run_id
+        """The run that has the key."""
         self.index = index
+        """The position of the run in `start_many`."""
 
 
 class RunNotFound(HoldfastError, LookupError):
-    """No run with this id or key."""
+    """Raised when no run has this id or key."""
 
 
 class ScheduleNotFound(HoldfastError, LookupError):
-    """No schedule of this name."""
+    """Raised when no schedule has this name."""
 
 
 class RunFinished(HoldfastError):
-    """The run has ended; it takes no messages any more."""
+    """Raised when a run has ended and takes no more messages."""
 
 
 class RunBusy(HoldfastError):
-    """A worker holds the run; try again when it does not, or use force."""
+    """Raised when a worker holds the run that is to be changed. Try again later, or use `force=True`."""
 
 
 class LeaseLost(HoldfastError):
-    """Another worker holds the run now; nothing was written."""
+    """Raised in a step body, by `heartbeat` and `progress`, when the attempt no longer counts. Stop the work."""
 
 
 class StoreUnavailable(HoldfastError):
-    """The store cannot be reached or written right now. Repeating the call is safe.
-
-    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to. `is_held_up`:
-    somebody holds what this call needs, or it is too much at once; the store is well, and others need not wait.
-    """
+    """Raised when the store cannot be reached or written right now. Repeating the call is safe."""
 
     is_noted: bool = False
+    """The store itself logs when the outage begins and ends."""
     is_held_up: bool = False
+    """The store works, but another transaction holds what this call needs, or the call is too large."""
 
 
 class SchemaOutOfDate(HoldfastError):
-    """The store's schema is not the one that this version of holdfast needs."""
+    """Raised when the store was made by another version of holdfast."""
 
 
 class HistoryDiverged(HoldfastError):
-    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side.
-
-    `what` says in a few words what is wrong. `recorded` and `requested` are the two operations that differ, where
-    known, and `hints` are lines of code that let runs like this one go on.
-    """
+    """The code of a workflow no longer fits what was recorded for a run. The run is blocked."""
 
     def __init__(
         self,
@@ -209,14 +209,19 @@ class HistoryDiverged(HoldfastError):
     ) -> None:
         super().__init__(message)
         self.report = report
+        """The recorded and the requested operations side by side."""
         self.what = what or message
+        """What is wrong, in a few words."""
         self.recorded = recorded
+        """The operation that the history has, if it is known."""
         self.requested = requested
+        """The operation that the code asked for instead, if it is known."""
         self.hints = hints
+        """Lines of code that let runs like this one continue."""
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):
-    """Workflow code tried what only a step may do: I/O, threads, subprocesses, another loop."""
+    """Raised when workflow code does what only a step may do: I/O, threads, subprocesses, another loop."""
 
 
 class _RecordedError(HoldfastError):
@@ -225,6 +230,7 @@ class _RecordedError(HoldfastError):
     def __init__(self, message: str, record: ErrorRecord) -> None:
         super().__init__(message)
         self.record = record
+        """The recorded error as data."""
 
     @property
     def type(self) -> str:
@@ -242,86 +248,100 @@ class _RecordedError(HoldfastError):
 
 
 class RunFailed(_RecordedError):
-    """The run ended as failed; `error` is the record of why."""
+    """Raised by `run.result()` when the run failed."""
 
     def __init__(self, run_id: str, record: ErrorRecord) -> None:
         super().__init__(f"run {run_id} failed: {_with_causes(record)}", record)
         self.run_id = run_id
+        """The run that failed."""
 
     @property
     def error(self) -> ErrorRecord:
+        """Why the run failed: the same as `record`."""
         return self.record
 
 
 class RunCancelled(HoldfastError):
-    """The run ended as cancelled; `reason` is what the canceller said."""
+    """Raised by `run.result()` when the run was cancelled."""
 
     def __init__(self, run_id: str, reason: str = "") -> None:
         super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
         self.run_id = run_id
+        """The run that was cancelled."""
         self.reason = reason
+        """The reason that was given to `cancel`."""
 
 
 class WorkflowError(HoldfastError):
-    """What durable operations raise inside workflow code."""
+    """The base class of what durable operations raise in workflow code."""
 
 
 class StepFailed(_RecordedError, WorkflowError):
-    """A step failed for good: its attempts are used up, or the error was not worth another."""
+    """Raised by a step that failed for good: no attempts are left, or its error is not retried."""
 
     def __init__(self, location: str, record: ErrorRecord) -> None:
         tries = f"{record.attempts} attempt" + ("" if record.attempts == 1 else "s")
         super().__init__(f"step {location!r} failed after {tries}: {record}", record)
         self.location = location
+        """The location of the step."""
 
     @property
     def attempts(self) -> int:
+        """How many attempts were made."""
         return self.record.attempts
 
 
 class StepTimeout(StepFailed):
-    """The last attempt of a step took longer than its time-out."""
+    """Raised by a step whose last attempt took longer than its `timeout`."""
 
 
 class WaitTimeout(WorkflowError, TimeoutError):
-    """Nothing came before the wait's time-out."""
+    """Raised by a wait when nothing came within its `timeout`."""
 
     def __init__(self, message: str = "", location: str = "") -> None:
         super().__init__(message)
         self.location = location
+        """The location of the wait."""
 
 
 class ChildFailed(_RecordedError, WorkflowError):
-    """A child run failed or was cancelled: `run_id`, `kind` (`failed` or `cancelled`), `cause`."""
+    """Raised when a child run failed or was cancelled."""
 
     def __init__(self, run_id: str, kind: str, record: ErrorRecord, location: str = "") -> None:
         super().__init__(f"child run {run_id} {'failed' if kind == 'failed' else 'was cancelled'}: {record}", record)
         self.run_id = run_id
+        """The child run."""
         self.kind = kind
+        """`failed` or `cancelled`."""
         self.location = location
+        """The location of the child in the parent."""
 
     @property
     def cause(self) -> ErrorRecord:
+        """The error of the child: the same as `record`."""
         return self.record
 
 
 class JoinFailed(WorkflowError):
-    """Branches of a join, or children of a map, failed: `results` and `errors` by key (of a map: by index)."""
+    """Raised when branches of a join, or children of a map, failed."""
 
     def __init__(self, location: str, results: Mapping[Any, Any], errors: Mapping[Any, BaseException]) -> None:
         listed = _listed(errors)
         super().__init__(f"{len(errors)} of {len(results) + len(errors)} branches of {location!r} failed: {listed}")
         self.results = dict(results)
+        """The results of those that succeeded: by key; of a map, by index."""
         self.errors = dict(errors)
+        """The errors of the others, likewise."""
 
 
 class RaceFailed(WorkflowError):
-    """Every branch of a race failed: `errors` by key."""
+    """Raised when every branch of a race failed."""
 
     def __init__(self, location: str, errors: Mapping[str, BaseException]) -> None:
         listed = _listed(errors)
         super().__init__(f"all {len(errors)} branches of {location!r} failed: {listed}")
         self.errors = dict(errors)
+        """The error of each branch, by key."""
 
 
 class Fatal(Exception):
@@ -329,7 +349,7 @@ class Fatal(Exception):
 
 
 class Rollback(Exception):
-    """Raise it in a workflow, or in a step, to undo the finished steps and end the run as failed."""
+    """Raise it in a workflow or step to undo the finished steps and end the run as failed."""
 
 
 def _listed(errors: Mapping[Any, BaseException]) -> str:

@@ -22,22 +22,30 @@ _FINAL = (Fatal, Rollback, NotSerializable, PayloadTooLarge)
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy: `max_attempts` tries in total; seconds `initial * factor**n`, at most `max_delay`, ± `jitter`.
+    """A policy for retries: how many attempts a step has, how far apart, and after which errors.
 
-    `retry_on` names the errors worth another attempt (default: every `Exception`), `give_up_on` those
-    that are not. `Fatal` and `Rollback` are never retried. `delay`, a function of the attempt just made, replaces the
-    growing delay altogether; to what it says jitter is only added, so an attempt never comes earlier. A length of time
-    may be a `timedelta`, too, and errors a class, or a tuple or list of them.
+    `Fatal`, `Rollback` and values that cannot be stored are never retried.
     """
 
     max_attempts: int = 4
+    """How many attempts there are in total."""
     initial: float | timedelta = 0.1
+    """Seconds or a timedelta between the first two attempts."""
     factor: float = 2.0
+    """The delay is multiplied by this after each attempt."""
     max_delay: float | timedelta = 30.0
+    """The longest delay between two attempts, in seconds or as a timedelta."""
     jitter: float = 0.1
+    """How much the delay varies at random, as a fraction: 0.1 is up to 10 percent more or less."""
     retry_on: _Kinds | list[type[BaseException]] = Exception
+    """The errors that are tried again: a class, or several. Default: every `Exception`."""
     give_up_on: _Kinds | list[type[BaseException]] = ()
+    """The errors that are not tried again, even if `retry_on` has them."""
     delay: Callable[[int], float | timedelta] | None = None
+    """A function from the number of the attempt just made to the delay in seconds.
+
+    It replaces the growing delay; jitter only makes it longer.
+    """
 
     def __post_init__(self) -> None:
         if not is_count(self.max_attempts):

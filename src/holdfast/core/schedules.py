@@ -221,24 +221,28 @@ def check_schedule_name(name: object) -> str:
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What can be said about a schedule, beside its cron expression.
-
-    `every`: seconds, instead of cron; `zone`: the time zone of cron, default UTC. `catch_up`: what becomes of slots
-    that nobody fired in time: `one` run for all of them (the default), `all` of them, or `skip`. `overlap="skip"`
-    leaves a slot out while an earlier run has not ended. `jitter` spreads the starts over so many seconds. The others
-    are options of each run, as for `hf.start`.
-    """
+    """The options of a schedule: keywords of `hf.schedules.put` and `@hf.schedule`, besides its cron expression."""
 
     every: float | timedelta | None
+    """Seconds or a timedelta between two runs, instead of a cron expression. At least 1 second."""
     zone: str | None
+    """The time zone of the cron expression, such as `Europe/Paris`. Default: UTC."""
     catch_up: CatchUp
+    """What happens to times that passed while no worker ran: `one` run for all of them (default), `all`, or `skip`."""
     overlap: Overlap
+    """`allow` (default), or `skip`, which starts no run while an earlier one has not ended."""
     jitter: float | timedelta
+    """Spreads the starts: each run begins up to this many seconds, or this timedelta, later. Default: 0."""
     priority: int
+    """0 to 255, lower first. Default: 100."""
     tags: Mapping[str, str] | None
+    """Tags of each run. `schedule` and `slot` are added."""
     max_run: float | timedelta | None
+    """Seconds or a timedelta after which a run is cancelled. Default: no limit."""
     max_suspend: float | timedelta | None
+    """Seconds or a timedelta after which one suspension of a run cancels it. Default: no limit."""
     undelivered: Undelivered
+    """What happens to messages that a run never received: `discard` (default), or `dead_letter`."""
 
 
 def checked_schedule(

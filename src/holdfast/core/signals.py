@@ -20,28 +20,28 @@ from holdfast.core.states import RunState
 SIGNALS = {
     "run.started": "a run was created",
     "run.claimed": "a worker took a run, for the first time or again",
-    "run.suspended": "a run waits, and no worker holds it any more",
-    "run.continued": "a run began anew, as its next generation",
-    "run.released": "a worker that stops gave a run back",
+    "run.suspended": "a run waits, and no worker holds it",
+    "run.continued": "a run began its next generation",
+    "run.released": "a worker that stops released a run",
     "run.lost": "a worker lost a run: it was cancelled, rewound or taken over",
-    "run.blocked": "a run cannot go on by itself",
-    "run.rolling_back": "a run begins to undo what it did",
+    "run.blocked": "a run cannot continue by itself",
+    "run.rolling_back": "a run begins to undo its steps",
     "run.succeeded": "a run returned",
     "run.failed": "a run raised",
     "run.cancelled": "a run was cancelled, or took too long",
     "run.paused": "a run was paused",
-    "run.resumed": "a paused run may go on",
-    "run.woken": "somebody had a run look again",
-    "run.recovered": "a run got another chance at what it failed at",
-    "run.rewound": "a run was taken back to a location",
-    "run.forked": "another run was made from the history of a run",
-    "run.deleted": "a run was taken out of sight",
+    "run.resumed": "a paused run continues",
+    "run.woken": "a run was made to check its waits now",
+    "run.recovered": "a run retries what it failed at",
+    "run.rewound": "a run continues from an earlier location",
+    "run.forked": "a new run was started with the history of this one",
+    "run.deleted": "a run was deleted",
     "step.started": "an attempt at a step begins",
     "step.succeeded": "the result of a step is recorded",
     "step.failed": "the failure of a step is recorded, and it is not tried again",
     "step.retried": "an attempt at a step failed, and another one follows",
     "worker.started": "a worker begins to claim",
-    "worker.flushed": "a worker has written what a number of runs gained",
+    "worker.flushed": "a worker has written a batch of checkpoints",
     "worker.stopped": "a worker has stopped in an orderly way",
 }
 """Every signal there is, and when it is given."""
@@ -50,27 +50,42 @@ _log = logging.getLogger("holdfast.signals")
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that has happened. Whatever does not apply to it is None.
+    """Something that happened to a run, a step or a worker: the argument of a function that `@hf.on` registered.
 
-    `state` is that of the run afterwards, `location`, `kind` and `attempt` are those of the step (of `run.claimed`, the
-    attempt at the run), `error` is the name of the error's class, `count` how many runs a flush wrote. `seconds` is how
-    long it took: an attempt at a step, a whole run that ends, a flush; of `run.claimed`, how long the run was ready.
+    A field that does not apply is None.
     """
 
     name: str
+    """The name of the signal, such as `run.failed`."""
     at: datetime
+    """When it happened."""
     run_id: str | None = None
+    """The run."""
     type: str | None = None
+    """The type of the run."""
     state: RunState | None = None
+    """The state of the run afterwards."""
     location: str | None = None
+    """The location of the step."""
     kind: str | None = None
+    """The kind of the operation, such as `step` or `tx`."""
     attempt: int | None = None
+    """The number of the attempt at the step; of `run.claimed`, at the run."""
     seconds: float | None = None
+    """How long it took: the attempt at a step, the whole run, the flush.
+
+    Of `run.claimed`, how long the run was ready before.
+    """
     error: str | None = None
+    """The name of the error's class."""
     worker: str | None = None
+    """The name of the worker."""
     parent_id: str | None = None
+    """The parent of the run."""
     trace: str | None = None
+    """The trace that the run belongs to, as a `traceparent` of W3C Trace Context."""
     count: int | None = None
+    """How many runs a flush wrote."""
 
 
 Tap = Callable[[Signal], object]

@@ -6,20 +6,30 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands. Whether a worker holds it is another matter: *held* means `worker` is set."""
+    """The state of a run, also usable as a string: `info.state == "failed"`."""
 
     PENDING = "pending"
+    """Ready to begin or continue, or waiting for its start time. No worker has it yet."""
     RUNNING = "running"
+    """A worker executes it."""
     SUSPENDED = "suspended"
+    """It waits for time, a message, an event, a child or a next attempt. No worker holds it."""
     PAUSED = "paused"
+    """Paused by a person or program until it is resumed."""
     BLOCKED = "blocked"
+    """It cannot continue by itself: its code diverged, broke a rule, or crashed its workers. `explain` says why."""
     ROLLING_BACK = "rolling_back"
+    """It undoes its finished steps, before it ends."""
     SUCCEEDED = "succeeded"
+    """Ended: the workflow returned."""
     FAILED = "failed"
+    """Ended: the workflow raised."""
     CANCELLED = "cancelled"
+    """Ended: it was cancelled, or exceeded `max_run` or `max_suspend`."""
 
     @property
     def is_end(self) -> bool:
+        """Whether the run has ended: succeeded, failed or cancelled."""
         return self in ENDS
 
 

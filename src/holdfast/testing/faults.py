@@ -39,18 +39,27 @@ OF_WORKERS = frozenset({"claim", "checkpoint", "transact", "look", "fire", "rene
 
 
 class FaultyStore:
-    """A store around another one, with faults planned by the number of a worker's call."""
+    """A store that wraps another one and fails as a test plans it, by the number or name of a worker's call.
+
+        store = FaultyStore(MemoryStore(clock=clock))
+        store.crash(7, when="after")
+        async with Harness(hf, store=store, clock=clock) as h: ...
+
+    The calls are `claim`, `checkpoint`, `transact`, `look`, `fire`, `renew` and `retire`. Other calls go through. With
+    `when="before"` a call is not carried out; with `when="after"` it is, and only its answer gets lost.
+    """
 
     def __init__(self, store: Store) -> None:
         self.inner = store
+        """The wrapped store."""
         self.calls: list[str] = []
-        """The calls of workers so far, by name; their numbers begin with 1."""
+        """The calls of workers so far, by name. Their numbers begin with 1."""
         self.crashed = asyncio.Event()
-        """Set while a planned crash has cut the workers off."""
+        """Set while a planned crash has cut off the workers."""
         self.frozen = asyncio.Event()
         """Set while workers stand still at their next call."""
         self.under_way = 0
-        """How many calls of workers the store is carrying out right now; a frozen one is not among them."""
+        """How many calls of workers the store executes right now, without frozen ones."""
         self._thawed = asyncio.Event()
         self._renewing = threading.Event()
         self._failures: dict[int, When] = {}
@@ -61,23 +70,23 @@ class FaultyStore:
     # What is to go wrong
 
     def fail(self, number: int, *, when: When) -> None:
-        """Have the call of this number fail once, as if the connection broke."""
+        """Let the call with this number fail once, as if the connection broke."""
         self._failures[number] = when
 
     def crash(self, number: int, *, when: When) -> None:
-        """Cut the workers off at the call of this number, and until `revive`."""
+        """Cut off the workers at the call with this number, until `revive`."""
         self._crashes[number] = when
 
     def revive(self) -> None:
-        """Let workers through again: new ones, if the test is about a crash."""
+        """Let workers through again, such as those that the test starts after a crash."""
         self.crashed.clear()
 
     def interpose(self, name: str, action: Callable[[], Awaitable[object]], *, when: When = "before") -> None:
-        """Do something before the next call of this name, or before its answer arrives: send, wait for a signal."""
+        """Await `action()` before the next call with this name, or before its answer arrives."""
         self._actions[name, when] = action
 
     def freeze(self, name: str | None = None, *, when: When = "before") -> None:
-        """Have workers stand still until `thaw`: from now on, or from the next call of this name on."""
+        """Make workers stand still until `thaw`: now, or at the next call with this name."""
         if name is not None:
             self.interpose(name, self._stand_still, when=when)
         else:
@@ -90,13 +99,13 @@ class FaultyStore:
         await self._thawed.wait()
 
     def thaw(self) -> None:
-        """Let frozen workers go on as if nothing had happened."""
+        """Let frozen workers continue."""
         self.frozen.clear()
         self._thawed.set()
         self._renewing.set()
 
     def refuse(self, is_refused: Callable[[Checkpoint], bool], error: Exception) -> None:
-        """Have every batch with such a checkpoint fail, as a database does that cannot take a value."""
+        """Let every batch fail with `error` that has such a checkpoint, like a database that cannot take a value."""
         self._refusal = (is_refused, error)
 
     # What workers ask for

@@ -38,7 +38,16 @@ _STUCK_SECONDS = 0.005
 
 
 class Harness(Holdfast):
-    """A whole holdfast in memory: everything of `Holdfast`, plus control over time and steps."""
+    """A `Holdfast` in memory for tests, with a worker, a virtual clock and control over steps.
+
+        async with Harness(hf) as h:
+            assert await h.execute(checkout, "order-17") == "paid"
+
+    `source` has the workflows. Time passes only while something waits for a run to end, straight to what is due next,
+    or by `advance`. So a sleep of thirty days takes no time. `always_replay` replays each run after each of its
+    checkpoints, which finds code that is not deterministic. `start` is the virtual time at which it begins.
+    `patience_seconds` is explained at `settle`. `store` and `clock` replace the memory store and its clock.
+    """
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class Harness(Holdfast):
         patience_seconds: float = 1.0,
     ) -> None:
         self.clock = clock or VirtualClock(start)
+        """The virtual clock."""
         super().__init__("memory://", store=store or MemoryStore(clock=self.clock))
         session = session_of(self)
         session.make_results = lambda store: _ImpatientEnds(self, store)
@@ -86,7 +96,7 @@ class Harness(Holdfast):
         returns: Any = None,
         raises: BaseException | None = None,
     ) -> None:
-        """Have every step of this name do something else: call a function, return a value, or raise."""
+        """Replace the body of every step with this name by a function, a value it returns, or an error it raises."""
         if function is not None and (returns is not None or raises is not None):
             raise InvalidRequest(f"stub({name!r}) takes a function, or returns=, or raises=, and only one of them")
 
@@ -110,7 +120,7 @@ class Harness(Holdfast):
         return moment(self.clock.now())
 
     async def advance(self, length: float | timedelta) -> None:
-        """Let so many seconds pass, and everything happen that is due by then."""
+        """Let seconds or a timedelta pass, and everything happen that is due by then."""
         until = self.clock.now() + micros(length)
         await self.settle()
         while (due := self.clock.next_due()) is not None and due <= until:
@@ -118,10 +128,10 @@ class Harness(Holdfast):
         await self._pass_to(until)
 
     async def settle(self) -> None:
-        """Wait until nothing more happens by itself, short of time passing. Hooks have had their signals then.
+        """Wait until nothing more happens without time passing. Hooks have got their signals then.
 
-        A step body or hook that is still at it after `patience_seconds` of real time, or longer on a busy machine, is
-        left to itself: it may wait for time to pass, or for something the test does next.
+        A step body or hook that still runs after `patience_seconds` of real time is left alone: it may wait for virtual
+        time, or for what the test does next.
         """
         loop = asyncio.get_running_loop()
         rounds, patience, before = 0, self._patience_seconds, loop.time()
@@ -144,7 +154,7 @@ class Harness(Holdfast):
         await self.settle()
 
     async def skip(self) -> bool:
-        """Let time pass to whatever is due next. False if nothing is."""
+        """Let time pass to what is due next. Returns False if nothing is due."""
         due = self.clock.next_due()
         if due is None:
             return False
@@ -173,13 +183,13 @@ class Harness(Holdfast):
         return max(1, details.run.error.attempts)
 
     async def prune(self) -> Pruned:
-        """Remove up to 1,000 things that have outlived their retention, as workers do now and then."""
+        """Remove up to 1,000 things that are older than their retention, as workers do from time to time."""
         return await session_of(self).store.prune(1_000)
 
     # The worker
 
     async def start_worker(self) -> Worker:
-        """Start a worker; entering the harness has done that once."""
+        """Start a worker, for example after `crash_worker`. `async with` starts the first one."""
         self._worker = self._new_worker(
             clock=self.clock,
             poll=None,
@@ -192,7 +202,7 @@ class Harness(Holdfast):
         return self._worker
 
     async def crash_worker(self) -> None:
-        """Let the worker vanish without a word, as a killed process; the runs it held wait for their leases to end."""
+        """Kill the worker like a process that dies. Its runs wait until their leases end."""
         if self._worker is not None:
             await self._worker.kill()
             self._worker = None

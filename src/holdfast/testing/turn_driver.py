@@ -41,9 +41,14 @@ _LEASE = LeaseRequest(worker="turn driver", claim_id="", lease=0, python=PYTHON)
 
 
 class TurnDriver:
-    """Drives one run of a workflow or task, given its arguments. Rollback and further generations begin by themselves.
+    """Drives one run of a workflow or task by hand, in a plain test without event loop, store or worker.
 
-    A location names what the code asked for, as `holdfast history` shows it: `charge`, `charge#2`, `receive:approve`.
+        driver = TurnDriver(checkout, "order-17")
+        assert driver.steps == ["charge"]
+        driver.succeed("charge", "paid")
+
+    The code runs until it can go no further; then the test says what happens next. It never calls the body of a step. A
+    location names an operation as in the history: `charge`, `charge#2`, `receive:approve`.
     """
 
     def __init__(self, workflow: object, /, *args: Any, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
@@ -71,34 +76,34 @@ class TurnDriver:
 
     @property
     def state(self) -> RunState:
-        """The state of the run: `suspended` if there is nothing left but to wait."""
+        """The state of the run. `suspended` if it only waits."""
         is_waiting = self._run.state is RunState.RUNNING and self._standstill.may_suspend
         return RunState.SUSPENDED if is_waiting else self._run.state
 
     @property
     def steps(self) -> list[str]:
-        """The locations of the steps and transactions that would be executed now."""
+        """The locations of the steps and transactions that a worker would execute now."""
         return [location for location, one in self._operations.items() if isinstance(one, StepCall) and one.is_started]
 
     @property
     def waits(self) -> list[str]:
-        """The locations of what the code waits for: messages, events, children, timers, and next attempts of steps."""
+        """The locations of what the code waits for: messages, events, children, timers, retries of steps."""
         return [at for at, one in self._operations.items() if at not in self.steps and not isinstance(one, Mark)]
 
     @property
     def wake_at(self) -> datetime | None:
-        """When something is due by itself: a timer, a time-out, a next attempt."""
+        """When the next timer, timeout or retry is due."""
         return None if self._standstill.wake_at is None else moment(self._standstill.wake_at)
 
     @property
     def history(self) -> list[str]:
-        """The locations of all that has a recorded outcome, in order."""
+        """The locations of all operations with a recorded outcome, in order."""
         settled = (entry for entry in self._entries.values() if entry.is_settled and not is_bookkeeping(entry))
         return [entry.location for entry in sorted(settled, key=attrgetter("position"))]
 
     @property
     def result(self) -> Any:
-        """What the workflow returned."""
+        """What the workflow returned. Raises `InvalidRequest` before."""
         if self._run.state is not RunState.SUCCEEDED:
             raise InvalidRequest(f"there is no result; {self._told()}")
         return self._result.decode(self._run.result or "null", "result of the run")
@@ -109,17 +114,17 @@ class TurnDriver:
         return self._run.error
 
     def arguments(self, step: str) -> tuple[Any, ...]:
-        """What the body of an open step would be called with."""
+        """Return the arguments with which the body of an open step would be called."""
         return self._call(step).args
 
     # What happens
 
     def succeed(self, step: str, value: Any = None) -> None:
-        """Have an open step return a value."""
+        """Let an open step return a value."""
         self._obey(self._turn.feed(self._call(step), Returned(value), self._now))
 
     def fail(self, step: str, error: BaseException) -> None:
-        """Have an attempt at an open step raise. The retry policy decides whether there is another one, and when."""
+        """Let an attempt at an open step raise an error. Its retry policy decides whether another one follows."""
         self._obey(self._turn.feed(self._call(step), Raised(error), self._now))
 
     def send(self, name: str, payload: Any = None) -> None:
@@ -134,7 +139,7 @@ class TurnDriver:
         self._arrive(rules.event_arrival(self._run.arrivals + 1, check_topic(topic), text, self._now))
 
     def end_child(self, location: str, result: Any = None, *, error: BaseException | None = None) -> None:
-        """Have a child succeed with a result or, given an error, fail."""
+        """Let a child succeed with a result, or fail with an error."""
         if location not in self.children:
             raise InvalidRequest(f"there is no open child {location!r}; open: {_listed(self.children)}")
         text = encode_any(result, f"result of child {location!r}")
@@ -144,7 +149,7 @@ class TurnDriver:
         self._arrive(rules.child_end(ended, 0, self._now))
 
     def advance(self, length: float | timedelta) -> None:
-        """Let seconds or a `timedelta` pass, and everything happen that is due by then."""
+        """Let seconds or a timedelta pass, and everything happen that is due by then."""
         if (until := self._now + micros(length)) < self._now:
             raise InvalidRequest(f"advance({length!r}): time does not go back")
         while self._run.is_held and (due := self._standstill.wake_at) is not None and due <= until:
@@ -153,7 +158,7 @@ class TurnDriver:
         self._now = until
 
     def replay(self) -> None:
-        """Replay the code from the history, as another worker would. `HistoryDiverged` if it comes to another place."""
+        """Replay the code from its history, as another worker would. Raises `HistoryDiverged` if it does not fit."""
         if self._run.is_held:
             self._write(Hold())  # the history lacks what is not worth a checkpoint of its own
         old, before = self._turn, self._place()

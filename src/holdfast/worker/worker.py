@@ -59,11 +59,10 @@ class WorkerClock(Clock, Protocol):
 
 
 class Worker:
-    """Executes the runs of one registry on one store.
+    """Claims and executes runs, many at once in one process. `hf.worker(…)` makes it; see there for its options.
 
-    `types`: exact names or dotted prefixes such as `billing.*`; default: everything registered.
-    `concurrency`: runs at once; `steps`: step bodies at once; `threads`: of them in threads.
-    `retention`: how long ended runs are kept of which neither they nor their type say so.
+    `async with hf.worker():` works beside your own code, `run()` until SIGTERM, and `run_until_idle()` until nothing is
+    left to do. `name` is its name, by default host and process; `id` is unique.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Register with the store and begin to claim."""
+        """Register with the store and begin to claim. `async with` does this."""
         if self._is_started:
             raise InvalidRequest("this worker was started already; make another with hf.worker()")
         self._is_started = True
@@ -214,9 +213,9 @@ class Worker:
         self._log.info("worker %s started: %d types, %d runs at once", self.name, len(self.types()), self._concurrency)
 
     async def stop(self, grace_seconds: float | None = None) -> None:
-        """Stop claiming, give running steps their grace, then give every run back. Records no outcome by itself.
+        """Stop claiming, wait `grace_seconds` for running steps, then release all runs. `async with` ends with this.
 
-        It goes on to the end, also if whoever called it is cancelled; calling it again waits for that.
+        It continues even if its caller is cancelled. Calling it again waits until it has finished.
         """
         if self._stopping is None:
             if not self._is_started or self.is_draining:
@@ -251,7 +250,7 @@ class Worker:
         await self._let_go_of_everything()
 
     async def run(self) -> None:
-        """Work until SIGTERM or SIGINT; the second signal ends the grace at once."""
+        """Work until SIGTERM or SIGINT. A second signal ends the grace at once."""
         shutdown = Shutdown()
         with shutdown.from_person():
             async with self:
@@ -271,7 +270,7 @@ class Worker:
         await drain
 
     async def run_until_idle(self) -> None:
-        """Work until nothing of its types is held here or due. Sleeping and waiting runs do not count."""
+        """Work until no run of its types is due. Sleeping and waiting runs do not count."""
         is_guest = self._is_started
         if not is_guest:
             await self.start()
@@ -283,7 +282,7 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing, and the last look at the queue found nothing due."""
+        """Whether it holds no run, and found none due at its last look."""
         is_free = not self._drivers and self.committer.is_idle
         return is_free and self._claimer.is_idle and self._scheduler.is_idle
 
@@ -327,14 +326,14 @@ class Worker:
         self.executor.close()
 
     def types(self) -> tuple[str, ...]:
-        """What is registered here and matches the patterns, also what is registered while it works."""
+        """The registered types that it executes, including those registered after its start."""
         return self._worker_types.types()
 
     # Claiming
 
     @property
     def is_healthy(self) -> bool:
-        """Whether its leases were renewed lately: the event loop and the store both answer."""
+        """Whether its leases were renewed recently, so the event loop and the store both respond."""
         beat = min(self._lease // BEATS_PER_LEASE, round(LONGEST_PAUSE_SECONDS * SECOND))
         return self.clock.now() - self._renewed_at <= max(4 * beat, _HEALTHY)
 
@@ -345,7 +344,7 @@ class Worker:
 
     @property
     def held_count(self) -> int:
-        """How many runs it holds."""
+        """How many runs it holds now."""
         return len(self._drivers)
 
     def free(self) -> int:

@@ -23,8 +23,8 @@ from holdfast.cli.streams import despite
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken, stamp
 from holdfast.core.model import DEFAULT_PRIORITY
-from holdfast.engine.info import ScheduleInfo
 from holdfast.engine.liveness import alive
+from holdfast.engine.store_info import ScheduleInfo
 
 
 @group("schedules")

@@ -22,7 +22,7 @@ from holdfast.cli.render import letter_json, topic_json
 from holdfast.cli.session import in_session
 from holdfast.cli.table import Column, Table
 from holdfast.cli.times import LENGTH, ago, spoken
-from holdfast.engine.info import DeadLetterInfo, TopicInfo
+from holdfast.engine.store_info import DeadLetterInfo, TopicInfo
 
 
 @group("topics")

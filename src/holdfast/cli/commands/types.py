@@ -21,7 +21,7 @@ from holdfast.cli.table import Column, Table
 from holdfast.cli.times import ago, spoken
 from holdfast.core.intent import matches_type
 from holdfast.core.length import parse_length
-from holdfast.engine.info import TypeInfo
+from holdfast.engine.store_info import TypeInfo
 
 NONE = "none"
 """What takes back a limit."""

@@ -141,7 +141,7 @@ class ArrivalContract(MessageContract, EventContract, QueueContract, LetterContr
 
 
 class TransferContract(ExportContract, MovedEventContract):
-    """What a store promises from which runs can be exported, and into which they can be imported."""
+    """The tests for a store whose runs can be exported and imported. Use it like `StoreContract`."""
 
 
 class StoreContract(
@@ -172,4 +172,15 @@ class StoreContract(
     ReadContract,
     HintContract,
 ):
-    """Everything that every store promises."""
+    """The tests that every store must pass. Subclass it in a test file and give it a fixture `store`.
+
+        class TestMyStore(StoreContract):
+            @pytest_asyncio.fixture
+            async def store(self, clock: SettableClock) -> AsyncIterator[Store]:
+                store = MyStore(clock=clock)
+                await store.open()
+                yield store
+                await store.close()
+
+    The store is open, empty, and reads its time from the fixture `clock`. Needs pytest and pytest-asyncio.
+    """

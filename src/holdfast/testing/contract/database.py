@@ -106,7 +106,7 @@ def history_of(entries: Sequence[Entry]) -> list[tuple[str, EntryKind, EntryStat
 
 
 class DatabaseContract(Contract):
-    """What a store promises that is also a database for tables of users."""
+    """The tests for a store that is also a database for tables of users. Use it like `StoreContract`."""
 
     @pytest.fixture
     def book(self, store: Store) -> Book:

@@ -35,11 +35,15 @@ Picture = dict[str, Run | RunState]
 
 
 def simulate(source: Holdfast | Registry, scenario: Scenario, *, seeds: int = 100, first: int = 0) -> None:
-    """Play a scenario under many seeds, each with workers that die, freeze and lose calls and answers.
+    """Play a scenario many times, each time with workers that die, freeze, and lose calls and answers.
 
-    `source` has the workflows; the scenario is an async function that gets a Holdfast, starts runs and asserts what
-    comes of them. Time is virtual, and step bodies take some of it. Whatever it raises, and whatever breaks a promise
-    of holdfast, is raised with the seed. Call it from a test that is not async.
+        def test_checkout_survives() -> None:
+            simulate(hf, scenario, seeds=200)
+
+    `source` has the workflows. `scenario` is an async function that gets a `Holdfast`, starts runs and asserts their
+    results. Time is virtual. `seeds` is how often it is played, from the seed `first` on; the same seed does the same
+    each time. An error of the scenario, or a broken promise of holdfast, is raised with its seed. Call it from a test
+    that is not async.
     """
     if seeds < 1:
         raise InvalidRequest(f"seeds={seeds}: at least one has to be played")
