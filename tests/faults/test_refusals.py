@@ -18,7 +18,7 @@ from holdfast.stores.postgres import connections
 from holdfast.testing.patience import guard
 from tests.faults.app import letters, workflows
 
-NOBODY = "nobody listens there; is the server running, and are host and port right?"
+NOBODY = "no server listens there; is it running, and are host and port right?"
 
 SHOP = """
 from holdfast import Holdfast
