@@ -1,4 +1,4 @@
-"""A driver's async connection, driven by the event loop without a task.
+"""The driver's async connection, driven by the event loop without a task.
 
 The driver encodes, prepares, sends and decodes. This module only resumes it when the socket is ready, and notices when
 the connection is lost or silent for too long. It repeats nothing and has no thread. Everything happens on its loop.

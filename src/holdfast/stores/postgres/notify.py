@@ -1,7 +1,7 @@
 """NOTIFY and LISTEN: one connection, in a thread of its own, that carries hints between processes.
 
-Nothing depends on it: a lost hint costs only the delay until the next poll. Hints are not sent in the transactions of
-operations, because transactions that notify share one lock and their commits would wait for each other.
+Nothing depends on it: a lost hint costs only the delay until the next poll. This connection sends hints outside the
+transactions of operations, because transactions that notify share one lock and their commits would wait for each other.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class _Waker:
 
 
 def _payload(sender: str, types: Iterable[str]) -> str:
-    """Encode the sender and the types that became ready. Types that would exceed the limit are left out."""
+    """Encode the sender and the types that became ready. If they exceed the limit, no type is named."""
     whole = msgspec.json.encode([sender, *sorted(types)])
     return (whole if len(whole) <= PAYLOAD_LIMIT_BYTES else msgspec.json.encode([sender])).decode()
 

@@ -107,7 +107,7 @@ def _make(connection: psycopg.Connection[Any], schema: str) -> None:
 def _fill(connection: psycopg.Connection[Any], schema: str) -> None:
     if not _exists(connection, schema):
         connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
-    # Functions keep this path. The temporary schema comes last, or a user's temporary table could hide one of ours.
+    # Functions keep this path. The temporary schema comes last, or a user's temporary table could hide ours.
     connection.execute(f"set local search_path = {identifier(schema)}, pg_catalog, pg_temp".encode())
     connection.execute("set local check_function_bodies = off")  # functions refer to others that are made later
     connection.execute(sql_files.script().encode(), prepare=False)  # a script has many statements

@@ -49,8 +49,8 @@ HEADERS = {
     # run. Each of its statements sees everything committed before it, so a read after a lock is as new as the lock.
     #
     # A statement is planned once per session, because planning takes longer than the statement. One plan is good for
-    # all values. Tables may still be empty at that time, so the settings rule out sequential scans and joins that read
-    # a whole table, and they make rows that are read in vain expensive.
+    # all values. Tables may still be empty at that time. So the settings rule out sequential scans and joins that read
+    # a whole table. They also raise the cost of rows that are read in vain.
     "operation": _header(
         "language plpgsql",
         _SEARCH_PATH,

@@ -71,7 +71,7 @@ async def _driver_connection(connection: Any) -> Connection | AsyncConnection:
 
 
 def _checked(script: Script[T]) -> Script[T]:
-    """Prefix a script with a check of the isolation level. Only some levels see runs that others let wait meanwhile."""
+    """Check the isolation level, then run a script. At another level it would miss runs that have begun to wait."""
     level = yield b"select current_setting('transaction_isolation')", ()
     if level not in SEEING_LEVELS:
         raise InvalidRequest(
