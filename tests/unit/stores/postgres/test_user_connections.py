@@ -98,7 +98,7 @@ async def test_so_may_one_that_has_to_be_awaited(store: PostgresStore, postgres_
 async def test_a_transaction_that_does_not_see_what_others_commit_is_refused(
     store: PostgresStore, postgres_store_url: str, level: IsolationLevel
 ) -> None:
-    told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; do this in one that is"
+    told = f"level of this transaction is '{level.name.lower().replace('_', ' ')}'; it must be 'read committed'"
     with psycopg.connect(postgres_store_url) as connection:
         connection.isolation_level = level
         for doing in (
