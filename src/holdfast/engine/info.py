@@ -191,7 +191,7 @@ class AuditInfo(msgspec.Struct, frozen=True, kw_only=True):
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A message that a run has not received yet: its `id`, its `name` and its `payload`.
 
-    `sent_at` is when it reached the run. `unreadable` is why the payload could not be decoded; then `payload` is `None`.
+    `sent_at` is when it reached the run. `unreadable` says why the payload could not be decoded; then it is `None`.
     """
 
     id: str
