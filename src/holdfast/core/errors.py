@@ -1,31 +1,31 @@
-"""Every error holdfast raises, as one small tree, and the record an error leaves in a history.
+"""Every error that holdfast raises, as one tree, and the record of an error in a history.
 
     HoldfastError
     ├── InvalidRequest             a call that can never work: wrong arguments, bad name, illegal value
     │   ├── NotSerializable        a value that has no JSON form
     │   ├── PayloadTooLarge        a value over a size limit
-    │   └── UnknownWorkflow        a type nobody registered here
+    │   └── UnknownWorkflow        a type that is not registered here
     ├── KeyConflict                this key already belongs to a run with another payload
     ├── RunNotFound                no run with this id or key
-    ├── ScheduleNotFound           no schedule of this name
-    ├── RunFinished                the run has ended and takes no more
+    ├── ScheduleNotFound           no schedule with this name
+    ├── RunFinished                the run has ended and takes no messages
     ├── RunBusy                    a worker holds the run right now
-    ├── LeaseLost                  somebody else holds the run; what was written is refused
-    ├── StoreUnavailable           the store cannot be reached or written at the moment
-    ├── SchemaOutOfDate            the store was made by another version of holdfast
+    ├── LeaseLost                  this worker no longer holds the run; its writes are refused
+    ├── StoreUnavailable           the store cannot be reached or written right now
+    ├── SchemaOutOfDate            the schema does not fit this version of holdfast
     ├── HistoryDiverged            the code no longer fits the recorded history
     ├── WorkflowViolation          workflow code did what only a step may do
-    ├── RunFailed, RunCancelled    how `run.result()` reports an end that is no success
-    └── WorkflowError              raised inside workflow code, catchable there
+    ├── RunFailed, RunCancelled    raised by `run.result()` if the run did not succeed
+    └── WorkflowError              raised inside workflow code, which can catch it
         ├── StepFailed             a step used up its attempts
         │   └── StepTimeout        ... because an attempt took too long
-        ├── WaitTimeout            a wait reached its time-out (also a TimeoutError)
+        ├── WaitTimeout            a wait reached its timeout (also a TimeoutError)
         ├── ChildFailed            a child run failed or was cancelled
         ├── JoinFailed, RaceFailed branches of a join or race failed
 
-    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo what was done).
+    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo the finished steps).
 
-Errors are stored as data (`ErrorRecord`); classes are never rebuilt from stored names.
+Errors are stored as data (`ErrorRecord`). Classes are never rebuilt from stored names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ErrorKind = type[BaseException]
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error as data. `types` are the names of its classes, most specific first.
 
-    `locations` are the operations of the run whose failure it goes back to.
+    `locations` are the operations of the run whose failures caused it.
     """
 
     type: str
@@ -58,7 +58,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @classmethod
     def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
-        """The record of a live exception. An error that already carries a record keeps it as its cause."""
+        """Return the record of a live exception. If it already carries a record, that becomes the cause."""
         cause = getattr(error, "record", None)
         return cls(
             type=type(error).__name__,
@@ -71,7 +71,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`, by the names of its classes."""
+        """True if the recorded error was a `kind`, compared by class name."""
         return _qualified(kind) in self.types
 
     def __str__(self) -> str:
@@ -79,14 +79,14 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """The locations of the operations whose failure led to an error, through causes, groups and branches."""
+    """Yield the locations of the operations whose failures led to an error, through causes, groups and branches."""
     if id(error) in seen:
         return
     seen.add(id(error))
     if isinstance(error, (StepFailed, WaitTimeout, ChildFailed)):
         yield error.location
     is_of_operations = isinstance(error, (WorkflowError, BaseExceptionGroup))
-    # An operation that fails while code handles an earlier failure: that one was caught, and stays so.
+    # If an operation fails while code handles an earlier failure, the earlier one was caught and stays caught.
     parts: list[BaseException | None] = [error.__cause__ or (None if is_of_operations else error.__context__)]
     if isinstance(error, BaseExceptionGroup):
         parts += error.exceptions
@@ -104,26 +104,26 @@ def _qualified(kind: type) -> str:
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_LIMIT_CHARACTERS]
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may do anything; the record must still be made
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything; the record is needed anyway
         return f"<no message: {type(broken).__name__} in {type(error).__name__}.__str__>"
 
 
 def _traceback_of(error: BaseException) -> str:
-    report = error.report if isinstance(error, HistoryDiverged) else ""  # which says more than any line of the engine
+    report = error.report if isinstance(error, HistoryDiverged) else ""  # more useful than frames of the engine
     text = _printable(report or "".join(tracebacks.format_exception(error)))
     if len(text.encode()) <= TRACEBACK_LIMIT_BYTES:
         return text
-    # The end names the line that raised; the beginning is mostly the engine's own frames.
+    # Keep the end: it names the line that raised. The beginning is mostly the engine's own frames.
     return "…" + text.encode()[-TRACEBACK_LIMIT_BYTES + 3 :].decode(errors="ignore")
 
 
 def _printable(text: str) -> str:
-    """Text every store can keep: no lone surrogates, no NUL."""
+    """Return text that every store can keep: no lone surrogates, no NUL."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 class HoldfastError(Exception):
-    """The root of every error holdfast raises."""
+    """The base of every error that holdfast raises."""
 
 
 class InvalidRequest(HoldfastError, ValueError):
@@ -135,19 +135,19 @@ class NotSerializable(InvalidRequest):
 
 
 class PayloadTooLarge(InvalidRequest):
-    """A value whose JSON is larger than the limit that is named in the message."""
+    """A value whose JSON is larger than the limit in the message."""
 
 
 class Unreadable(InvalidRequest):
-    """Something in the store that cannot be decoded: it was edited by hand, or written by a bug."""
+    """A row of the store cannot be decoded: it was edited by hand, or a bug wrote it."""
 
 
 class UnknownWorkflow(InvalidRequest):
-    """A type, or function, that is not registered here."""
+    """A type or function that is not registered here."""
 
 
 class KeyConflict(HoldfastError):
-    """The key is taken by a run with another type or payload; `run_id` is that run."""
+    """The key belongs to a run with another type or payload; `run_id` is that run."""
 
     def __init__(self, message: str, *, run_id: str, index: int | None = None) -> None:
         super().__init__(message)
@@ -160,26 +160,26 @@ class RunNotFound(HoldfastError, LookupError):
 
 
 class ScheduleNotFound(HoldfastError, LookupError):
-    """No schedule of this name."""
+    """No schedule with this name."""
 
 
 class RunFinished(HoldfastError):
-    """The run has ended; it takes no messages any more."""
+    """The run has ended and accepts no messages."""
 
 
 class RunBusy(HoldfastError):
-    """A worker holds the run; try again when it does not, or use force."""
+    """A worker holds the run. Try again after the worker has released it, or use force."""
 
 
 class LeaseLost(HoldfastError):
-    """Another worker holds the run now; nothing was written."""
+    """The worker no longer holds the run. Nothing was written."""
 
 
 class StoreUnavailable(HoldfastError):
     """The store cannot be reached or written right now. Repeating the call is safe.
 
-    `is_noted`: the store logs by itself when this began and when it is over; nobody else needs to. `is_held_up`:
-    somebody holds what this call needs, or it is too much at once; the store is well, and others need not wait.
+    `is_noted`: the store itself logs the start and the end of the outage, so callers need not. `is_held_up`: a lock
+    blocks this call, or the call is too large. The store is healthy, so other calls need not wait.
     """
 
     is_noted: bool = False
@@ -187,14 +187,14 @@ class StoreUnavailable(HoldfastError):
 
 
 class SchemaOutOfDate(HoldfastError):
-    """The store's schema is not the one that this version of holdfast needs."""
+    """The store's schema does not fit this version of holdfast."""
 
 
 class HistoryDiverged(HoldfastError):
-    """The workflow's code no longer fits what was recorded for this run; `report` shows both side by side.
+    """The workflow's code no longer fits the history of this run; `report` shows both side by side.
 
-    `what` says in a few words what is wrong. `recorded` and `requested` are the two operations that differ, where
-    known, and `hints` are lines of code that let runs like this one go on.
+    `what` is a short description. `recorded` and `requested` are the two operations that differ, if known. `hints`
+    are lines of code that let such runs continue.
     """
 
     def __init__(
@@ -216,11 +216,11 @@ class HistoryDiverged(HoldfastError):
 
 
 class WorkflowViolation(HoldfastError, RuntimeError):
-    """Workflow code tried what only a step may do: I/O, threads, subprocesses, another loop."""
+    """Workflow code tried something that only a step may do: I/O, threads, subprocesses, another event loop."""
 
 
 class _RecordedError(HoldfastError):
-    """An error that was rebuilt from its record, the same each time."""
+    """An error rebuilt from its record, so that it is the same on each replay."""
 
     def __init__(self, message: str, record: ErrorRecord) -> None:
         super().__init__(message)
@@ -228,21 +228,21 @@ class _RecordedError(HoldfastError):
 
     @property
     def type(self) -> str:
-        """The class name of the error that was recorded, such as `ValueError`."""
+        """The class name of the recorded error, such as `ValueError`."""
         return self.record.type
 
     @property
     def message(self) -> str:
-        """The text of the error that was recorded."""
+        """The message of the recorded error."""
         return self.record.message
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`."""
+        """True if the recorded error was a `kind`."""
         return self.record.matches(kind)
 
 
 class RunFailed(_RecordedError):
-    """The run ended as failed; `error` is the record of why."""
+    """The run ended as failed; `error` is the record of the cause."""
 
     def __init__(self, run_id: str, record: ErrorRecord) -> None:
         super().__init__(f"run {run_id} failed: {_with_causes(record)}", record)
@@ -254,7 +254,7 @@ class RunFailed(_RecordedError):
 
 
 class RunCancelled(HoldfastError):
-    """The run ended as cancelled; `reason` is what the canceller said."""
+    """The run ended as cancelled; `reason` is the reason given for the cancel."""
 
     def __init__(self, run_id: str, reason: str = "") -> None:
         super().__init__(f"run {run_id} was cancelled" + (f": {reason}" if reason else ""))
@@ -263,11 +263,11 @@ class RunCancelled(HoldfastError):
 
 
 class WorkflowError(HoldfastError):
-    """What durable operations raise inside workflow code."""
+    """The base of errors that durable operations raise inside workflow code."""
 
 
 class StepFailed(_RecordedError, WorkflowError):
-    """A step failed for good: its attempts are used up, or the error was not worth another."""
+    """A step failed for good: its attempts are used up, or its error is not retried."""
 
     def __init__(self, location: str, record: ErrorRecord) -> None:
         tries = f"{record.attempts} attempt" + ("" if record.attempts == 1 else "s")
@@ -280,11 +280,11 @@ class StepFailed(_RecordedError, WorkflowError):
 
 
 class StepTimeout(StepFailed):
-    """The last attempt of a step took longer than its time-out."""
+    """The last attempt of a step took longer than its timeout."""
 
 
 class WaitTimeout(WorkflowError, TimeoutError):
-    """Nothing came before the wait's time-out."""
+    """A wait reached its timeout."""
 
     def __init__(self, message: str = "", location: str = "") -> None:
         super().__init__(message)
@@ -306,7 +306,7 @@ class ChildFailed(_RecordedError, WorkflowError):
 
 
 class JoinFailed(WorkflowError):
-    """Branches of a join, or children of a map, failed: `results` and `errors` by key (of a map: by index)."""
+    """Branches of a join, or children of a map, failed: `results` and `errors` by key (in a map: by index)."""
 
     def __init__(self, location: str, results: Mapping[Any, Any], errors: Mapping[Any, BaseException]) -> None:
         listed = _listed(errors)
@@ -325,7 +325,7 @@ class RaceFailed(WorkflowError):
 
 
 class Fatal(Exception):
-    """Raise it in a step to fail at once, without another attempt."""
+    """Raise it in a step to fail at once, without a retry."""
 
 
 class Rollback(Exception):
@@ -333,7 +333,7 @@ class Rollback(Exception):
 
 
 def _listed(errors: Mapping[Any, BaseException]) -> str:
-    """Errors by key, the first few of them."""
+    """Return the first few errors, by key."""
     shown = [f"{key}: {type(error).__name__}: {error}" for key, error in list(errors.items())[:5]]
     return "; ".join(shown) + (f"; and {len(errors) - 5} more" if len(errors) > 5 else "")
 

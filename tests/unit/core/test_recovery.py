@@ -165,7 +165,7 @@ def test_what_was_undone_in_pruned_iterations_cannot_be_done_again() -> None:
         rollback(22),
         undo("loop/~1/x", 23),
     ]
-    with pytest.raises(InvalidRequest, match="iteration 1 of the loop 'loop' has to be done again"):
+    with pytest.raises(InvalidRequest, match="iteration 1 of the loop 'loop' must run again"):
         recover(entries, "loop/~11/y")
 
 
