@@ -282,14 +282,14 @@ async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("declare", "says"),
     [
-        (lambda r: r.schedule("0 25 * * *"), "column 3: '25' is no hour"),
+        (lambda r: r.schedule("0 25 * * *"), "column 3: '25' is not a valid hour"),
         (lambda r: r.schedule("0 9 * * *", zone="Europe/Roma"), "did you mean 'Europe/Rome'"),
         (lambda r: r.schedule(), "needs a cron expression or every"),
         (lambda r: r.schedule("0 9 * * *", every=5), "and not both"),
         (lambda r: r.schedule(every=5, zone="Europe/Rome"), "zone='Europe/Rome' is for cron"),
         (lambda r: r.schedule(every=0.5), "at least 1 second"),
-        (lambda r: r.schedule(every=float("nan")), "no length of time"),
-        (lambda r: r.schedule(every="5"), "every='5': it is seconds or a timedelta"),
+        (lambda r: r.schedule(every=float("nan")), "not a length of time"),
+        (lambda r: r.schedule(every="5"), "every='5': expected seconds or a timedelta"),
         (lambda r: r.schedule(every=5, jitter=-1), "no run starts earlier than its slot"),
         (lambda r: r.schedule(every=5, catch_up="some"), "catch_up='some': it is 'skip' or 'one' or 'all'"),
         (lambda r: r.schedule(every=5, overlap="never"), "overlap='never': it is 'allow' or 'skip'"),
