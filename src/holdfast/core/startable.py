@@ -1,4 +1,4 @@
-"""What can be started: a decorated function, or a call of one whose arguments are bound."""
+"""Startables: decorated functions, and calls of them with bound arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Call(Generic[R_co]):
         self.kwargs = kwargs
 
     def bind(self) -> Call[R_co]:
-        """The call itself: it takes no further arguments."""
+        """Return the call itself: it takes no further arguments."""
         return self
 
     def __repr__(self) -> str:
