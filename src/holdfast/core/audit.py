@@ -27,7 +27,7 @@ KEY_REUSED = "key_reused"
 """The event that another run took over the key of an ended run."""
 
 REQUEST = "request"
-"""The data key that holds the id of the request. Only facts that a caller asked for have it."""
+"""The data key that holds the id of the request. Only facts with a requester have one."""
 
 BY = "by"
 """The data key that holds the actor who asked."""

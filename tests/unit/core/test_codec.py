@@ -666,7 +666,7 @@ def add(a: int, b: int, c: int = 0) -> int:
 
 
 def test_missing_arguments_are_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"^add misses arguments: b$"):
+    with pytest.raises(InvalidRequest, match=r"^add is missing arguments: b$"):
         Signature(add).encode((1,))
 
 
@@ -724,7 +724,7 @@ def test_a_keyword_only_parameter_without_a_default_is_given_by_name() -> None:
         {"colour": "red", "gloss": True},
     )
     with pytest.raises(
-        InvalidRequest, match=r"paint misses arguments: colour; pass colour by name, with bind\(colour="
+        InvalidRequest, match=r"paint is missing arguments: colour; pass colour by name, with bind\(colour="
     ):
         signature.encode(("wall",))
 
@@ -735,7 +735,7 @@ def test_a_keyword_only_parameter_without_a_default_is_given_by_name() -> None:
         ((), {"waht": "wall"}, "unknown parameter waht of .*paint; did you mean what\\? the parameters of .*paint are"),
         ((), {"sky": "wall"}, "unknown parameter sky of .*paint; the parameters of .*paint are what, coats"),
         (("wall",), {"what": "door"}, "paint gets what twice: by position and by name"),
-        ((), {"coats": 2}, "paint misses arguments: what"),
+        ((), {"coats": 2}, "paint is missing arguments: what"),
         (("wall", 1, 2), {}, "paint takes 2 arguments \\(what, coats\\), but 3 were given"),
     ],
 )

@@ -279,7 +279,7 @@ def test_a_fork_cannot_share_an_open_child() -> None:
 
 def test_a_fork_cannot_rely_on_what_was_undone() -> None:
     entries = [step("a", 1, has_undo=True), step("b", 2), rollback(3), undo("a", 4)]
-    with pytest.raises(InvalidRequest, match="'a' was undone"):
+    with pytest.raises(InvalidRequest, match="'a' before 'b' was undone"):
         fork(entries, "b")
     assert fork(entries, "a")[1] == []
 
