@@ -21,7 +21,7 @@ def parse_length(text: str) -> timedelta:
     else:
         raise ValueError(f"{text!r} is not a length of time; write 90, 30s, 5m, 1h30m or 2d")
     if seconds > _LONGEST.total_seconds():
-        raise ValueError(f"{text!r} is too long; the limit is 36,500 days")
+        raise ValueError(f"{text!r} is too long a time; the limit is 36,500 days")
     return timedelta(seconds=seconds)
 
 

@@ -163,8 +163,8 @@ def fork(run: Run, entries: Sequence[Entry], request: Fork, now: Micros) -> tupl
     for location, value in request.patch.items():
         if location not in history:
             raise InvalidRequest(
-                f"there is nothing to patch at {location!r} before {request.location!r}; there are entries at "
-                f"{_listed(list(history)) or 'no location'}"
+                f"there is nothing to patch at {location!r} before {request.location!r}; there is "
+                f"{_listed(list(history)) or 'nothing at all'}"
             )
         history[location] = _patched(history[location], value)
     latest = latest_fact(history.values(), cut - 1)
