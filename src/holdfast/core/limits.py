@@ -3,7 +3,7 @@
 A run needs a *slot* of each limit that applies to it before it is claimed. Without one it is parked, with a wait of
 kind `slot`. A run owns its slots and hands them on when it gives them back. A slot of a rate limit is used up when the
 run begins, and new ones become free over time. Pure decisions: stores keep slots, windows and waits, and
-`holdfast.stores.limits` decides which run gets a slot.
+`holdfast.stores.operations.limits` decides which run gets a slot.
 """
 
 from __future__ import annotations
