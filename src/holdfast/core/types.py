@@ -60,7 +60,7 @@ def _count(count: object, what: str) -> int:
     if not is_count(count) or not isinstance(count, int) or count >= COUNT_LIMIT:
         raise InvalidRequest(
             f"{what}={count!r}: expected a whole number of runs, at least 1, or None for no limit; "
-            "to stop all runs of the type use enabled=False"
+            "use enabled=False to keep all its runs from being claimed"
         )
     return count
 
