@@ -162,10 +162,10 @@ def test_a_busy_run_is_left_and_told_of(shop: Shop) -> None:
     [
         (b"", "there is nothing to import"),
         (b"\n\n", "there is nothing to import"),
-        (b"garbage\n", "line 1 is no JSON: 'garbage'"),
-        (b"\x00\xff\xfe\n", "line 1 is no JSON"),
-        (b'{"line": "run"}\n', "line 1 is not as it should be: Object missing required field `dump`"),
-        (b'{"a": 1}\n', "line 1 is not as it should be"),
+        (b"garbage\n", "line 1 is not JSON: 'garbage'"),
+        (b"\x00\xff\xfe\n", "line 1 is not JSON"),
+        (b'{"line": "run"}\n', "line 1 is not valid: Object missing required field `dump`"),
+        (b'{"a": 1}\n', "line 1 is not valid"),
         (b"[" * 100_000 + b"\n", "line 1 is no"),
     ],
 )

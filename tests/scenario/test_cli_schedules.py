@@ -161,9 +161,9 @@ def test_an_unknown_name_leads_to_the_nearest(shop: Shop, verb: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        (["--cron", "0 25 * * *"], "column 3: '25' is no hour"),
+        (["--cron", "0 25 * * *"], "column 3: '25' is not a valid hour"),
         (["--cron", "0 9 * * *", "--zone", "Rome"], "did you mean 'Europe/Rome'?"),
-        (["--every", "1h", "--cron", "0 9 * * *"], "and not both"),
+        (["--every", "1h", "--cron", "0 9 * * *"], "but not both"),
         ([], "needs a cron expression or every"),
         (["--every", "10ms"], "at least 1 second"),
         (["--every", "1h", "--payload", "[1]"], "the payload of a run is a JSON object"),

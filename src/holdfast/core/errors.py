@@ -1,31 +1,31 @@
-"""Every error holdfast raises, as one small tree, and the record an error leaves in a history.
+"""Every error that holdfast raises, as one tree, and the record of an error in a history.
 
     HoldfastError
     ├── InvalidRequest             a call that can never work: wrong arguments, bad name, illegal value
     │   ├── NotSerializable        a value that has no JSON form
     │   ├── PayloadTooLarge        a value over a size limit
-    │   └── UnknownWorkflow        a type nobody registered here
+    │   └── UnknownWorkflow        a type that is not registered here
     ├── KeyConflict                this key already belongs to a run with another payload
     ├── RunNotFound                no run with this id or key
-    ├── ScheduleNotFound           no schedule of this name
-    ├── RunFinished                the run has ended and takes no more
+    ├── ScheduleNotFound           no schedule with this name
+    ├── RunFinished                the run has ended and takes no messages
     ├── RunBusy                    a worker holds the run right now
-    ├── LeaseLost                  somebody else holds the run; what was written is refused
-    ├── StoreUnavailable           the store cannot be reached or written at the moment
-    ├── SchemaOutOfDate            the store was made by another version of holdfast
+    ├── LeaseLost                  this worker no longer holds the run; its writes are refused
+    ├── StoreUnavailable           the store cannot be reached or written right now
+    ├── SchemaOutOfDate            the schema does not fit this version of holdfast
     ├── HistoryDiverged            the code no longer fits the recorded history
     ├── WorkflowViolation          workflow code did what only a step may do
-    ├── RunFailed, RunCancelled    how `run.result()` reports an end that is no success
-    └── WorkflowError              raised inside workflow code, catchable there
+    ├── RunFailed, RunCancelled    raised by `run.result()` if the run did not succeed
+    └── WorkflowError              raised inside workflow code, which can catch it
         ├── StepFailed             a step used up its attempts
         │   └── StepTimeout        ... because an attempt took too long
-        ├── WaitTimeout            a wait reached its time-out (also a TimeoutError)
+        ├── WaitTimeout            a wait reached its timeout (also a TimeoutError)
         ├── ChildFailed            a child run failed or was cancelled
         ├── JoinFailed, RaceFailed branches of a join or race failed
 
-    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo what was done).
+    Raised by users, not by holdfast: Fatal (do not retry this step), Rollback (undo the finished steps).
 
-Errors are stored as data (`ErrorRecord`); classes are never rebuilt from stored names.
+Errors are stored as data (`ErrorRecord`). Classes are never rebuilt from stored names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @classmethod
     def of(cls, error: BaseException, *, attempts: int = 0) -> ErrorRecord:
-        """The record of a live exception. An error that already carries a record keeps it as its cause."""
+        """Return the record of a live exception. If it already carries a record, that becomes the cause."""
         cause = getattr(error, "record", None)
         return cls(
             type=type(error).__name__,
@@ -75,7 +75,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`, by the names of its classes."""
+        """True if the recorded error was a `kind`, compared by class name."""
         return _qualified(kind) in self.types
 
     def __str__(self) -> str:
@@ -83,14 +83,14 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def _faults(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """The locations of the operations whose failure led to an error, through causes, groups and branches."""
+    """Yield the locations of the operations whose failures led to an error, through causes, groups and branches."""
     if id(error) in seen:
         return
     seen.add(id(error))
     if isinstance(error, (StepFailed, WaitTimeout, ChildFailed)):
         yield error.location
     is_of_operations = isinstance(error, (WorkflowError, BaseExceptionGroup))
-    # An operation that fails while code handles an earlier failure: that one was caught, and stays so.
+    # If an operation fails while code handles an earlier failure, the earlier one was caught and stays caught.
     parts: list[BaseException | None] = [error.__cause__ or (None if is_of_operations else error.__context__)]
     if isinstance(error, BaseExceptionGroup):
         parts += error.exceptions
@@ -108,21 +108,21 @@ def _qualified(kind: type) -> str:
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)[:MESSAGE_LIMIT_CHARACTERS]
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may do anything; the record must still be made
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything; the record is needed anyway
         return f"<no message: {type(broken).__name__} in {type(error).__name__}.__str__>"
 
 
 def _traceback_of(error: BaseException) -> str:
-    report = error.report if isinstance(error, HistoryDiverged) else ""  # which says more than any line of the engine
+    report = error.report if isinstance(error, HistoryDiverged) else ""  # more useful than frames of the engine
     text = _printable(report or "".join(tracebacks.format_exception(error)))
     if len(text.encode()) <= TRACEBACK_LIMIT_BYTES:
         return text
-    # The end names the line that raised; the beginning is mostly the engine's own frames.
+    # Keep the end: it names the line that raised. The beginning is mostly the engine's own frames.
     return "…" + text.encode()[-TRACEBACK_LIMIT_BYTES + 3 :].decode(errors="ignore")
 
 
 def _printable(text: str) -> str:
-    """Text every store can keep: no lone surrogates, no NUL."""
+    """Return text that every store can keep: no lone surrogates, no NUL."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
@@ -225,7 +225,7 @@ class WorkflowViolation(HoldfastError, RuntimeError):
 
 
 class _RecordedError(HoldfastError):
-    """An error that was rebuilt from its record, the same each time."""
+    """An error rebuilt from its record, so that it is the same on each replay."""
 
     def __init__(self, message: str, record: ErrorRecord) -> None:
         super().__init__(message)
@@ -234,16 +234,16 @@ class _RecordedError(HoldfastError):
 
     @property
     def type(self) -> str:
-        """The class name of the error that was recorded, such as `ValueError`."""
+        """The class name of the recorded error, such as `ValueError`."""
         return self.record.type
 
     @property
     def message(self) -> str:
-        """The text of the error that was recorded."""
+        """The message of the recorded error."""
         return self.record.message
 
     def matches(self, kind: ErrorKind) -> bool:
-        """Whether the recorded error was a `kind`."""
+        """True if the recorded error was a `kind`."""
         return self.record.matches(kind)
 
 
@@ -345,7 +345,7 @@ class RaceFailed(WorkflowError):
 
 
 class Fatal(Exception):
-    """Raise it in a step to fail at once, without another attempt."""
+    """Raise it in a step to fail at once, without a retry."""
 
 
 class Rollback(Exception):
@@ -353,7 +353,7 @@ class Rollback(Exception):
 
 
 def _listed(errors: Mapping[Any, BaseException]) -> str:
-    """Errors by key, the first few of them."""
+    """Return the first few errors, by key."""
     shown = [f"{key}: {type(error).__name__}: {error}" for key, error in list(errors.items())[:5]]
     return "; ".join(shown) + (f"; and {len(errors) - 5} more" if len(errors) > 5 else "")
 

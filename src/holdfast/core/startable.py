@@ -1,4 +1,4 @@
-"""What can be started: a decorated function, or a call of one whose arguments are bound."""
+"""Startables: decorated functions, and calls of them with bound arguments."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_options_say_the_same_as_words() -> None:
         ("tag.:x", "there is no filter 'tag.'"),
         ("type:", "has no value"),
         ("type:a*b", "a star stands only at the end"),
-        ("since:soon", "since:soon: 'soon' is no length of time"),
+        ("since:soon", "since:soon: 'soon' is not a length of time"),
         ("until:2h", "until:2h: '2h' is no moment"),
     ],
 )

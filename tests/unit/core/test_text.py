@@ -64,7 +64,7 @@ def test_what_is_not_on_the_list_is_accepted_by_every_python(check: str) -> None
 
 def test_the_names_of_types_have_no_blanks_of_any_kind() -> None:
     for blank in " \u00a0\u1680\u2003\u200a\u202f\u205f\u3000":
-        with pytest.raises(InvalidRequest, match="blanks"):
+        with pytest.raises(InvalidRequest, match="spaces"):
             check_type(f"a{blank}b")
 
 

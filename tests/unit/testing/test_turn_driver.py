@@ -90,7 +90,7 @@ def test_a_result_is_checked_as_in_life() -> None:
     driver = TurnDriver(checkout, "A-1")
     driver.succeed("charge", 17)
 
-    assert "is declared as str, which does not fit this int" in str(driver.error)
+    assert "is declared as str, but this int does not fit" in str(driver.error)
 
 
 def test_timers_ring_in_their_order_and_at_their_times() -> None:
