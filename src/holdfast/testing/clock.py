@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A virtual clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.clock import Micros, instant
 
 
 class VirtualTimer:
-    """A call at a virtual instant, which can still be taken back."""
+    """A callback scheduled for a virtual instant. It can be cancelled."""
 
     __slots__ = ("callback", "is_cancelled", "when")
 
@@ -24,7 +24,7 @@ class VirtualTimer:
 
 
 class VirtualClock:
-    """Serves as the clock of a store and of its workers at once, so nobody is ahead of anybody."""
+    """A clock shared by a store and its workers, so that their times never differ."""
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self._now = instant(start)
@@ -35,7 +35,7 @@ class VirtualClock:
         return self._now
 
     def told(self, now: Micros, asked_at: Micros | None = None) -> None:
-        """A store's answer says what time it is: the same as here."""
+        """Ignore the time in a store's answer: the store uses this same clock."""
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> VirtualTimer:
         timer = VirtualTimer(when, callback)
@@ -44,13 +44,13 @@ class VirtualClock:
         return timer
 
     def next_due(self) -> Micros | None:
-        """When the next timer goes off, if there is one."""
+        """Return the instant of the next timer, or None if there is no timer."""
         while self._timers and self._timers[0][2].is_cancelled:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def pass_to(self, when: Micros) -> list[Callable[[], object]]:
-        """Let time pass, and hand out what is to be called by then, in order."""
+        """Advance to an instant and return the callbacks due by then, in order."""
         self._now = max(self._now, when)
         due = []
         while (at := self.next_due()) is not None and at <= self._now:
