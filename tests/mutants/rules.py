@@ -38,7 +38,7 @@ FENCES = (
                 "",
             ),
         ),
-        caught_by=(Catch("contract", "test_no_message_of_a_held_run_is_dropped"),),
+        caught_by=(Catch("contract", "test_dropping_a_message_of_a_held_run_is_refused"),),
     ),
     Mutant(
         name="drop-without-receipt",

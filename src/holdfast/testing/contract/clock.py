@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _ClockCall:
 
 
 class SettableClock:
-    """Time as the test says. Reading it is thread-safe; advancing it is the test's alone."""
+    """A clock that a test advances. Reading is thread-safe. Only the test may advance it."""
 
     def __init__(self, now: Micros = START) -> None:
         self._now = now
@@ -36,7 +36,7 @@ class SettableClock:
         return call
 
     def advance(self, length: Micros) -> None:
-        """Let time pass, and make the calls that became due, earliest first."""
+        """Let time pass, then make the calls that are due, earliest first."""
         assert length >= 0, "time does not run backwards"
         self._now += length
         due = [call for call in self._calls if call.when <= self._now]
