@@ -85,7 +85,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(Catch("contract", "test_after_another_claim_nothing_is_written"),),
+        caught_by=(Catch("contract", "test_a_checkpoint_after_another_claim_writes_nothing"),),
     ),
     Mutant(
         name="finish-without-fence",
@@ -98,7 +98,7 @@ FENCES = (
             ),
             _TOKEN_LOOKED_AT_ONCE_MORE,
         ),
-        caught_by=(Catch("contract", "test_a_token_of_the_future_or_an_unknown_run_is_lost"),),
+        caught_by=(Catch("contract", "test_a_checkpoint_with_a_wrong_token_or_of_an_unknown_run_is_lost"),),
     ),
     Mutant(
         name="heartbeat-without-fence",
@@ -344,7 +344,7 @@ ARRIVALS = (
                 _CHECKPOINTS, "            queues.give_back(unit, run, checkpoint.waits, now)\n", "            pass\n"
             ),
         ),
-        caught_by=(Catch("contract", "test_an_event_that_came_back_is_pending_again"),),
+        caught_by=(Catch("contract", "test_an_event_that_was_given_back_returns_to_its_place"),),
     ),
     Mutant(
         name="wake-before-the-start",
@@ -489,7 +489,7 @@ LIMITS = (
                 'derived_id(f"schedule {schedule.name}@{slot}@{schedule.last_run_id}", slot)',
             ),
         ),
-        caught_by=(Catch("contract", "test_who_fires_a_slot_that_was_fired_is_told_so"),),
+        caught_by=(Catch("contract", "test_firing_a_slot_again_makes_no_second_run"),),
     ),
     Mutant(
         name="schedule-overlaps",
