@@ -122,7 +122,7 @@ MUTANTS = (
         name="reopened-child-tells-again",
         breaks="a parent is told of one end of a child",
         edits=(Edit("stores/operations/run_end.py", "    if kinship.is_reopened(run):\n", "    if False:\n"),),
-        caught_by=(Catch("contract", "test_a_rewound_child_that_had_ended_does_not_tell_its_parent_twice"),),
+        caught_by=(Catch("contract", "test_a_rewound_child_sends_its_end_to_its_parent_once"),),
     ),
     Mutant(
         name="awaited-child-pruned",
@@ -134,7 +134,7 @@ MUTANTS = (
                 "knows(recorded, child) and recorded.attempts > 9\n",
             ),
         ),
-        caught_by=(Catch("contract", "test_a_child_that_waited_for_its_parent_keeps_to_what_is_usual_by_then"),),
+        caught_by=(Catch("contract", "test_a_child_kept_for_its_parent_follows_the_current_default_retention"),),
     ),
     Mutant(
         name="await-of-a-handle-unnoticed",

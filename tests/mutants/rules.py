@@ -139,7 +139,7 @@ FENCES = (
                 "freed = replace(run, is_pausing=False)",
             ),
         ),
-        caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_both_have_their_end"),),
+        caught_by=(Catch("contract", "test_parent_and_child_that_end_in_one_batch_each_have_one_end"),),
     ),
     Mutant(
         name="rewind-keeps-the-token",
@@ -454,13 +454,13 @@ LIMITS = (
         name="siblings-not-counted",
         breaks="of a map with a limit no more children run than it says, also if some are made anew",
         edits=(Edit(_RULES, "        is_parked = used >= intent.limit\n", "        is_parked = False\n"),),
-        caught_by=(Catch("contract", "test_of_children_with_a_limit_as_many_get_a_slot_as_their_siblings_have_left"),),
+        caught_by=(Catch("contract", "test_new_children_get_only_the_slots_that_their_siblings_leave_free"),),
     ),
     Mutant(
         name="slot-not-handed-on",
         breaks="whoever gives a slot back lets the next one go",
         edits=(Edit(_LIMITS, "    _serve(unit, rule, {*slots, *_shared(rule)}, now)\n\n\ndef apply", "\n\ndef apply"),),
-        caught_by=(Catch("contract", "test_a_limit_that_is_lowered_counts_whoever_is_held"),),
+        caught_by=(Catch("contract", "test_a_lowered_limit_counts_runs_that_are_held"),),
     ),
     Mutant(
         name="rate-not-used-up",
