@@ -37,7 +37,7 @@ MUTANTS = (
                 "child.state is RunState.SUCCEEDED:",
             ),
         ),
-        caught_by=(Catch("contract", "test_another_recover_continues_what_the_first_has_left"),),
+        caught_by=(Catch("contract", "test_another_recover_continues_where_the_first_stopped"),),
     ),
     Mutant(
         name="caught-failure-reopened",

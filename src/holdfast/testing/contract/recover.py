@@ -58,7 +58,7 @@ async def locations(store: Store, number: int = 1) -> list[str]:
 class RecoverContract(Contract):
     """A recovered run tries again what failed, and keeps the rest of its history."""
 
-    async def test_exhausted_steps_are_reset_and_what_is_done_stays(self, store: Store, clock: SettableClock) -> None:
+    async def test_exhausted_steps_are_reset_and_finished_steps_stay(self, store: Store, clock: SettableClock) -> None:
         """SEMANTICS, control: recover resets exhausted steps and failed branches, then requeues the run."""
         lease = await held(store)
         entries = (a_step("a", 1), a_failure("b", 2, 1))

@@ -357,7 +357,7 @@ class ReopenContract(Contract):
 
         assert reopened == [{4, 5}, {4, 5, 2, 6}, {4, 5, 2, 6, 7, 3, 1}]
 
-    async def test_another_recover_continues_what_the_first_has_left(self, store: Store) -> None:
+    async def test_another_recover_continues_where_the_first_stopped(self, store: Store) -> None:
         """SEMANTICS, recovering a parent: the caller of the first request may be gone."""
         await family(store, 2, 3, 4)
         assert await store.apply(Recover(run_id=an_id(1), id="r1", limit=2)) is None
