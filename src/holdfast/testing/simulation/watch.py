@@ -190,7 +190,7 @@ class Watch:
         rule = self._state.types.get(run.type) or TypeRule(name=run.type)
         kept_until = (run.finished_at or 0) + (RUN_RETENTION if rule.retention is None else rule.retention)
         if name != "prune" or run.finished_at is None or kept_until > self._passed():
-            raise Violation("I1", f"run {run.id} was removed too early; it was {run.state}")
+            raise Violation("I1", f"{name} removed run {run.id}, which was {run.state} and had to be kept")
         self.accepted.discard(run.id)
         self._marks.pop(f"key {run.key}", None)
 
