@@ -169,9 +169,7 @@ POSTGRES = (
                 "        select run.id, l.priority, {{begun}}, run.ready_at, false\n",
             ),
         ),
-        caught_by=(
-            Catch("contract on Postgres", "test_begun_runs_go_before_children_and_children_before_new_starts"),
-        ),
+        caught_by=(Catch("contract on Postgres", "test_begun_runs_go_before_children_and_children_before_new_starts"),),
     ),
     Mutant(
         name="postgres-claim-without-shares",
