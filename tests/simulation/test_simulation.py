@@ -220,7 +220,7 @@ def test_a_scenario_that_waits_for_what_never_comes_is_told_why(simulate: Callab
         run = await hf.start(order, "shoes")
         await run.result()
 
-    with pytest.raises(Violation, match=r"the scenario waits for what never comes.*approval"):
+    with pytest.raises(Violation, match=r"the scenario waits for something that never happens.*approval"):
         simulate(shop, scenario, seeds=1)
 
 

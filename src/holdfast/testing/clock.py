@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on."""
+"""A virtual clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.clock import Micros, instant
 
 
 class VirtualTimer:
-    """A call at a virtual instant, which can still be taken back."""
+    """A callback scheduled for a virtual instant. It can be cancelled."""
 
     __slots__ = ("callback", "is_cancelled", "when")
 
@@ -36,7 +36,7 @@ class VirtualClock:
         return self._now
 
     def told(self, now: Micros, asked_at: Micros | None = None) -> None:
-        """A store's answer says what time it is: the same as here."""
+        """Ignore the time in a store's answer: the store uses this same clock."""
 
     def call_at(self, when: Micros, callback: Callable[[], object]) -> VirtualTimer:
         """Call a function when the clock has passed to an instant. `cancel()` on the result takes that back."""

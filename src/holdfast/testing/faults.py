@@ -1,12 +1,12 @@
-"""A store that fails as it is told to: before a call, after it, once, for good, or as you like.
+"""A store wrapper that injects faults: before or after a call, once or until `revive`.
 
     store = FaultyStore(MemoryStore(clock=clock))
-    store.crash(7, when="after")                  # the seventh call is carried out, but its answer gets lost
+    store.crash(7, when="after")                  # the store carries out the seventh call, but its answer is lost
     async with Harness(app, store=store, clock=clock) as h: ...
 
-Only what workers ask for is disturbed and counted (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`,
-`retire`); the engine's own calls go through, as those of a process that lives on. It changes nothing and invents
-nothing: whatever a call answers is the real store's answer.
+Faults affect only the calls of workers (`claim`, `checkpoint`, `transact`, `look`, `fire`, `renew`, `retire`), and only
+these are counted. The engine's own calls always go through, like those of a process that survives. The wrapper never
+changes an answer: a call either fails or returns the real store's answer.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from holdfast.testing.patience import wait_for
 
 R = TypeVar("R")
 When = Literal["before", "after"]
-"""Before a call it is not carried out; after it, it is, and only its answer gets lost."""
+"""The moment of a fault: `before` the store carries out the call, or `after`, so that only the answer is lost."""
 
 
 OF_WORKERS = frozenset({"claim", "checkpoint", "transact", "look", "fire", "renew", "retire"})
-"""The calls that are disturbed and counted: those of workers."""
+"""Names of the calls that can fail and that are counted: those of workers."""
 
 
 class FaultyStore:
@@ -57,7 +57,7 @@ class FaultyStore:
         self.crashed = asyncio.Event()
         """Set while a planned crash has cut off the workers."""
         self.frozen = asyncio.Event()
-        """Set while workers stand still at their next call."""
+        """Set while workers are frozen: each one stops at its next call."""
         self.under_way = 0
         """How many calls of workers the store executes right now, without frozen ones."""
         self._thawed = asyncio.Event()
@@ -67,7 +67,7 @@ class FaultyStore:
         self._actions: dict[tuple[str, When], Callable[[], Awaitable[object]]] = {}
         self._refusal: tuple[Callable[[Checkpoint], bool], Exception] | None = None
 
-    # What is to go wrong
+    # Planning faults
 
     def fail(self, number: int, *, when: When) -> None:
         """Let the call with this number fail once, as if the connection broke."""
@@ -108,7 +108,7 @@ class FaultyStore:
         """Let every batch fail with `error` that has such a checkpoint, like a database that cannot take a value."""
         self._refusal = (is_refused, error)
 
-    # What workers ask for
+    # Calls of workers
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         return await self._through("claim", lambda: self.inner.claim(request))
@@ -129,7 +129,7 @@ class FaultyStore:
             if self.frozen.is_set():
                 await self._thawed.wait()
             if self.crashed.is_set():
-                raise StoreUnavailable("due_schedules: this worker has crashed")
+                raise StoreUnavailable("due_schedules: this worker has crashed; call revive() to let workers through")
         return await self.inner.catalog(question)
 
     def renew(self, worker: WorkerRecord, holdings: Sequence[Holding], lease: Micros) -> Verdicts:
@@ -161,9 +161,9 @@ class FaultyStore:
         return answer
 
     def _begin(self, name: str) -> bool:
-        """Count a call and let it fail if that is planned; True if its answer is to get lost."""
+        """Count a call and raise its planned fault, if any. Return True if the answer must be lost."""
         if self.crashed.is_set():
-            raise StoreUnavailable(f"{name}: this worker has crashed")
+            raise StoreUnavailable(f"{name}: this worker has crashed; call revive() to let workers through")
         self.calls.append(name)
         number = len(self.calls)
         crash = self._crashes.pop(number, None)
@@ -171,10 +171,10 @@ class FaultyStore:
         if crash is not None:
             self.crashed.set()
         if fault == "before":
-            raise StoreUnavailable(f"{name}: fault before call {number}")
+            raise StoreUnavailable(f"{name}: planned fault before call {number}")
         return fault == "after"
 
-    # What the engine asks for
+    # Calls of the engine
 
     async def open(self) -> None:
         await self.inner.open()
@@ -236,7 +236,7 @@ class FaultyStore:
 
 
 class FaultyDatabase:
-    """The database of a faulty store: the transactions of workers are disturbed and counted as `transact`."""
+    """The database of a faulty store. Worker transactions can fail, and are counted, as `transact`."""
 
     def __init__(
         self,
@@ -266,4 +266,4 @@ class FaultyDatabase:
 
 
 def _lost(name: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{name}: carried out, but the answer got lost")
+    return StoreUnavailable(f"{name}: carried out, but the answer was lost")

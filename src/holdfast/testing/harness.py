@@ -1,11 +1,11 @@
-"""The harness: your workflows on a memory store and a virtual clock. A thirty-day sleep takes no time.
+"""A test harness: your workflows on a memory store and a virtual clock. A thirty-day sleep takes no time.
 
     async with Harness(hf) as h:
         assert await h.execute(checkout, order) == "paid"
 
-Time passes only while something waits for a run to end, and then straight to whatever is due next; or when
-you say so with `advance`. Steps can be replaced by `stub`. With `always_replay` a run is forgotten and
-replayed after each of its checkpoints, which finds code that does not repeat itself.
+Time passes in two cases. While the test waits for a run to end, time jumps to the next timer. And `advance` lets a
+given time pass. `stub` replaces steps. With `always_replay`, the worker drops a run from memory after each of its
+checkpoints and replays it. This finds workflow code that is not deterministic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _QUIET_ROUNDS = 8
 _ROUND_SECONDS = 0.0005
-"""No round of the loop counts for more, so that a body has its turns also where the machine is busy."""
+"""Maximum time that one round of the event loop takes off the patience. On a busy machine, bodies need the rounds."""
 _STUCK_SECONDS = 0.005
 
 
@@ -72,7 +72,7 @@ class Harness(Holdfast):
         self._stubs: dict[str, Callable[..., Any]] = {}
         self._worker: Worker | None = None
         self.executed: list[str] = []
-        """The locations of all step bodies that were executed, in order."""
+        """Locations of all step bodies that were executed, in order."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -98,7 +98,7 @@ class Harness(Holdfast):
     ) -> None:
         """Replace the body of every step with this name by a function, a value it returns, or an error it raises."""
         if function is not None and (returns is not None or raises is not None):
-            raise InvalidRequest(f"stub({name!r}) takes a function, or returns=, or raises=, and only one of them")
+            raise InvalidRequest(f"stub({name!r}): pass a function, returns= or raises=, but only one of them")
 
         def give(*_: Any) -> Any:
             if raises is not None:
@@ -162,7 +162,7 @@ class Harness(Holdfast):
         return True
 
     async def pass_until(self, waiting: asyncio.Future[T], run_id: str) -> T:
-        """Make time pass until something of a run has come that was waited for."""
+        """Let time pass until a future that depends on a run is done. Raise if the run becomes blocked meanwhile."""
         blocked_before = await self._blocks(run_id)
         try:
             while not waiting.done():
@@ -176,7 +176,7 @@ class Harness(Holdfast):
             waiting.cancel()
 
     async def _blocks(self, run_id: str) -> int:
-        """How many times in a row the run was blocked: waiting for it to end would never end."""
+        """Return how many times in a row the run was blocked. Waiting for a blocked run could take forever."""
         details = await session_of(self).store.get(run_id)
         if details is None or details.run.state is not RunState.BLOCKED or details.run.error is None:
             return 0
@@ -208,14 +208,14 @@ class Harness(Holdfast):
             self._worker = None
 
     async def stop_worker(self) -> None:
-        """Stop the worker in an orderly way, as on a deploy."""
+        """Stop the worker gracefully, as a deploy does."""
         if self._worker is not None:
             await self._worker.stop()
             self._worker = None
 
 
 class _ImpatientEnds(Results):
-    """Makes time pass while somebody waits for an end."""
+    """Results that let virtual time pass while a caller waits for a run to end."""
 
     def __init__(self, harness: Harness, store: Store) -> None:
         super().__init__(store)
@@ -227,7 +227,7 @@ class _ImpatientEnds(Results):
 
 
 class _ImpatientReplies(Replies):
-    """Makes time pass while somebody waits for a reply."""
+    """Replies that let virtual time pass while a caller waits for one."""
 
     def __init__(self, harness: Harness, store: Store) -> None:
         super().__init__(store)
