@@ -297,7 +297,7 @@ async def test_a_deploy_without_changes_disturbs_nothing(stage: Stage) -> None:
         (lambda r: r.schedule(every=5, tags={"slot": "x"}), "tag 'slot' is set by the schedule itself"),
         (
             lambda r: r.schedule(every=5, delay=3),
-            "unknown option delay of a schedule; .*the options of a schedule are every, zone",
+            "option delay of a schedule; .*options of a schedule are every, zone",
         ),
         (lambda r: r.schedule(every=5, args=(1, 2, 3)), "takes 1 arguments"),
     ],

@@ -54,7 +54,7 @@ class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     traceback: str = ""
     """Its traceback as text; of a long one, the end."""
     attempts: int = 0
-    """How many attempts were made, if it is the error of a step."""
+    """Number of attempts made, if it is the error of a step."""
     cause: ErrorRecord | None = None
     """The error that caused it."""
     locations: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class ScheduleNotFound(HoldfastError, LookupError):
 
 
 class RunFinished(HoldfastError):
-    """Raised when a run has ended and takes no more messages."""
+    """Raised when a run has ended and accepts no further messages."""
 
 
 class RunBusy(HoldfastError):
@@ -211,7 +211,7 @@ class HistoryDiverged(HoldfastError):
         self.report = report
         """The recorded and the requested operations side by side."""
         self.what = what or message
-        """What is wrong, in a few words."""
+        """The problem in a few words."""
         self.recorded = recorded
         """The operation that the history has, if it is known."""
         self.requested = requested
@@ -287,7 +287,7 @@ class StepFailed(_RecordedError, WorkflowError):
 
     @property
     def attempts(self) -> int:
-        """How many attempts were made."""
+        """Number of attempts made."""
         return self.record.attempts
 
 

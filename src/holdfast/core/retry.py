@@ -28,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_attempts: int = 4
-    """How many attempts there are in total."""
+    """Number of attempts in total."""
     initial: float | timedelta = 0.1
     """Seconds or a timedelta between the first two attempts."""
     factor: float = 2.0
@@ -36,7 +36,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     max_delay: float | timedelta = 30.0
     """The longest delay between two attempts, in seconds or as a timedelta."""
     jitter: float = 0.1
-    """How much the delay varies at random, as a fraction: 0.1 is up to 10 percent more or less."""
+    """Random variation of the delay, as a fraction: 0.1 is up to 10 percent more or less."""
     retry_on: _Kinds | list[type[BaseException]] = Exception
     """The errors that are tried again: a class, or several. Default: every `Exception`."""
     give_up_on: _Kinds | list[type[BaseException]] = ()

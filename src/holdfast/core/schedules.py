@@ -228,7 +228,7 @@ class ScheduleOptions(TypedDict, total=False):
     zone: str | None
     """The time zone of the cron expression, such as `Europe/Paris`. Default: UTC."""
     catch_up: CatchUp
-    """What happens to times that passed while no worker ran: `one` run for all of them (default), `all`, or `skip`."""
+    """Handling of times that passed while no worker ran: `one` run for all of them (default), `all`, or `skip`."""
     overlap: Overlap
     """`allow` (default), or `skip`, which starts no run while an earlier one has not ended."""
     jitter: float | timedelta
@@ -242,7 +242,7 @@ class ScheduleOptions(TypedDict, total=False):
     max_suspend: float | timedelta | None
     """Seconds or a timedelta after which one suspension of a run cancels it. Default: no limit."""
     undelivered: Undelivered
-    """What happens to messages that a run never received: `discard` (default), or `dead_letter`."""
+    """Handling of messages that a run never received: `discard` (default), or `dead_letter`."""
 
 
 def checked_schedule(

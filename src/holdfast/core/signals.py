@@ -58,7 +58,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     """The name of the signal, such as `run.failed`."""
     at: datetime
-    """When it happened."""
+    """The time at which it happened."""
     run_id: str | None = None
     """The run."""
     type: str | None = None
@@ -85,7 +85,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trace: str | None = None
     """The trace that the run belongs to, as a `traceparent` of W3C Trace Context."""
     count: int | None = None
-    """How many runs a flush wrote."""
+    """Number of runs that a flush wrote."""
 
 
 Tap = Callable[[Signal], object]

@@ -10,7 +10,7 @@ Bind_co = TypeVar("Bind_co", covariant=True)
 
 
 class Startable(Protocol[Bind_co]):
-    """What `hf.start` takes besides the name of a type: a workflow, a task, or a bound call.
+    """A workflow, a task, or a bound call: anything that `hf.start` takes besides the name of a type.
 
     In this reference `Startable[R]` is one that returns an `R`. In annotations, write `Startable[Callable[[*Ts],
     Call[R]]]`: type checkers then check the positional arguments and know the result.

@@ -29,7 +29,7 @@ class RunState(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        """Whether the run has ended: succeeded, failed or cancelled."""
+        """True if the run has ended: succeeded, failed or cancelled."""
         return self in ENDS
 
 

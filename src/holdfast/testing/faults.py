@@ -59,7 +59,7 @@ class FaultyStore:
         self.frozen = asyncio.Event()
         """Set while workers are frozen: each one stops at its next call."""
         self.under_way = 0
-        """How many calls of workers the store executes right now, without frozen ones."""
+        """Number of worker calls that the store executes right now, without frozen ones."""
         self._thawed = asyncio.Event()
         self._renewing = threading.Event()
         self._failures: dict[int, When] = {}

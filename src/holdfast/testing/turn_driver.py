@@ -92,7 +92,7 @@ class TurnDriver:
 
     @property
     def wake_at(self) -> datetime | None:
-        """When the next timer, timeout or retry is due."""
+        """The time of the next timer, timeout or retry, or None."""
         return None if self._standstill.wake_at is None else moment(self._standstill.wake_at)
 
     @property
@@ -103,7 +103,7 @@ class TurnDriver:
 
     @property
     def result(self) -> Any:
-        """What the workflow returned. Raises `InvalidRequest` before."""
+        """The return value of the workflow. Raises `InvalidRequest` before the workflow has returned."""
         if self._run.state is not RunState.SUCCEEDED:
             raise InvalidRequest(f"there is no result; {self._told()}")
         return self._result.decode(self._run.result or "null", "result of the run")
